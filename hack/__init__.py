@@ -1,1 +1,1 @@
-"""Tools of the repository: the sandbox of real clusters."""
+"""Tools of the repository: sandbox of real clusters, image, generated files, evaluation."""

@@ -1,4 +1,4 @@
-"""A headless Chromium to look at pages with, spoken to over the DevTools protocol; for tests and screenshots."""
+"""A headless Chromium, driven over the DevTools protocol; for tests and screenshots."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 90
 _ANSWER_SECONDS = 90
 _END_SECONDS = 5
-_LAST_WORDS = 300
-"""Characters of the browser's log that an error shows."""
+_LOG_TAIL = 300
+"""Characters of the browser's log that an error quotes."""
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
-"""Windows key code, and the text that the key writes."""
+"""Windows key code, and the text that the key enters."""
 
 
-def is_here() -> bool:
-    """Whether there is a Chromium on this machine."""
+def is_installed() -> bool:
+    """Report whether there is a Chromium on this machine."""
     return any(shutil.which(name) for name in _PROGRAMS)
 
 
@@ -36,7 +36,7 @@ class Page:
     """One tab.
 
     Args:
-        socket: to its DevTools.
+        socket: connection to its DevTools.
         ended: returns why the browser has ended; empty while it runs.
     """
 
@@ -50,18 +50,18 @@ class Page:
         """Errors that the page has logged."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol.
+        """Send one command of the protocol and return its result.
 
         Raises:
             SandboxError: the browser refuses it, does not answer in time, or has ended.
         """
         self._last += 1
-        with contextlib.suppress(ConnectionError):  # then nothing is received either
+        with contextlib.suppress(ConnectionError):  # then no reply arrives either
             await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
         while True:
             message = await self._received(method)
             if message.get("method") == "Inspector.targetCrashed":
-                raise SandboxError(f"chromium: {method}: the tab crashed, often for want of memory")
+                raise SandboxError(f"chromium: {method}: the tab crashed, often because of too little memory")
             if message.get("method") == "Log.entryAdded":
                 self.console.append(message["params"]["entry"]["text"])
             if message.get("method") == "Runtime.exceptionThrown":
@@ -85,7 +85,7 @@ class Page:
         return message
 
     async def open(self, url: str) -> Self:
-        """Go to a page."""
+        """Load an address."""
         await self.call("Inspector.enable")
         await self.call("Log.enable")
         await self.call("Runtime.enable")
@@ -93,7 +93,7 @@ class Page:
         return self
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page; of a promise, what it becomes."""
+        """Return the value of a JavaScript expression in the page; promises are awaited."""
         answer = await self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -103,13 +103,13 @@ class Page:
         """Wait until an expression is true.
 
         Raises:
-            SandboxError: it has not become so in time.
+            SandboxError: it did not become true in time.
         """
         deadline = asyncio.get_running_loop().time() + seconds
         while not await self.evaluate(expression):
             if asyncio.get_running_loop().time() > deadline:
                 text = await self.evaluate("document.body.innerText")
-                raise SandboxError(f"the page never showed {expression}; it says: {text!r}, {self.console}")
+                raise SandboxError(f"the page never showed {expression}; its text: {text!r}, {self.console}")
             await asyncio.sleep(0.1)
 
     async def press(self, key: str) -> None:
@@ -121,7 +121,7 @@ class Page:
             )
 
     async def resize(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Change what the page believes about its screen."""
+        """Change the screen size that the page sees."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -133,7 +133,7 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def screenshot(self, path: Path, *, width: int, height: int, dark: bool = False) -> None:
-        """Save what is to be seen as a PNG."""
+        """Save the visible part of the page as a PNG."""
         await self.resize(width, height, dark=dark)
         answer = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
@@ -141,7 +141,7 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def page() -> AsyncIterator[Page]:
-    """A browser with one empty tab, ended at the end.
+    """Run a browser with one empty tab inside the context.
 
     Raises:
         SandboxError: there is no Chromium, or it does not start.
@@ -175,7 +175,7 @@ async def page() -> AsyncIterator[Page]:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            await asyncio.sleep(0.2)  # its children write to the profile until they notice
+            await asyncio.sleep(0.2)  # its children write to the profile until they end
 
 
 async def _debugger(
@@ -195,5 +195,5 @@ def _why_ended(code: int | None, words: str) -> str:
     if code is None:
         return ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    last = " ".join(words.split())[-_LAST_WORDS:]
+    last = " ".join(words.split())[-_LOG_TAIL:]
     return f"the browser {how}" + (f": {last}" if last else "")

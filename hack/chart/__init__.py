@@ -1,1 +1,1 @@
-"""What of the chart is made from the code: ``python -m hack.chart``."""
+"""Generate the parts of the chart that follow from the code: ``python -m hack.chart``."""

@@ -1,4 +1,4 @@
-"""``python -m hack.chart``: bring what is made from the code up to date; ``--check`` only reports what is not."""
+"""``python -m hack.chart``: update the generated files of the chart; ``--check`` only reports stale ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WITHOUT_HELM: dict[Path, Callable[[], str]] = {
     readme.FILE: readme.render,
     readme.REFERENCE: readme.render_reference,
 }
-"""File → what makes its text, for files that are made without Helm."""
+"""Generated file → its renderer, for files that are made without Helm."""
 MADE: dict[Path, Callable[[], str]] = {**WITHOUT_HELM, **manifests.files()}
-"""All files."""
+"""All generated files."""
 
 
 def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:
-    """Return the files that are not what the code and values.yaml say; each is read when it is asked for."""
+    """Return the files that differ from what the code and values.yaml give; each is read when the iterator reaches it."""
     return (
         file
         for file, render in made.items()
@@ -31,7 +31,7 @@ def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files that differ; returns the exit code."""
+    """Write the files that differ; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.chart", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit code 1 if a file made without Helm is stale"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for file in old:
             print(f"{file} is stale: run make generate")
         return 1 if old else 0
-    # One after the other: helm reads the first ones when it renders the last.
+    # Sequentially: helm reads the first files when it renders the last ones.
     for file in stale():
         file.write_text(MADE[file](), encoding="utf-8")
         print(f"wrote {file}")

@@ -1,4 +1,4 @@
-"""Schemas of the configurations that values contain, from the structures that decode it in the program."""
+"""Schemas of the configurations that values contain, from the structures that decode them in the program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGENTS: Mapping[str, type[msgspec.Struct]] = {
     "pressure": NodeSettings,
     "safe": SafeSettings,
 }
-"""Agents that come along, and their settings."""
+"""Additional agents of the chart, and their settings."""
 _REFERENCE = "#/definitions/{name}"
 
 
@@ -68,7 +68,7 @@ def _compact(field: Schema) -> Schema:
 
 def _change_cluster(part: Schema) -> None:
     part["required"].remove("name")
-    # The entry itself has them: where they are said twice one of them would be ignored.
+    # The entry itself has these fields; a second value would be ignored.
     part["properties"] |= {
         "name": False,
         "kubeconfig": False,
@@ -78,7 +78,7 @@ def _change_cluster(part: Schema) -> None:
 
 def _change_config(part: Schema) -> None:
     part["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
-    # templates/checks.yaml refuses these with the value that has them.
+    # templates/checks.yaml refuses these with an error that names the value.
     for field in ("apiVersion", "kind", "clusters"):
         part["properties"][field] = {}
 
@@ -103,4 +103,4 @@ _CHANGES: Mapping[str, Callable[[Schema], None]] = {
     "Requirement": _change_requirement,
     "Taint": _change_taint,
 }
-"""What the chart, and validation in the program, add to the types."""
+"""Constraints that the chart, and validation in the program, add to the types."""

@@ -1,4 +1,4 @@
-"""files/dashboard.json: what the components measure, on one Grafana page."""
+"""files/dashboard.json: metrics of all components on one Grafana page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 from hack.chart import dashboard_plane, grafana
 from hack.chart.grafana import Panel
-from hack.chart.promql import OURS, quantile, rate
+from hack.chart.promql import OWN_SERIES, quantile, rate
 from hack.chart.rights import CHART
 
 FILE = CHART / "files" / "dashboard.json"
 _UP = ((None, "red"), (1, "green"))
 _CLUSTERS = 'cluster=~"$cluster"'
 _BOTH = 'cluster=~"$cluster|upper"'
-_REQUESTS = f"{OURS}, {_BOTH}"
+_REQUESTS = f"{OWN_SERIES}, {_BOTH}"
 _NODES = 'cluster=~"$cluster", node=~"$node"'
 
 
@@ -83,8 +83,8 @@ _LAG = [
             meaning=meaning,
         )
         for direction, meaning in (
-            ("down", "From an upper pod being seen to its lower pod being created."),
-            ("up", "From a lower change being seen to the upper status being written."),
+            ("down", "Time from reading an upper pod to creating its lower pod."),
+            ("up", "Time from reading a lower change to writing the upper status."),
         )
     ),
     *(
@@ -102,37 +102,37 @@ _LAG = [
     ),
 ]
 _QUEUES = [
-    Panel("Keys that wait", {f"max by (component, name) (workqueue_depth{{{OURS}}})": "{{name}}"}),
+    Panel("Keys that wait", {f"max by (component, name) (workqueue_depth{{{OWN_SERIES}}})": "{{name}}"}),
     Panel(
         "Longest work under way",
         {
-            f"max by (component, name) (workqueue_longest_running_processor_seconds{{{OURS}}})": "{{name}}",
-            f"max by (component, name) (workqueue_unfinished_work_seconds{{{OURS}}})": "all of {{name}}",
+            f"max by (component, name) (workqueue_longest_running_processor_seconds{{{OWN_SERIES}}})": "{{name}}",
+            f"max by (component, name) (workqueue_unfinished_work_seconds{{{OWN_SERIES}}})": "all of {{name}}",
         },
         unit="s",
     ),
     Panel(
-        "Queued and tried again",
+        "Queued and retried",
         {
-            rate("workqueue_adds_total", "name", OURS): "{{name}}",
-            rate("workqueue_retries_total", "name", OURS): "again {{name}}",
-            rate("virtual_node_stale_sync_skips_total", "name", OURS): "stale cache {{name}}",
+            rate("workqueue_adds_total", "name", OWN_SERIES): "{{name}}",
+            rate("workqueue_retries_total", "name", OWN_SERIES): "again {{name}}",
+            rate("virtual_node_stale_sync_skips_total", "name", OWN_SERIES): "stale cache {{name}}",
         },
         unit="ops",
     ),
     Panel(
         "Waiting and working, p99",
         {
-            quantile("0.99", "workqueue_queue_duration_seconds", "name", OURS): "waits {{name}}",
-            quantile("0.99", "workqueue_work_duration_seconds", "name", OURS): "works {{name}}",
+            quantile("0.99", "workqueue_queue_duration_seconds", "name", OWN_SERIES): "waits {{name}}",
+            quantile("0.99", "workqueue_work_duration_seconds", "name", OWN_SERIES): "works {{name}}",
         },
         unit="s",
     ),
     Panel(
         "Event loop stalls, p99",
-        {quantile("0.99", "virtual_node_event_loop_stall_seconds", "component", OURS): "{{component}}"},
+        {quantile("0.99", "virtual_node_event_loop_stall_seconds", "component", OWN_SERIES): "{{component}}"},
         unit="s",
-        meaning="How late timers are. More than 0.1 s for long: the process has too little CPU, or something is slow.",
+        meaning="Delay of timers. More than 0.1 s for long: the process has too little CPU, or a function blocks the loop.",
     ),
 ]
 _API = [
@@ -149,7 +149,7 @@ _API = [
             ): "{{cluster}} {{code}}"
         },
         unit="reqps",
-        meaning="Code <error>: there was no answer.",
+        meaning="Code <error>: no response.",
     ),
     Panel(
         "Responses over a limit",
@@ -201,7 +201,7 @@ _WATCHES = [
         {f"max by (cluster, resource) (virtual_node_cached_objects{{{_BOTH}}})": "{{cluster}} {{resource}}"},
     ),
     Panel(
-        "Faults of ours in event handlers",
+        "Errors in event handlers",
         {rate("virtual_node_handler_errors_total", "cluster, resource", _BOTH): "{{cluster}} {{resource}}"},
         unit="ops",
         meaning="Always worth a report.",
@@ -266,7 +266,7 @@ _ROWS = [
 
 
 def render() -> str:
-    """The dashboard as a file."""
+    """Return the dashboard as JSON text."""
     made = grafana.dashboard(
         "virtual-node",
         "virtual-node",

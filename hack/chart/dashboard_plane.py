@@ -1,11 +1,11 @@
-"""The dashboard's rows about the scheduling plane, and about what every process has."""
+"""The dashboard's rows about the scheduling components, and about the metrics of every process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hack.chart.grafana import Panel
-from hack.chart.promql import OURS, RATE, quantile, rate
+from hack.chart.promql import OWN_SERIES, RATE, quantile, rate
 
 _WEBHOOK = [
     Panel(
@@ -39,15 +39,15 @@ _EXTENDER = [
         width=8,
     ),
     Panel(
-        "Extender: rules below that are unknown",
+        "Extender: unknown rules of lower clusters",
         {
             "max by (cluster, resource) (virtual_node_extender_unknown_rules)": "{{cluster}} {{resource}}",
         },
         width=8,
-        meaning="What the lower cluster keeps from us; pods that such rules refuse are sent there all the same.",
+        meaning="Rules that the lower cluster does not let us read; pods that they refuse are bound there nevertheless.",
     ),
     Panel(
-        "Extender: usage of lower nodes that is unknown",
+        "Extender: lower nodes with unknown usage",
         {
             "max by (cluster) (virtual_node_usage_source_failed)": "{{cluster}} source failed",
             rate("virtual_node_usage_neutral_total", "cluster, reason"): "{{cluster}} {{reason}}",
@@ -73,10 +73,10 @@ _DESCHEDULER = [
         width=8,
     ),
     Panel(
-        "Waiting to be moved",
+        "Pods waiting to be moved",
         {"sum by (strategy, cause) (virtual_node_descheduler_waiting_pods)": "{{strategy}} {{cause}}"},
         width=8,
-        meaning="Pods that a strategy wants moved and that stay, by why.",
+        meaning="Pods that a strategy selected and that are not moved, by reason.",
     ),
 ]
 _SWARM = [
@@ -171,19 +171,24 @@ _PROCESSES = [
         {"max by (component, pod, version, python) (virtual_node_build_info)": ""},
         kind="table",
         width=8,
-        meaning="Of every replica, standby ones, too: after an upgrade all are alike.",
+        meaning="All replicas, including standby ones; after an upgrade all versions are equal.",
     ),
     Panel(
         "Configuration rejected",
         {"max by (pod) (virtual_node_config_rejected)": "{{pod}}"},
         kind="stat",
         width=8,
-        meaning="1: the replica does not use the content of its configuration file.",
+        meaning="1: the replica refuses the content of its configuration file and uses the previous one.",
         thresholds=((None, "green"), (1, "red")),
     ),
-    Panel("CPU", {f"rate(process_cpu_seconds_total{{{OURS}}}{RATE})": "{{component}} {{pod}}"}, width=8),
     Panel(
-        "Memory", {f"process_resident_memory_bytes{{{OURS}}}": "{{component}} {{pod}}"}, unit="bytes", width=8
+        "CPU", {f"rate(process_cpu_seconds_total{{{OWN_SERIES}}}{RATE})": "{{component}} {{pod}}"}, width=8
+    ),
+    Panel(
+        "Memory",
+        {f"process_resident_memory_bytes{{{OWN_SERIES}}}": "{{component}} {{pod}}"},
+        unit="bytes",
+        width=8,
     ),
 ]
 ROWS: list[tuple[str, Sequence[Panel]]] = [

@@ -1,4 +1,4 @@
-"""The few pieces of a Grafana dashboard that ours is made of. Pure."""
+"""Builders for the parts of a Grafana dashboard. No IO."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: above it.
+        title: heading.
         queries: expression → legend.
-        unit: Grafana's name of it.
+        unit: Grafana's name of the unit.
         kind: timeseries, stat, heatmap or table; a table has a row for each series, a column for each label.
         width: of 24 columns.
         meaning: shown on hover.
-        thresholds: from which value on which colour.
+        thresholds: lower bound → colour.
     """
 
     title: str
@@ -36,11 +36,11 @@ class Panel:
 
     @property
     def height(self) -> int:
-        """In Grafana's rows."""
+        """Return the height in Grafana's rows."""
         return 4 if self.kind == "stat" else 8
 
     def render(self, number: int, x: int, y: int) -> dict[str, Any]:
-        """The panel at its place."""
+        """Return the panel at its position."""
         is_heat = self.kind == "heatmap"
         transformations = {"transformations": _LABELS_ALONE} if self.kind == "table" else {}
         return {
@@ -60,7 +60,7 @@ class Panel:
                     "expr": expression,
                     "legendFormat": legend,
                     "format": _FORMATS.get(self.kind, "time_series"),
-                    # These show what is; over time they would look at the whole window.
+                    # These kinds show the current value; a range query would cover the whole window.
                     **({"instant": True} if self.kind in {"stat", "table"} else {"range": True}),
                 }
                 for position, (expression, legend) in enumerate(self.queries.items())
@@ -81,7 +81,7 @@ class Panel:
 
 _FORMATS = {"heatmap": "heatmap", "table": "table"}
 _LABELS_ALONE = [{"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True}}}]
-"""Of an instant query's table, the columns that are labels."""
+"""Columns of an instant query's table that are not labels."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "timeseries": {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
@@ -104,7 +104,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def variable(name: str, label: str, query: str) -> dict[str, Any]:
-    """A variable that chooses among the values of a label; all of them by default."""
+    """Return a variable that chooses among the values of a label; all of them by default."""
     return {
         "name": name,
         "label": label,
@@ -124,7 +124,7 @@ def variable(name: str, label: str, query: str) -> dict[str, Any]:
 def dashboard(
     title: str, uid: str, variables: Iterable[dict[str, Any]], rows: Iterable[tuple[str, Sequence[Panel]]]
 ) -> dict[str, Any]:
-    """A dashboard of titled rows; panels flow from left to right."""
+    """Return a dashboard of titled rows; panels flow from left to right."""
     datasource = {
         "name": "datasource",
         "label": "Data source",

@@ -1,7 +1,10 @@
-"""hack/*.yaml: one component each for ``kubectl apply -f``, rendered from the chart, and the namespace that they share.
+"""hack/*.yaml: one file per component for ``kubectl apply -f``, rendered from the chart, and one for their namespace.
 
-The namespace has a file of its own: ``kubectl delete -f`` of a component takes that component alone. What is Helm's own, labels and hooks, is left out: nobody finds these objects as a release's. ``helm uninstall`` cleans up
-by a hook, so the header says what to do instead.
+The namespace has its own file so that ``kubectl delete -f`` of a component removes that component only.
+Helm's labels
+and hooks are left out, because there is no Helm release. ``helm uninstall`` cleans up with a hook, so the
+header of
+each file describes what to do instead.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _NAMESPACE_HEAD = f"""# The namespace of all components. Apply it first.
 #
 #   kubectl apply -f hack/{NAMESPACE_FILE.name}
 #
-# Delete it last: `kubectl delete -f` takes with it whatever else is there, Secrets with kubeconfigs, too.
+# Delete it last: `kubectl delete -f` deletes all other objects in it, too, such as Secrets with kubeconfigs.
 ---
 """
 _WHERE_CLUSTERS_ARE = f"""Edit: the lower cluster "lower1" in the ConfigMap, the volume, its mount and, as the node's name, in the roles. Its
@@ -60,21 +63,21 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "Virtual nodes for one lower cluster.",
         _WHERE_CLUSTERS_ARE
         + """
-Before it is deleted, `virtual-node cleanup` moves pods away and removes nodes and what is below.""",
+Before it is deleted, `virtual-node cleanup` moves pods away and removes nodes and lower objects.""",
     ),
     "webhook": (
-        "The webhook: pods labelled virtual-pod=true find their way to virtual nodes.",
-        """Edit: nothing, to begin with; it makes its own certificates. Where multi-scheduler.yaml is applied, too, add the
+        "The webhook: makes pods labelled virtual-pod=true schedulable to virtual nodes.",
+        """Edit: nothing is required; it makes its own certificates. Where multi-scheduler.yaml is applied, too, add the
 argument --scheduler-name=virtual-node-scheduler.""",
     ),
     "descheduler": (
-        "The descheduler: moves pods that a lower cluster cannot start, and those of a lost one.",
+        "The descheduler: moves pods that a lower cluster cannot start, and pods of lost clusters.",
         """Edit: the name of the virtual node, lower1, in the ClusterRole: list all that there are.
---unschedulable-threshold says how long a lower cluster may try.""",
+--unschedulable-threshold is the time that a lower cluster has to start a pod.""",
     ),
     "swarm": (
         "The swarm controller: assigns jobs to workers; with the CustomResourceDefinition of Swarms.",
-        """Edit: nothing, to begin with. `kubectl delete -f` takes the definition and all Swarms with it: delete the Swarms first,
+        """Edit: nothing is required. `kubectl delete -f` deletes the definition and all Swarms, too: delete the Swarms first,
 so that their workers stop their jobs.""",
     ),
     "multiScheduler": (
@@ -87,22 +90,22 @@ Edit, too: the version of kube-scheduler ({KUBERNETES_VERSION} here), which must
 
 
 def files() -> dict[Path, Callable[[], str]]:
-    """File → what makes its text."""
+    """Return generated file → its renderer."""
     return {NAMESPACE_FILE: render_namespace} | components()
 
 
 def components() -> dict[Path, Callable[[], str]]:
-    """The files with a component each."""
+    """Return file → component."""
     return {DIRECTORY / f"{_file(part)}.yaml": partial(render, part) for part in _PARTS}
 
 
 def render_namespace() -> str:
-    """The manifest of the namespace."""
+    """Return the manifest of the namespace."""
     return _NAMESPACE_HEAD + yaml.safe_dump(_NAMESPACE, sort_keys=False)
 
 
 def render(part: str) -> str:
-    """The manifest of one component, by its key in values.yaml."""
+    """Return the manifest of one component, given by its key in values.yaml."""
     text = template(yaml.safe_dump(_values(part)), release=RELEASE, arguments=["--no-hooks"])
     return _header(part) + _HELM.sub("", text)
 
@@ -122,7 +125,7 @@ def _header(part: str) -> str:
     name = f"hack/{_file(part)}.yaml"
     lines = f"""{what}
 
-Made by `python -m hack.chart` from charts/virtual-node, which has more to choose from. Change a copy:
+Made by `python -m hack.chart` from charts/virtual-node, which has more options. Change a copy:
 
   kubectl apply -f hack/{NAMESPACE_FILE.name} -f {name}
 

@@ -43,7 +43,7 @@ POLICY: Schema = {
         ],
     },
 }
-"""``descheduler.policy``; empty: none."""
+"""Schema of ``descheduler.policy``; an empty map means no policy."""
 
 
 def definitions() -> dict[str, Schema]:
@@ -72,7 +72,7 @@ def _map(properties: dict[str, Schema], **more: Any) -> Schema:
 
 
 def _version_1_params(params: Schema) -> Schema:
-    """Return the parameters of v1alpha1: a strategy's own ones may be in a map that is called after it."""
+    """Return the parameters of v1alpha1; a strategy's own parameters may be in a map that has its name."""
     fields = params["properties"]
     priority: dict[str, Schema] = {
         "thresholdPriority": {"type": ["integer", "null"]},
@@ -90,7 +90,7 @@ def _version_1() -> Schema:
         alias: strategy({"type": "boolean"}, reference(f"{_STRATEGIES[name].__name__}V1Alpha1"))
         for alias, name in sorted(_KNOWN.items())
     }
-    # Strategies of sigs.k8s.io/descheduler that are switched off may stay in the file.
+    # Disabled strategies of sigs.k8s.io/descheduler may stay in the file.
     others = strategy({"const": False}, {})
     strategies = {"type": ["object", "null"], "properties": known, "additionalProperties": others}
     return _top({**_LIMITS, **_EVICTOR, "strategies": strategies})
@@ -108,7 +108,7 @@ def _version_2() -> Schema:
     ]
     ours: Schema = {"type": ["array", "null"], "items": {"enum": sorted(_KNOWN)}}
     points = {name: _map({"enabled": ours, "disabled": _LISTED}) for name in ("deschedule", "balance")}
-    # Not read: pods are chosen and moved by this descheduler alone.
+    # Not read: only this descheduler chooses and moves pods.
     points |= {name: {} for name in ("filter", "preEvictionFilter", "preevictionfilter", "sort")}
     profile = _map({
         "name": {}, "pluginConfig": {"type": ["array", "null"], "items": config}, "plugins": _map(points)

@@ -1,4 +1,4 @@
-"""The tables of values for readers: the chart's README.md, and a page among the references."""
+"""The tables of values: in the chart's README.md and in the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hack.chart.rights import CHART
 from hack.docs.markdown import code, page, table
 
 HEAD = Path(__file__).with_name("readme.md")
-"""What of the README is written by hand."""
+"""The handwritten part of the README."""
 FILE = CHART / "README.md"
 REFERENCE = CHART.parents[1] / "docs" / "reference" / "values.md"
 _PLACE = "<!-- values -->"
@@ -21,7 +21,7 @@ that is unknown or out of range is an error that names it."""
 
 
 def render() -> str:
-    """The chart's README."""
+    """Return the chart's README."""
     return page(
         [
             _NOTE.format(more=" from hack/chart/readme.md and values.yaml"),
@@ -31,12 +31,12 @@ def render() -> str:
 
 
 def render_reference() -> str:
-    """The page of values among the references."""
+    """Return the reference page of the values."""
     return page([_NOTE.format(more=" from values.yaml"), "# Values of the chart", _INTRODUCTION, rows()])
 
 
 def rows() -> str:
-    """The table of values."""
+    """Return the table of values."""
     return table(
         ["key", "type", "default", "description"],
         [

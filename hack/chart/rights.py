@@ -1,4 +1,4 @@
-"""The chart's RBAC, from the components' own tables of rights: what is asked for is granted, and nothing else."""
+"""The chart's RBAC, from the components' tables of rights: exactly the required rules are granted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER = "# Made by `python -m hack.chart` from the components' rights.py. Do n
 
 
 def tables() -> dict[str, dict[str, Iterable[Right]]]:
-    """Component → set of rights → the rights."""
+    """Return component → set of rights → the rights."""
     return {
         "virtualNode": {
             "upper": virtual_node.UPPER,
@@ -45,7 +45,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
 
 
 def render() -> str:
-    """``files/rights.yaml``: component → set → namespace (empty: the whole cluster) → rules."""
+    """Render ``files/rights.yaml``: component → set → namespace (empty: the whole cluster) → rules."""
     whole = {
         component: {name: _by_namespace(rights) for name, rights in sets.items()}
         for component, sets in tables().items()

@@ -1,7 +1,8 @@
-"""values.schema.json: what is wrong with values is said by helm itself, before anything is made.
+"""values.schema.json: helm refuses invalid values before it renders anything.
 
-A value's type is that of its default; what more there is to say of it is in ``_RULES``. A map or list whose default is
-empty needs a rule: nothing is left open by accident.
+A value's type is that of its default; ``_RULES`` adds constraints. A map or list with an empty default needs
+a rule,
+so that nothing is left unchecked by accident.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ _AGENT = {
         for name, settings in configuration.AGENTS.items()
     ],
 }
-"""Settings of agents of other packages are not known here."""
+"""Settings of agents from other packages are not known here."""
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nameOverride", _NAME),
     ("fullnameOverride", _NAME),
@@ -97,7 +98,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
             "properties": {"name": {"type": "string", "minLength": 1}},
         },
     }),
-    # It becomes a label's value below.
+    # It becomes a label's value in the lower cluster.
     ("clusterId", {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}),
     ("log.level", {"type": "string", "enum": ["trace", "debug", "info", "warn", "error"]}),
     ("log.format", {"type": "string", "enum": ["json", "console", "auto"]}),
@@ -105,7 +106,8 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
-    # What the chart itself says of it is refused by templates/checks.yaml, with the value that says it.
+    # templates/checks.yaml refuses the fields that the chart sets itself, with an error that names the
+    # value.
     ("virtualNode.config", configuration.reference("Config")),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
@@ -132,7 +134,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("networkPolicy.*From", _OBJECTS),
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),
     ("*.maxUnavailable", _COUNT),
-    # Null stands for the default; an empty list for what it says.
+    # Null means the default; an empty list means an empty list.
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
@@ -170,19 +172,19 @@ _TOGETHER: Mapping[str, list[dict[str, Any]]] = {
         },
     ],
 }
-"""What values of one map ask of each other."""
+"""Constraints between values of one map."""
 
 
 def render() -> str:
-    """The schema as a file."""
+    """Return the schema as JSON text."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def schema() -> dict[str, Any]:
-    """The schema of values.yaml as it is now."""
+    """Return the schema of the current values.yaml."""
     text = values.FILE.read_text(encoding="utf-8")
     root = _object(yaml.safe_load(text), "", values.comments(text))
-    # As part of another chart: Helm gives it its parent's globals, and the parent says whether it is wanted.
+    # For use as a subchart: Helm passes the parent's globals, and the parent enables or disables it.
     root["properties"]["global"]["additionalProperties"] = True
     root["properties"]["enabled"] = {"type": "boolean"}
     root["definitions"] = {**configuration.definitions(), **policy.definitions()}
@@ -203,7 +205,7 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
 
 
 def _is_required(key: str, default: Any) -> bool:
-    """Whether templates cannot do without: ``key=null`` takes a value away, and so does ``--reuse-values`` a new one."""
+    """Report whether templates need the key: ``key=null`` removes a value, and ``--reuse-values`` lacks new ones."""
     return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
 
 
@@ -225,4 +227,4 @@ def _fragment(path: str, default: Any, meanings: Mapping[str, str]) -> dict[str,
             return {"type": "string"}
         case dict() if default:
             return _object(default, f"{path}.", meanings)
-    raise ValueError(f"values.yaml: {path}: say in hack/chart/schema.py what it may be")
+    raise ValueError(f"values.yaml: {path}: add a rule to hack/chart/schema.py")

@@ -1,4 +1,4 @@
-"""``helm template``, with the helm of the sandbox: what the chart makes of values."""
+"""``helm template`` and ``helm lint`` of the chart, with the sandbox's helm."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _BETWEEN = re.compile(r"\n{2,}---\n")
 
 
 class HelmError(Exception):
-    """Helm refused; says what it said."""
+    """Helm failed; the text is its error output."""
 
 
 @cache
 def program() -> Path:
-    """The real helm, built if need be."""
-    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop already
+    """Return the path of helm, built if necessary."""
+    with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop already
         return thread.submit(lambda: asyncio.run(binaries.ensure(["helm"]))["helm"]).result()
 
 
 def helm(*arguments: str, stdin: str = "") -> str:
-    """What a helm command prints.
+    """Return the output of a helm command.
 
     Raises:
-        HelmError: it failed, or warned.
+        HelmError: it failed or warned.
     """
     done = subprocess.run(
         [program(), *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
@@ -46,7 +46,7 @@ def helm(*arguments: str, stdin: str = "") -> str:
 def template(
     values: str = "", *, release: str = "vn", namespace: str = NAMESPACE, arguments: Sequence[str] = ()
 ) -> str:
-    """The chart's objects as YAML, for values given as YAML.
+    """Return the chart's objects as YAML, for values given as YAML.
 
     Raises:
         HelmError: the values are wrong.
@@ -61,7 +61,7 @@ def template(
 
 
 def lint(values: str) -> str:
-    """What ``helm lint --strict`` says of the chart with values given as YAML.
+    """Return the output of ``helm lint --strict`` for the chart with values given as YAML.
 
     Raises:
         HelmError: a warning or an error.

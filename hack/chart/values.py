@@ -1,4 +1,4 @@
-"""What values.yaml says: every value with its default and the comment above it. Pure, but for reading the file."""
+"""The content of values.yaml: every value with its default and the comment before it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = frozenset(
         "updateStrategy",
     }
 )
-"""Keys whose value is one thing to a reader, though it has parts."""
+"""Keys that are documented as one value although they have parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Value:
 
     Attributes:
         path: dotted, as ``--set`` takes it.
-        default: what it is otherwise.
-        meaning: the comment above it, on one line; empty when there is none.
+        default: its value in values.yaml.
+        meaning: the comment before it, on one line; empty when there is none.
     """
 
     path: str
@@ -45,14 +45,14 @@ class Value:
 
 
 def read(text: str | None = None) -> list[Value]:
-    """The values of a values.yaml, the chart's by default, in its order."""
+    """Return the values of a values.yaml, the chart's by default, in its order."""
     text = FILE.read_text(encoding="utf-8") if text is None else text
     meanings = comments(text)
     return [Value(path, default, meanings.get(path, "")) for path, default in leaves(yaml.safe_load(text))]
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and defaults of what may be set; maps with parts of ours are gone into."""
+    """Return paths and defaults of the values that may be set, descending into the chart's own maps."""
     for key, value in values.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict) and value and key not in WHOLE:
@@ -62,7 +62,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def comments(text: str) -> dict[str, str]:
-    """Path → the ``# --`` comment above it."""
+    """Return path → the ``# --`` comment before it."""
     found: dict[str, str] = {}
     path: list[str] = []
     pending: list[str] = []

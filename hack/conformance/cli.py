@@ -1,4 +1,4 @@
-"""The command: clusters up, the suite twice, the comparison printed."""
+"""The command: start clusters, run the suite twice, print the comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEFAULT_OUTPUT = Path(__file__).resolve().parent.parent.parent / ".conformance"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; 0 when at least ``--least`` of what passes directly passes through the virtual node."""
+    """Run the command; return 0 when at least ``--least`` of the tests that pass directly pass through the virtual node."""
     parser = argparse.ArgumentParser(prog="python -m hack.conformance", description=__doc__)
     parser.add_argument("--focus", default=SIG_NODE, metavar="REGEX", help=f"tests to run ({SIG_NODE})")
     parser.add_argument(
@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--procs", type=int, default=4, metavar="N", help="tests at a time (4)")
     parser.add_argument(
-        "--least", type=float, default=95.0, metavar="PERCENT", help="exit code 1 below that (95)"
+        "--least",
+        type=float,
+        default=95.0,
+        metavar="PERCENT",
+        help="percentage; exit code 1 if fewer pass (95)",
     )
     parser.add_argument(
         "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="logs and reports go there"
@@ -58,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--failed",
         action="store_true",
-        help="with --direct: only what passed there and not through, last time",
+        help="with --direct: only tests that passed there and failed through the virtual node",
     )
     options = parser.parse_args(argv)
     console = Console()
@@ -94,7 +98,7 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
             direct = {outcome.name: direct[outcome.name] for outcome in lost}
     async with Sandbox(lower=1, real_node=True, directory=output / "sandbox", progress=progress) as sandbox:
         assert sandbox.real_node is not None
-        progress("making the images that the suite asks for")
+        progress("making the images of the suite")
         listed = await asyncio.to_thread(run_program, str(programs["e2e.test"]), "--list-images")
         wanted = made_images(listed.split(), binaries=programs)
         await asyncio.to_thread(sandbox.real_node.import_images, wanted)
@@ -132,9 +136,10 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 async def _start_virtual_node(sandbox: Sandbox) -> None:
-    """The upper cluster's only node: virtual, and without a taint, for the suite's pods know nothing of it.
+    """Start the upper cluster's only node: virtual and without a taint, because the suite's pods do not tolerate it.
 
-    Its address is that of the lower node, where host ports are. Node ports at that address lead to a kube-proxy of the upper
+    Its address is that of the lower node, where host ports are. Node ports at that address lead to a
+    kube-proxy of the upper
     cluster. The lower cluster has the upper one's Service range besides its own.
     """
     (lower,) = sandbox.lower
@@ -149,7 +154,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
         bridge=edge,
         binaries=sandbox.binaries,
         directory=directory,
-        dies_with_us=True,
+        dies_with_parent=True,
     )
     await lower.apply(
         {
@@ -171,7 +176,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
                 "kubeconfig": str(lower.kubeconfig),
                 "nodeName": "virtual",
                 "taints": [],
-                # The suite asks for what tenants are not given by default.
+                # The suite needs what tenants are not granted by default.
                 "policy": {
                     "preset": "privileged",
                     "controlPlane": True,

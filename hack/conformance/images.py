@@ -1,9 +1,12 @@
-"""The images that the e2e suite asks for, made on the spot and tagged with the names it uses.
+"""The images that the e2e suite uses, made on this machine and tagged with the names that the suite expects.
 
-The real ones are built on Alpine. These hold the same programs (agnhost and friends come from the same sources)
-on busybox, with curl, dig and bash of this machine. Where an image is only a web server to look at, busybox'
-httpd plays it. Images of cloud providers, CSI drivers and the like are not made: tests that need them fail both
-ways and count neither way.
+The original images are built on Alpine. These contain the same programs (agnhost and others are built from
+the same
+sources) on busybox, with curl, dig and bash of this machine. Where an image is only used as a web server,
+busybox'
+httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need them fail
+both ways
+and count neither way.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _LIBRARY = re.compile(r"(/\S+) \(0x")
 
 
 def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[Image]:
-    """Every image of the list that can be made here.
+    """Return every image of the list that can be made here.
 
     Args:
         wanted: full names, as ``e2e.test --list-images`` prints them.
@@ -35,7 +38,8 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
             tags.setdefault(name.rpartition(":")[0].rpartition("/")[2], []).append(name)
     shell = _shell()
     tools = {name: path for tool in _TOOLS for name, path in host_program(tool).items()}
-    # Debian's busybox runs its own nc, which knows few options, before the one on the PATH: bash is the shell.
+    # Debian's busybox prefers its own nc, which has few options, to the one on the PATH; so bash is the
+    # shell.
     pair = self_signed("localhost", hosts=["localhost"])
     agnhost = Image(
         tags=tags.get("agnhost", []),
@@ -53,7 +57,8 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
         accounts={"user-defined-in-image": 1000},
         groups={"group-defined-in-image": (50000, ("user-defined-in-image",))},
     )
-    # Bash as its shell: Debian's busybox drops variables such as ``data-1`` that no shell could name.
+    # Bash is the shell because Debian's busybox drops variables such as ``data-1`` that are no valid shell
+    # names.
     busybox = Image(
         tags=tags.get("busybox", []),
         files={"bin/busybox": _BUSYBOX, **host_program("bash")},
@@ -93,7 +98,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
 
 
 def host_program(name: str) -> dict[str, Path]:
-    """A program of this machine and the libraries it is linked with: place in an image → file here."""
+    """Return a program of this machine and its shared libraries: path in the image → file here."""
     found = shutil.which(name)
     if found is None:
         return {}
@@ -108,7 +113,7 @@ def host_program(name: str) -> dict[str, Path]:
 def _web(
     name: str, tags: Mapping[str, list[str]], root: str, page: str, more: Mapping[str, str] | None = None
 ) -> Image:
-    """Something that serves files on port 80 and writes what it was asked to its log."""
+    """Return a web server on port 80 that serves files and logs its requests."""
     texts = {**(more or {})}
     if page:
         texts[f"{root}/index.html"] = page + "\n"

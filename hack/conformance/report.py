@@ -1,4 +1,4 @@
-"""What ginkgo says of a run, and how two runs compare: pure functions over its JSON report."""
+"""Results of a ginkgo run, and the comparison of two runs: pure functions over its JSON report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One test of one run."""
+    """The result of one test in one run."""
 
     name: str
     state: str
@@ -20,7 +20,7 @@ class Outcome:
 
 
 def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
-    """The tests that ran, by name.
+    """Return the results of the tests that ran, by name.
 
     Args:
         report: ginkgo's ``--json-report``: a list of suites.
@@ -42,7 +42,7 @@ def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
 
 
 def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tuple[list[str], list[Outcome]]:
-    """Names that pass directly, and those of them that do not pass through the virtual node."""
+    """Return the names that pass directly, and those of them that do not pass through the virtual node."""
     passing = sorted(name for name, outcome in direct.items() if outcome.state == "passed")
     lost = [
         through.get(name, Outcome(name, "not run", 0.0))
@@ -53,13 +53,13 @@ def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tu
 
 
 def summary(found: Mapping[str, Outcome]) -> str:
-    """Return how many tests of one run pass, and why each of the others does not."""
+    """Return how many tests of one run pass, and why each of the others fails."""
     failed = [outcome for outcome in found.values() if outcome.state != "passed"]
     return "\n".join([f"{len(found) - len(failed)} of {len(found)} pass", *map(_line, failed)])
 
 
 def render(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> str:
-    """The comparison, for people."""
+    """Return the comparison as text."""
     passing, lost = compare(direct, through)
     kept = len(passing) - len(lost)
     gained = sorted(

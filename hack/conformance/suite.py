@@ -16,13 +16,13 @@ from hack.conformance.report import Outcome, outcomes
 from hack.sandbox.errors import SandboxError
 
 NEVER = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]"
-"""Skipped both ways: these tests want a cluster of their own, or an hour."""
+"""Skipped both ways: these tests need a cluster of their own, or an hour."""
 _NEWS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which tests run, and how many at a time."""
+    """The tests to run, and how many at a time."""
 
     focus: str
     skip: str = NEVER
@@ -51,7 +51,8 @@ async def run(
         f"--focus={selection.focus}", f"--skip={selection.skip}", f"--json-report={report}",
         str(binaries["e2e.test"]), "--",
         "--provider=local", f"--kubeconfig={kubeconfig}", f"--kubectl-path={binaries['kubectl']}",
-        # The suite waits at start until all is calm; nothing in these clusters is ever in the way.
+        # At start the suite waits until all nodes and system pods are ready; in these clusters nothing
+        # blocks it.
         "--minStartupPods=0", "--dump-logs-on-failure=false", "--disable-log-dump",
     ]  # fmt: skip
     started = time.monotonic()
@@ -82,7 +83,7 @@ async def run(
 
 
 def _progress(log: Path) -> tuple[int, int]:
-    """Tests that have ended, and those of them that failed, by ginkgo's running commentary."""
+    """Return how many tests have ended and how many of them failed, from ginkgo's output so far."""
     text = log.read_text(encoding="utf-8", errors="replace")
     failed = sum(text.count(f"• [{state}]") for state in ("FAILED", "PANICKED", "TIMEDOUT"))
     return text.count("•"), failed

@@ -1,1 +1,1 @@
-"""Pages of the documentation that are made from the code: ``python -m hack.docs.reference``."""
+"""Documentation pages that are generated from the code: ``python -m hack.docs.reference``."""

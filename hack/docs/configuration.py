@@ -55,16 +55,16 @@ _WORDS = {
     "ClusterConfig.capacity": "Short for `nodes[].capacity`.",
     "ClusterConfig.port": "Short for `nodes[].port`.",
 }
-"""What to say of a field that has no docstring of its own, by name or by structure and name."""
+"""Descriptions of fields without a docstring, by name or by structure and name."""
 
-_TOLD_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
-"""Large structures that are at several places: the place that has the table."""
+_DOCUMENTED_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
+"""Large structures that are used in several places: the place that has the table."""
 
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
     for root, about in _ABOUT.items():
         kind = next(one.default for one in msgspec.structs.fields(root) if one.name == "kind")
@@ -73,7 +73,7 @@ def render() -> str:
 
 
 def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every field below a structure: its camelCase path and what is said of it."""
+    """Return every field of a structure and its parts: its camelCase path and its description."""
     told = attribute_docstrings(root)
     for one in msgspec.structs.fields(root):
         path = f"{prefix}{one.encode_name}"
@@ -84,7 +84,7 @@ def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: dict[str, str]) -> str:
-    """What is said of a field: its docstring, its structure's, or our own words."""
+    """Return a field's description: its docstring, its structure's, or an entry of ``_WORDS``."""
     if one.name in told:
         return markdown.prose(told[one.name])
     for key in (f"{root.__name__}.{one.name}", one.name):
@@ -100,8 +100,8 @@ def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     if prefix:
         yield f"### `{prefix.rstrip('.')}`"
         yield markdown.prose(root.__doc__ or "")
-    if root in _TOLD_ONCE and prefix != _TOLD_ONCE[root]:
-        yield f"Its fields are those of [`{_TOLD_ONCE[Policy].rstrip('.')}`](#clusterspolicy)."
+    if root in _DOCUMENTED_ONCE and prefix != _DOCUMENTED_ONCE[root]:
+        yield f"Its fields are those of [`{_DOCUMENTED_ONCE[Policy].rstrip('.')}`](#clusterspolicy)."
         return
     yield markdown.table(
         ("field", "type", "default", "meaning"),
@@ -139,7 +139,7 @@ def _allowed(value: Any) -> str:
 
 
 def type_name(kind: Any) -> str:
-    """A type in words that a writer of YAML knows."""
+    """Return a type in terms that an author of YAML knows."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [

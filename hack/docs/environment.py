@@ -1,4 +1,4 @@
-"""What each environment variable of the virtual node means: the one thing about flags that no parser knows."""
+"""Descriptions of the virtual node's environment variables, which no parser of flags contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/reference/flags.md``: every flag of every program, read from the parsers themselves."""
+"""``docs/reference/flags.md``: every flag of every program, read from the parsers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENTRIES: dict[str, Callable[[], object]] = {
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
     "virtual-node-swarm": lambda: swarm.flags.parse([]),
 }
-"""What has each program build its parser and read an empty command line."""
+"""Makes each program build its parser and read an empty command line."""
 
 _INTRODUCTION = """# Flags
 
@@ -45,7 +45,7 @@ Every flag of every program. `--help` says the same.
 
 
 class _BuiltError(Exception):
-    """Carries a parser out of the function that built it."""
+    """Passes a parser out of the function that built it."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__(parser.prog)
@@ -53,7 +53,7 @@ class _BuiltError(Exception):
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """The parser that a program or a subcommand of the virtual node uses, with nothing in the environment.
+    """Return the parser of a program or of a subcommand of the virtual node, with an empty environment.
 
     Raises:
         LookupError: it uses none.
@@ -63,7 +63,8 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> argparse.Namespace:
         raise _BuiltError(parser)
 
-    # Every parser ends up there: parse_args calls it, and so do subcommands that leave the daemon's flags to its parser.
+    # Every parser calls it: parse_args does, and so do subcommands that leave the daemon's flags to its
+    # parser.
     with (
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
         contextlib.redirect_stdout(io.StringIO()),
@@ -76,7 +77,7 @@ def parser_of(program: str) -> argparse.ArgumentParser:
 
 
 def _subcommands() -> Iterator[str]:
-    """The virtual node's subcommands that have flags of their own."""
+    """Return the virtual node's subcommands that have flags of their own."""
     for command in cli.COMMANDS:
         if command == "run":
             continue
@@ -87,7 +88,7 @@ def _subcommands() -> Iterator[str]:
 
 
 def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
-    """Title and flags of each group of a program; a subcommand's are without the daemon's, which some take, too."""
+    """Return title and flags of each group of a program; a subcommand's without the daemon's flags, which some accept, too."""
     known = set() if program in _ENTRIES else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
     for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
         actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
@@ -96,12 +97,12 @@ def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
 
 
 def flag_names(program: str) -> set[str]:
-    """Every spelling of every flag of a program."""
+    """Return every spelling of every flag of a program."""
     return {name for action in parser_of(program)._actions for name in action.option_strings}  # noqa: SLF001
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
     for program in PROGRAMS:
         parts += [f"## {program}", *_groups(program)]
@@ -153,7 +154,7 @@ def _default(action: argparse.Action) -> str:
 
 
 def go_duration(seconds: float) -> str:
-    """Seconds as Go writes them, such as ``1h30m``; without the parts that are 0."""
+    """Format seconds as Go does, such as ``1h30m``, without the parts that are 0."""
     hours, rest = divmod(seconds, 3600)
     minutes, left = divmod(rest, 60)
     parts = ((hours, "h"), (minutes, "m"), (left, "s"))

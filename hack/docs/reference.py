@@ -1,4 +1,4 @@
-"""``python -m hack.docs.reference``: write every generated page anew; ``--check`` only says which are stale."""
+"""``python -m hack.docs.reference``: write every generated page; ``--check`` only lists stale ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration.render,
     "rights.md": rights.render,
 }
-"""Each generated page and what renders it."""
+"""Generated page → its renderer."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pages, or tell which ones differ from the code; the exit code then is 1."""
+    """Write the pages, or with ``--check`` list those that differ from the code; then the exit code is 1."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="The generated pages of docs/reference.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit code 1 when a page is stale"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def stale(fresh: dict[str, str]) -> list[str]:
-    """The pages whose file is not what the code says now."""
+    """Return the pages that differ from what the code gives."""
     return [
         name
         for name, text in fresh.items()

@@ -34,7 +34,7 @@ What each component asks for, from the `rights.py` of its package, such as
 
 
 def modules() -> Iterator[ModuleType]:
-    """The ``rights`` module of every component that has one."""
+    """Return the ``rights`` module of every component that has one."""
     for package in _COMPONENTS:
         if spec := importlib.util.find_spec(f"{package}.rights"):
             yield importlib.import_module(
@@ -43,7 +43,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:
-    """Every table of rights that a module declares, by the name of its constant."""
+    """Return every table of rights that a module declares, by the name of its constant."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -55,7 +55,7 @@ def tables(module: ModuleType) -> dict[str, tuple[Any, ...]]:
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
     for module in modules():
         told = attribute_docstrings(module)

@@ -1,4 +1,4 @@
-"""What only the source text tells: docstrings below assignments, and environment variables that are read."""
+"""Facts that only the source text contains: docstrings of attributes, and environment variables that are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
-    """Return docstrings that stand below the assignments of a class or a module, by the name assigned to.
+    """Return the docstrings after assignments of a class or a module, by the assigned name.
 
     Those of a structure's base structures are included.
     """
@@ -36,7 +36,7 @@ def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
 
 
 def environment_variables(module: ModuleType) -> list[str]:
-    """The variables that a module reads by ``environment.get("NAME")``, sorted."""
+    """Return the variables that a module reads by ``environment.get("NAME")``, sorted."""
     found: dict[str, None] = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if (

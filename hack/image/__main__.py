@@ -1,4 +1,4 @@
-"""``python -m hack.image``: build the image and, if wanted, say where to."""
+"""``python -m hack.image``: build the image, optionally at a given path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
         return 1
     size = flags.output.stat().st_size / 1e6
     print(f"{flags.output}: {flags.tag} ({digest}, {size:.0f} MB)")
-    print(f"  its SBOM (CycloneDX): {build.bill_beside(flags.output)}")
+    print(f"  its SBOM (CycloneDX): {build.sbom_path(flags.output)}")
     print(f"  ctr -n k8s.io image import {flags.output}    or    docker load -i {flags.output}")
     return 0
 

@@ -1,4 +1,4 @@
-"""An OCI image archive of some folders, each a layer: the same bytes for the same files, whenever and wherever.
+"""An OCI image archive of folders, each a layer; the same files always give the same bytes.
 
 Read by ``ctr image import``, ``podman load``, ``docker load`` and ``skopeo copy oci-archive:``.
 Layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
@@ -33,7 +33,7 @@ class Layer:
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` of the compressed bytes."""
+        """Return ``sha256:…`` of the compressed bytes."""
         return _digest(self.blob)
 
 
@@ -51,7 +51,7 @@ class ImageConfig:
 
 
 def layer(root: Path) -> Layer:
-    """A folder as a layer: sorted, owned by root, all times zero."""
+    """Return a folder as a layer: sorted, owned by root, all times zero."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(_walk(root)):
@@ -70,12 +70,12 @@ def layer(root: Path) -> Layer:
 
 
 def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]) -> str:
-    """Write an image archive; returns the digest of its manifest.
+    """Write an image archive; return the digest of its manifest.
 
     Args:
         path: file to write.
         name: full name and tag, such as ``ghcr.io/virtual-node/virtual-node:0.1.0``.
-        config: how it starts.
+        config: how containers of it start.
         layers: bottom first.
     """
     image = _json(
@@ -114,7 +114,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
             }
         ],
     }
-    # What `docker load` reads of the same archive.
+    # `docker load` reads this file of the same archive.
     docker = [
         {
             "Config": _blob_path(_digest(image)),

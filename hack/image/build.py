@@ -1,7 +1,8 @@
-"""Build the image here, with no Docker: ``python -m hack.image``.
+"""Build the image here, without Docker: ``python -m hack.image``.
 
-The lower layer (Python and libraries) is kept in the user's cache under a digest of its recipe; what changes every
-day, the project itself, takes seconds.
+The lower layer (Python and libraries) is kept in the user's cache under a digest of its recipe. The layer
+that changes
+daily, the project itself, takes seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REPOSITORY = "ghcr.io/virtual-node/virtual-node"
 ENVIRONMENT = (
     "PATH=/usr/bin",
     "LANG=C.UTF-8",
-    # The file system is read-only, and bytecode is there already.
+    # The file system is read-only and already contains bytecode.
     "PYTHONDONTWRITEBYTECODE=1",
     "PYTHONUNBUFFERED=1",
 )
@@ -34,20 +35,20 @@ Progress = Callable[[str], None]
 
 
 def version() -> str:
-    """The project's version, which is the image's tag."""
+    """Return the project's version, which is the image's tag."""
     return str(project()["project"]["version"])
 
 
 def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) -> str:
-    """Write the image of the project as it is now, and its SBOM beside it; returns the manifest's digest.
+    """Write the image of the project's current files, and its SBOM in the same folder; return the manifest's digest.
 
     Args:
         output: the archive to write.
         name: full image name and tag; empty: the project's own, tagged with its version.
-        progress: told what happens.
+        progress: called with each step.
 
     Raises:
-        BuildError: it cannot be built here; says what to do.
+        BuildError: it cannot be built here; the text says what to do.
     """
     files = ensure_base(progress=progress)
     with tempfile.TemporaryDirectory() as work:
@@ -55,7 +56,7 @@ def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) 
         with _locked(files.parent / "lock"):
             rootfs.application(app, base_root=files)
         layers = [_base_layer(files), archive.layer(app)]
-        shutil.copyfile(app / sbom.PLACE, bill_beside(output))
+        shutil.copyfile(app / sbom.PLACE, sbom_path(output))
     config = archive.ImageConfig(
         architecture=architecture(),
         user=f"{debian.USER}:{debian.USER}",
@@ -70,16 +71,16 @@ def build(output: Path, *, name: str = "", progress: Progress = lambda _: None) 
     return archive.write(output, name=name or f"{REPOSITORY}:{version()}", config=config, layers=layers)
 
 
-def bill_beside(output: Path) -> Path:
+def sbom_path(output: Path) -> Path:
     """Return where the SBOM of an image archive is written."""
     return output.with_suffix(".cdx.json")
 
 
 def ensure_base(*, progress: Progress = lambda _: None) -> Path:
-    """The folder with Python and the libraries, made if it is not in the cache.
+    """Return the folder with Python and the libraries, made if it is not in the cache.
 
     Raises:
-        BuildError: it cannot be made here; says what to do.
+        BuildError: it cannot be made here; the text says what to do.
     """
     home = cache_directory() / "image" / _recipe()
     home.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ def _base_layer(files: Path) -> archive.Layer:
 
 
 def _recipe() -> str:
-    """What the lower layer is made from: another recipe is another folder."""
+    """Return all inputs of the lower layer; a changed input gives another folder in the cache."""
     recipe = Path(__file__).parent
     parts = [
         *(path.read_bytes() for path in sorted([*recipe.glob("*.py"), *recipe.glob("*.txt")])),
@@ -115,7 +116,7 @@ def _recipe() -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One builder at a time; the others wait."""
+    """Hold the lock that lets only one process build."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

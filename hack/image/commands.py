@@ -1,4 +1,4 @@
-"""Commands that make the image, and their failures in a line."""
+"""Run the commands that make the image; report a failure in one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
 
 class BuildError(Exception):
-    """Something is missing, or a command failed; quotes what it said."""
+    """Something is missing, or a command failed; quotes its output."""
 
 
 def run(*argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Run a command to its end, with our environment and what ``env`` adds; returns what it printed.
+    """Run a command with this process's environment and ``env``; return its output.
 
     Raises:
-        BuildError: it failed; with the last line that it wrote.
+        BuildError: it failed; with the last line of its output.
     """
     done = subprocess.run(
         argv, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **_ENVIRONMENT, **env}

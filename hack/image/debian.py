@@ -1,4 +1,4 @@
-"""Debian's part of the image: its packages unpacked, accounts, and the public CAs."""
+"""Debian's part of the image: unpacked packages, accounts, and the public CAs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hack.image.commands import BuildError, run
 
 RELEASE = "12"
 USER = 65532
-"""Who we run as: ``nonroot``, the number that distroless images use."""
+"""UID of the processes: ``nonroot``, the number that distroless images use."""
 PACKAGES = (
     "ca-certificates",
     "libbz2-1.0",
@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def check_machine() -> None:
-    """Raise BuildError where the recipe cannot work: it takes this machine's packages."""
+    """Raise BuildError where the recipe cannot work, because it uses this machine's package manager."""
     release = Path("/etc/os-release")
     said = release.read_text(encoding="utf-8") if release.exists() else ""
     if f'VERSION_ID="{RELEASE}"' not in said or "ID=debian" not in said:
@@ -44,7 +44,7 @@ def check_machine() -> None:
 
 
 def lay_out(root: Path) -> None:
-    """Make the folders of an empty root, as Debian itself does ("merged /usr")."""
+    """Create the folders of an empty root, as Debian does ("merged /usr")."""
     for directory in ("usr/bin", "usr/lib", "usr/lib64", "etc", "home/nonroot"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     # Packages are unpacked through these links.
@@ -56,19 +56,19 @@ def lay_out(root: Path) -> None:
 
 
 def unpack(root: Path, *, work: Path) -> None:
-    """Download the packages, unpack them, and note which they are (``hack.image.sbom``).
+    """Download the packages, unpack them, and record them (``hack.image.sbom``).
 
     Args:
         root: as ``lay_out`` made it.
         work: where packages are downloaded to.
 
     Raises:
-        BuildError: one cannot be had.
+        BuildError: a package cannot be downloaded.
     """
     try:
         run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *PACKAGES, cwd=work)
     except BuildError:
-        # A machine that never asked has no lists, an old one has lists of versions that are gone.
+        # Without lists apt finds no packages, with old lists it asks for deleted versions.
         run("apt-get", "update", "-qq")
         run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *PACKAGES, cwd=work)
     notes = root / sbom.DEBIAN
@@ -78,7 +78,7 @@ def unpack(root: Path, *, work: Path) -> None:
         (notes / package.name.partition("_")[0]).write_text(control, encoding="utf-8")
         unpacked = work / "unpacked"
         run("dpkg-deb", "-x", str(package), str(unpacked))
-        # Through the links, which dpkg-deb would replace by folders.
+        # Follow the links, which dpkg-deb would replace by folders.
         for top in unpacked.iterdir():
             target = root / ("usr/" + top.name if top.name in ("bin", "lib", "lib64") else top.name)
             shutil.copytree(top, target, symlinks=True, dirs_exist_ok=True)
@@ -86,14 +86,14 @@ def unpack(root: Path, *, work: Path) -> None:
 
 
 def write_accounts(root: Path) -> None:
-    """Write who there is, how names are resolved, and what this is."""
+    """Write accounts, name resolution and the release's description."""
     users = (
         "root:x:0:0:root:/root:/sbin/nologin",
         f"nonroot:x:{USER}:{USER}:nonroot:/home/nonroot:/sbin/nologin",
     )
     (root / "etc/passwd").write_text("\n".join([*users, ""]), encoding="utf-8")
     (root / "etc/group").write_text(f"root:x:0:\nnonroot:x:{USER}:\n", encoding="utf-8")
-    # Names of the cluster are asked for as /etc/hosts and resolv.conf say, which the kubelet writes.
+    # Cluster names are resolved by /etc/hosts and resolv.conf, which the kubelet writes.
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n", encoding="utf-8")
     (root / "etc/os-release").write_text(
         f'PRETTY_NAME="virtual-node on Debian {RELEASE}"\nID=debian\nVERSION_ID="{RELEASE}"\n',
@@ -102,7 +102,7 @@ def write_accounts(root: Path) -> None:
 
 
 def write_certificates(root: Path) -> None:
-    """One file of the public CAs, for identity providers; ca-certificates makes it when it is installed."""
+    """Write one file of the public CAs, for identity providers; ca-certificates makes it at installation."""
     folder = root / "usr/share/ca-certificates/mozilla"
     bundle = root / "etc/ssl/certs/ca-certificates.crt"
     bundle.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
 """``python -m hack.image.lock``: write the hashes of all wheels that the image is made from.
 
-The files name each library in one version, with the SHA-256 of its wheel for every architecture of the image. ``pip
-install --require-hashes`` then refuses whatever else a package index serves. With ``--upgrade`` the newest versions that
-pyproject.toml allows are taken.
+The files name each library in one version, with the SHA-256 of its wheel for every architecture of the image.
+``pip
+install --require-hashes`` then refuses all other files that a package index serves. ``--upgrade`` takes the
+newest
+versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def _resolve(requirements: Sequence[str], machine: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write both files; returns the exit code."""
+    """Write both files; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.image.lock", description=__doc__.splitlines()[0])
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that are allowed")
     upgrade: bool = parser.parse_args(argv).upgrade

@@ -1,4 +1,4 @@
-"""The image's Python: what pip puts into its folder of packages, and the bytecode."""
+"""The image's Python packages, installed by pip, and their bytecode."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SITE = f"usr/local/lib/{PYTHON}/dist-packages"
 LIBRARIES = Path(__file__).with_name("libraries.txt")
 """Every library of the image in one version, with the hashes of its wheels (``hack.image.lock``)."""
 BACKEND = Path(__file__).with_name("backend.txt")
-"""The same for what builds our own wheel."""
+"""The same for the build backend of the project's own wheel."""
 
 
 def project() -> dict[str, Any]:
-    """What pyproject.toml says."""
+    """Return the content of pyproject.toml."""
     return tomllib.loads((SOURCE / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def install_dependencies(root: Path) -> None:
-    """Install the libraries that the project depends on, in the versions of the image.
+    """Install the project's dependencies in the versions of the image.
 
     Raises:
-        BuildError: one cannot be had, or is not the wheel that its hash says.
+        BuildError: one cannot be downloaded, or its wheel has another hash.
     """
     _install_locked(LIBRARIES, root / SITE)
 
@@ -45,8 +45,8 @@ def install_project(site: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as work:
         backend = Path(work) / "backend"
-        # Where the build backend is at hand it is used, so that a test needs no network. pip's own isolated
-        # environment would take whatever version, unchecked.
+        # An installed build backend is used, so that a test needs no network. pip's isolated environment
+        # would take any version, unchecked.
         if not _importable("hatchling"):
             _install_locked(BACKEND, backend)
         path = {"PYTHONPATH": str(backend)} if backend.exists() else {}
@@ -67,9 +67,9 @@ def install_project(site: Path) -> None:
 def compile_all(
     root: Path, folders: Sequence[str], *, strip: str = "", prepend: str = "", optional: Sequence[str] = ()
 ) -> None:
-    """Bytecode for every module, by the image's own Python: which proves that it runs, too.
+    """Compile every module with the image's own Python, which also proves that it runs.
 
-    ``unchecked-hash``: the files of an image do not change, so nobody need look at their times.
+    ``unchecked-hash``: the files of an image do not change, so their times need no check.
     """
     places = [f"-s{strip}", f"-p{prepend}"] if strip else []
     skip = ["-x", "|".join(optional)] if optional else []
@@ -78,13 +78,13 @@ def compile_all(
 
 
 def _install_locked(lock: Path, target: Path) -> None:
-    """Install what a file of hashes names, and nothing else."""
+    """Install exactly what a file of hashes names."""
     wheels = wheels_for(os.uname().machine)
     _pip("install", "--target", str(target), "--require-hashes", *wheels, "--requirement", str(lock))
 
 
 def wheels_for(machine: str) -> list[str]:
-    """Return pip's flags for wheels for the image's Python, whichever Python runs pip.
+    """Return pip's flags that select wheels for the image's Python, independent of the Python that runs pip.
 
     Args:
         machine: as ``uname -m`` prints it.

@@ -1,15 +1,17 @@
-"""The image's files: Debian's Python, what we depend on, and ourselves. No shell, no package manager, no compiler.
+"""The image's files: Debian's Python, the dependencies and the project. No shell, no package manager, no compiler.
 
-``Dockerfile`` runs this inside ``debian:12-slim`` and ``hack.image.build`` runs it on a Debian 12 machine: the same
+``Dockerfile`` runs this inside ``debian:12-slim`` and ``hack.image.build`` runs it on a Debian 12 machine:
+the same
 files either way. Only the standard library is used, because the build stage has nothing else.
 
 ::
 
-    ROOT/base   /usr/bin/python3.11, libraries, /etc/ssl/certs, dist-packages of others      changes seldom
-    ROOT/app    /usr/bin/virtual-node*, dist-packages of ours                                changes daily
+    ROOT/base   /usr/bin/python3.11, libraries, /etc/ssl/certs, dist-packages of dependencies   changes seldom
+    ROOT/app    /usr/bin/virtual-node*, dist-packages of the project                            changes daily
 
-Debian's own Python rather than a bigger image: its security updates are a rebuild away, and what is not in the image
-has no vulnerabilities.
+Debian's own Python rather than a bigger image: a rebuild takes its security updates, and fewer packages have
+fewer
+vulnerabilities.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def base(root: Path, *, work: Path) -> None:
         work: where packages are downloaded to.
 
     Raises:
-        BuildError: this is not the Debian the recipe is for, or a package cannot be had.
+        BuildError: this is not the Debian release of the recipe, or a package cannot be downloaded.
     """
     debian.check_machine()
     root.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ def application(root: Path, *, base_root: Path) -> None:
     site.mkdir(parents=True, exist_ok=True)
     install_project(site)
     shutil.rmtree(site / "bin", ignore_errors=True)
-    # pip notes the folder it was built from; the image must not depend on where that was.
+    # pip records the folder of the build; the image must not depend on it.
     for note in site.glob("*.dist-info/direct_url.json"):
         note.unlink()
     for record in site.glob("*.dist-info/RECORD"):
@@ -99,7 +101,7 @@ def application(root: Path, *, base_root: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fill ``ROOT/base`` and ``ROOT/app``; what the Dockerfile's build stage runs."""
+    """Fill ``ROOT/base`` and ``ROOT/app``; the Dockerfile's build stage runs it."""
     parser = argparse.ArgumentParser(prog="python3 -m hack.image.rootfs", description=__doc__.splitlines()[0])
     parser.add_argument("root", type=Path, help="folder to make")
     root: Path = parser.parse_args(argv).root

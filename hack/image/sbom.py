@@ -1,7 +1,8 @@
-"""A software bill of materials of the image: CycloneDX 1.6, JSON. The same text for the same files.
+"""A software bill of materials of the image: CycloneDX 1.6, JSON. The same files always give the same text.
 
-It is read off the files that are in the image: ``/var/lib/dpkg/status.d`` for Debian's packages, where scanners of images
-without a package manager look, too, and each library's ``METADATA``.
+It is read from the files of the image: ``/var/lib/dpkg/status.d`` for Debian's packages (scanners of images
+without a
+package manager read it, too), and each library's ``METADATA``.
 Source: https://cyclonedx.org/docs/1.6/json/, https://github.com/package-url/purl-spec
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 DEBIAN = "var/lib/dpkg/status.d"
-"""Where the image keeps the control fields of Debian's packages, a file for each."""
+"""Folder in the image with the control fields of Debian's packages, one file each."""
 PLACE = "usr/share/virtual-node/sbom.cdx.json"
 
 
@@ -25,9 +26,9 @@ def render(components: Iterable[dict[str, Any]], *, name: str, version: str) -> 
     """Return the document.
 
     Args:
-        components: what is in the image.
+        components: contents of the image.
         name: of the image's subject.
-        version: likewise.
+        version: of the image's subject.
     """
     found = sorted(components, key=lambda one: str(one["bom-ref"]))
     subject = {
@@ -51,13 +52,13 @@ def render(components: Iterable[dict[str, Any]], *, name: str, version: str) -> 
 
 
 def components(roots: Sequence[Path], *, site: str, release: str, besides: str) -> Iterator[dict[str, Any]]:
-    """Find what is in the image.
+    """Return the contents of the image.
 
     Args:
         roots: the folders of its layers.
         site: where Python's libraries are in them.
         release: Debian's, such as ``12``.
-        besides: the library that the image is about, which is none of its components.
+        besides: the project's own library, which is the subject and therefore no component.
     """
     for root in roots:
         for control in sorted((root / DEBIAN).glob("*")):
@@ -109,5 +110,5 @@ def _fields(file: Path) -> Message:
 
 
 def _normal(name: str) -> str:
-    """A library's name as PyPI compares them."""
+    """Return a library's name in the form that PyPI compares."""
     return name.lower().replace("_", "-").replace(".", "-")

@@ -1,4 +1,4 @@
-"""What nobody needs in the image, as patterns of paths."""
+"""Files that the image does not need, as patterns of paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from hack.image.python_packages import PYTHON, SITE
 
 _UNUSED = (
-    # Debian's: translations of text, and of character sets that nobody sends us.
+    # Debian's: translations, and conversions for character sets that are not used.
     "usr/share/doc/*/[!c]*",
     "usr/share/doc/*/changelog*",
     "usr/share/man",
@@ -29,12 +29,12 @@ _UNUSED = (
     "usr/bin/py*versions",
     "etc/binfmt.d",
     "etc/bindresvport.blacklist",
-    # Python's: what builds, draws and tests.
+    # Python's: build tools, graphics and tests.
     *(
         f"usr/lib/{PYTHON}/{name}"
         for name in ("distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo")
     ),
-    # Others': what their authors ship for themselves.
+    # Libraries': headers, tests and other files that are not needed at run time.
     f"{SITE}/bin",
     f"{SITE}/*/tests",
     f"{SITE}/*/test",
@@ -44,7 +44,7 @@ _UNUSED = (
 
 
 def remove_unused(root: Path) -> None:
-    """Delete it; licences stay."""
+    """Delete these files; licences stay."""
     for pattern in _UNUSED:
         for path in sorted(root.glob(pattern)):
             if path.name == "copyright":
@@ -52,6 +52,6 @@ def remove_unused(root: Path) -> None:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
-                path.unlink(missing_ok=True)  # reached through a link already
+                path.unlink(missing_ok=True)  # already deleted through a link
     for cache in sorted(root.rglob("__pycache__")):
         shutil.rmtree(cache)

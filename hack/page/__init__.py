@@ -1,1 +1,1 @@
-"""The live page with made-up clusters behind it: for its screenshots in the documentation, and for tests in a browser."""
+"""The live page with simulated clusters: for the documentation's screenshots and for tests in a browser."""

@@ -1,4 +1,4 @@
-"""``python -m hack.page``: the page's screenshots in the documentation; with a directory, those of every case there."""
+"""``python -m hack.page``: make the documentation's screenshots of the page; with a directory, screenshots of every case."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def troubled(directory: Path, pods: int = 60) -> Scene:
 async def picture(
     tab: chromium.Page, url: str, file: Path, *, width: int, height: int, dark: bool = False
 ) -> None:
-    """Save what a page shows."""
+    """Save a screenshot of a page."""
     await tab.open(url)
     await tab.wait_for(_READY)
     await asyncio.sleep(1)
@@ -46,7 +46,7 @@ async def picture(
 
 
 async def documentation(tab: chromium.Page, directory: Path) -> None:
-    """Make the pictures of the documentation."""
+    """Make the documentation's screenshots."""
     async with served(troubled(directory)) as url:
         await picture(tab, url, _DOCS / "page.png", width=1280, height=1000)
         await picture(tab, f"{url}?pod={_POD}", _DOCS / "page-pod.png", width=1280, height=900)
@@ -55,7 +55,7 @@ async def documentation(tab: chromium.Page, directory: Path) -> None:
 
 
 async def cases(tab: chromium.Page, directory: Path, target: Path) -> None:
-    """Make a picture of every case, wide and narrow, light and dark."""
+    """Make a screenshot of every case, wide and narrow, light and dark."""
     standby = Scene(3)
     standby.leader = "virtual-node-7c9d-x2x1"
     scenes = {
@@ -81,7 +81,7 @@ async def cases(tab: chromium.Page, directory: Path, target: Path) -> None:
 
 
 async def main(arguments: list[str]) -> None:
-    """Make the pictures."""
+    """Make the screenshots."""
     with tempfile.TemporaryDirectory() as directory:
         async with chromium.page() as tab:
             if arguments:

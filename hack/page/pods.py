@@ -1,4 +1,4 @@
-"""Pods of made-up workloads."""
+"""Pods of simulated workloads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_ROOM = (
 
 
 def workload_pods(count: int, *, has_trouble: bool, chance: random.Random) -> Iterator[Body]:
-    """Return so many pods of all workloads; with few pods the first workloads have one each."""
+    """Return a number of pods of all workloads; with few pods the first workloads have one each."""
     copies = max(1, count // 150)
     for number in range(count):
         namespace, kind, name = _WORKLOADS[number % len(_WORKLOADS)]

@@ -1,4 +1,4 @@
-"""Lower clusters that do not exist, in the caches that the page reads."""
+"""Simulated lower clusters in the caches that the page reads."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _NOBODY: Any = SimpleNamespace(cluster="nowhere", outage=None)
 
 
 class Scene:
-    """Lower clusters with pods, and what can happen to them.
+    """Lower clusters with pods, and changes to them.
 
     Args:
         pods: number of pods on virtual nodes.
         clusters: number of lower clusters.
-        has_trouble: whether some pods cannot run; otherwise all of them do.
-        directory: where kubeconfigs are written, whose tokens end soon; None: there are none.
+        has_trouble: whether some pods cannot run.
+        directory: where kubeconfigs with soon expiring tokens are written; None: there are none.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Scene:
         self._version = 0
         self.clusters: dict[str, Any] = {}
         self._signs: dict[str, PodSign | None] = {}
-        """As the process has them: a pod is judged when it changes."""
+        """As in the process: a pod is judged when it changes."""
         self.rejected = ""
         self.leader = ""
         self.failures: dict[str, str] = {}
@@ -81,7 +81,7 @@ class Scene:
         found.caches.lower.store.put(key, from_dict({**pod, "metadata": metadata, "spec": spec}))
 
     def lose(self, cluster: str) -> None:
-        """A lower cluster stops answering."""
+        """Simulate a lower cluster that stops answering."""
         found = self.clusters[cluster]
         found.health.reachable = False
         found.health.error = "connect: no route to host 10.4.0.1:6443"
@@ -122,7 +122,7 @@ class Scene:
         )
 
     def overview(self) -> Overview:
-        """Return what a web server shows of the scene."""
+        """Return the data that a web server shows."""
         overview = Overview(
             self.clusters,
             leader=lambda: self.leader,
@@ -130,7 +130,7 @@ class Scene:
             failures=lambda: self.failures,
             waiting=self.waiting.store.list,
             reach={"namespace": "virtual-node-system", "port": "8090"},
-            pod_events=_told,
+            pod_events=_records,
         )
         for name in self.clusters:
             overview.history.remember(name, list(self._past(name)))
@@ -145,7 +145,7 @@ class Scene:
 
 
 def _kubeconfig(name: str, directory: Path) -> str:
-    """Write a kubeconfig with a token that ends in nine days; returns its path."""
+    """Write a kubeconfig with a token that expires in nine days; return its path."""
     ends = datetime.now(UTC) + timedelta(days=9, hours=1)
     claims = (
         base64.urlsafe_b64encode(json.dumps({"exp": int(ends.timestamp())}).encode()).decode().rstrip("=")
@@ -162,7 +162,7 @@ def _kubeconfig(name: str, directory: Path) -> str:
 
 
 def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
-    """Return what the page uses of a LowerCluster."""
+    """Return the attributes of a LowerCluster that the page uses."""
     node = f"vn-{name}"
     kubeconfig = _kubeconfig(name, directory) if directory is not None else "/nowhere"
     upper = Informer(_NOBODY, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})
@@ -191,7 +191,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
 
 @cache
 def _served() -> bytes:
-    """Return the serving certificate of an API server, which ends in ten years."""
+    """Return the serving certificate of an API server, which expires in ten years."""
     return ssl.PEM_cert_to_DER_cert(self_signed("page", hosts=["127.0.0.1"]).certificate.decode())
 
 
@@ -224,7 +224,7 @@ def _is_placed(pod: Body) -> bool:
     return bool(pod["status"].get("containerStatuses"))
 
 
-def _told(pod: Object) -> list[Body]:
+def _records(pod: Object) -> list[Body]:
     """Return what other programs recorded about a pod."""
     created = pod.to_dict()["metadata"]["creationTimestamp"]
     node, earlier = (pod.spec or {}).get("nodeName", ""), f"{pod.key.rpartition('-')[0]}-x2k9f"

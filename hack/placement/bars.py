@@ -1,4 +1,4 @@
-"""Horizontal bars as SVG, for a light and a dark page. Pure."""
+"""Horizontal bars as SVG, for a light and a dark page. No IO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FONT = "font-family='system-ui, sans-serif'"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The mean of several runs, and the range that they cover."""
+    """The mean of several runs, and their range."""
 
     mean: float
     low: float
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is drawn."""
+    """Content of a chart."""
 
     title: str
     series: Sequence[str]
@@ -43,7 +43,7 @@ class Chart:
     step: float
     unit: str
     mark: str = ""
-    """What the marks are."""
+    """Meaning of the marks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,18 @@ Score = Callable[["Cluster", Task, Sequence[int]], list[float]]
 
 @dataclass(slots=True)
 class _Scores:
-    """What one function has scored for one task."""
+    """Scores of one function for one task."""
 
     score: Score
     values: list[float]
     """By slot; only those of nodes with room are current."""
     seen: int = -1
-    """How many placements are taken into account; below zero: nothing is scored yet."""
+    """Number of placements that are taken into account; negative: nothing is scored yet."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What is known of one task on a cluster's nodes."""
+class _TaskState:
+    """State of one task on a cluster's nodes."""
 
     seen: int
     slots: list[int]
@@ -38,7 +38,7 @@ class _Asked:
 
 
 class Cluster:
-    """Nodes, the tasks on them, and what the policies ask about."""
+    """Nodes, the tasks on them, and the data that policies read."""
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Create a cluster without tasks."""
@@ -46,10 +46,10 @@ class Cluster:
         for node in nodes:
             self.index.upsert_node(node)
         self._placed: list[int] = []
-        self._asked: dict[Demand, _Asked] = {}
+        self._asked: dict[Demand, _TaskState] = {}
         self.size = len(nodes)
         self.kinds: list[Counter[str]] = [Counter() for _ in nodes]
-        """By slot: how many tasks of which kind of GPU request are there."""
+        """By slot: number of tasks of each kind of GPU request."""
         self.cpu, self.memory, self.gpu = (
             [max(1, count) for count in self.index.free(resource)] for resource in ("cpu", "memory", GPU)
         )
@@ -57,12 +57,12 @@ class Cluster:
     def feasible(self, task: Task) -> list[int]:
         """Return the slots of the nodes that have room for a task, in order.
 
-        Nothing ends in a simulation: a node without room for a task never has room for it again.
+        Tasks do not end in a simulation, so a node without room for a task never has room for it again.
         """
         demand = demand_of(task)
         asked = self._asked.get(demand)
         if asked is None:
-            asked = self._asked[demand] = _Asked(len(self._placed), sorted(self.index.feasible(demand)))
+            asked = self._asked[demand] = _TaskState(len(self._placed), sorted(self.index.feasible(demand)))
         elif asked.slots and asked.seen < len(self._placed):
             changed = set(self._placed[asked.seen :])
             asked.seen = len(self._placed)
@@ -74,7 +74,7 @@ class Cluster:
         """Return the highest score and the first of the nodes that have it.
 
         Args:
-            task: what it asks; a node must have room for it.
+            task: its requests; a node must have room for it.
             name: of the score.
             score: scores slots, each by the state of its own node.
         """
@@ -105,7 +105,7 @@ class Cluster:
 
         Args:
             name: of the task.
-            task: what it asks.
+            task: its requests.
             slot: of the node.
             device: the free units of the GPU to share; -1: the tightest one that fits.
         """
@@ -118,17 +118,17 @@ class Cluster:
             self.kinds[slot][kind(task)] += 1
 
     def choose(self, task: Task, lower: Lower) -> int:
-        """Return the slot that the lower scheduler takes."""
+        """Return the slot that the lower scheduler chooses."""
         return self.best(task, lower, LOWER[lower])[1]
 
 
 def kind(task: Task) -> str:
-    """Return what GpuClustering keeps together."""
+    """Return the kind of task that GpuClustering keeps together."""
     return "shared" if task.units < UNITS else str(task.gpus)
 
 
 def least_allocated(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """kube-scheduler's NodeResourcesFit with its default strategy and resources: cpu and memory."""
+    """Score as kube-scheduler's NodeResourcesFit with its default strategy and resources: cpu and memory."""
     free, memory = cluster.index.free("cpu"), cluster.index.free("memory")
     wanted = task.memory << 20
     return [
@@ -139,9 +139,9 @@ def least_allocated(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[
 
 
 def most_allocated(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """The strategy MostAllocated, with the GPUs among its resources, as one sets it to pack GPUs.
+    """Score with the strategy MostAllocated and the GPUs among its resources, the usual configuration to pack GPUs.
 
-    The plug-in leaves a resource out that a pod does not ask for, or that a node does not have.
+    The plug-in leaves out a resource that a pod does not request, or that a node does not have.
     """
     free, memory, gpu = (cluster.index.free(resource) for resource in ("cpu", "memory", GPU))
     wanted = task.memory << 20

@@ -1,7 +1,9 @@
-"""Evaluates the learned agent: decisions logged in a simulation, and what other policies would have got from them.
+"""Evaluates the learned agent: decisions logged in a simulation, and the rewards that other policies would have had.
 
-Clusters differ in how fast pods start and how often they fail, more so under load, and for some kinds of pods. Half-way
-through the second half some of them change. The first half of the decisions is for learning, the second for estimates.
+Clusters differ in how fast pods start and how often they fail, more so under load, and for some kinds of
+pods. Half-way
+through the second half some of them change. The first half of the decisions is for learning, the second for
+estimates.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from multi_scheduler.learned.memory import Decision, Memory
 
 CLUSTERS, KINDS, DECISIONS = 10, 12, 3000
 SPLIT, CHANGE, AFTER = DECISIONS // 2, DECISIONS * 3 // 4, 300
-"""Where learning ends, where some clusters change, and how many decisions are "just after" it."""
+"""Decision where learning ends, decision where some clusters change, and how many decisions are "just after" it."""
 POLICIES = ("random", "least-allocated", "fit", "learned", "oracle")
 SCENARIOS = ("different", "alike")
 _JITTER = (0.7, 0.85, 1.0, 1.15, 1.3)
 _FEATURES = 9
 _RARE = 3
-"""Kinds of which one pod in a hundred is."""
+"""Rare kinds: one pod in a hundred."""
 
 
 @dataclass(slots=True)
 class _Cluster:
     seconds: float
-    """In which a pod starts on the idle cluster."""
+    """Until a pod has started on the idle cluster."""
     failures: float
     bad_for: set[int]
     """Kinds that start three times slower, and fail in one case of four."""
@@ -38,7 +40,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A decision with what only the simulation knows."""
+    """A decision with the values that only the simulation has."""
 
     logged: Logged
     loads: list[float]
@@ -51,7 +53,7 @@ class World:
     """Clusters with hidden properties."""
 
     def __init__(self, seed: int, *, alike: bool) -> None:
-        """Draw the clusters; alike: they differ in their loads only."""
+        """Draw the clusters; alike: they differ only in their loads."""
         self._alike = alike
         self.random = random.Random(seed)  # noqa: S311 - a simulation is to be repeatable
         self.clusters = [self._cluster() for _ in range(CLUSTERS)]
@@ -71,7 +73,7 @@ class World:
             self.clusters[number] = self._cluster()
 
     def step(self) -> None:
-        """Let loads vary."""
+        """Change the loads at random."""
         for cluster in self.clusters:
             cluster.load = min(0.98, max(0.05, cluster.load + self.random.gauss(0, 0.03)))
 
@@ -172,7 +174,7 @@ def run(scenario: str, seed: int) -> dict[str, Any]:
 
 
 def _segments(online: Sequence[tuple[_Case, float]]) -> dict[str, list[float]]:
-    """Return, by part of the decisions, what the agent got and what choosing the emptiest cluster would have got."""
+    """Return, by part of the decisions, the reward of the agent and that of choosing the emptiest cluster."""
     change = CHANGE - SPLIT
     parts = {
         "before the change": [one for number, one in enumerate(online) if number < change],

@@ -1,4 +1,4 @@
-"""Tables of the evaluation of the learned agent. Pure."""
+"""Tables of the evaluation of the learned agent. No IO."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = {"learned": "learned, model of the first half"}
 
 
 def parts(found: Sequence[Record]) -> str:
-    """Return what the agent got in parts of the second half, beside the choice of the emptiest cluster."""
+    """Return the agent's reward in parts of the second half, with that of choosing the emptiest cluster."""
     lines = ["| clusters | decisions | learned | least-allocated | seeds lost |", "|---|---|---|---|---|"]
     for scenario in SCENARIOS:
         runs = [one["segments"] for one in found if one["scenario"] == scenario]

@@ -1,6 +1,7 @@
-"""What the policies of the published evaluation give a node: larger is better, for every node that has room.
+"""Node scores of the policies in the published evaluation: larger is better, for every node that has room.
 
-Definitions: Weng and others, "Beware of Fragmentation", USENIX ATC 2023, section 6.1, and the configuration of its
+Definitions: Weng and others, "Beware of Fragmentation", USENIX ATC 2023, section 6.1, and the configuration
+of its
 artifact (DotProd with merged GPU dimension, normalised by the largest node).
 """
 
@@ -16,7 +17,7 @@ LARGEST_CPU, LARGEST_GPU = 128_000, 8 * UNITS
 
 
 def best_fit(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """Where the weighted sum of what is left is smallest."""
+    """Prefer the smallest weighted sum of free resources after placement."""
     free, gpu = cluster.index.free("cpu"), cluster.index.free(GPU)
     return [
         int(
@@ -27,7 +28,7 @@ def best_fit(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
 
 
 def dot_product(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """Where the product of what is free and what is asked is smallest (Tetris)."""
+    """Prefer the smallest product of free and requested resources (Tetris)."""
     free, gpu = cluster.index.free("cpu"), cluster.index.free(GPU)
     cpu_factor = task.cpu / LARGEST_CPU**2 / 2
     gpu_factor = task.units / LARGEST_GPU**2 / 2
@@ -35,7 +36,7 @@ def dot_product(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[floa
 
 
 def gpu_packing(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """GPUs in use before free GPUs of nodes in use before free nodes."""
+    """Prefer GPUs in use, then free GPUs of nodes in use, then free nodes."""
     if not task.units:
         return [0.0] * len(slots)
     devices = cluster.index.devices[GPU].free
@@ -56,7 +57,7 @@ def gpu_packing(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[floa
 
 
 def gpu_clustering(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """Nodes with tasks of the same kind only, then with such among others, then idle nodes, then the rest."""
+    """Prefer nodes with tasks of the same kind only, then nodes with this and other kinds, then idle nodes, then the rest."""
     if not task.units:
         return [0.0] * len(slots)
     gpu, own = cluster.index.free(GPU), kind(task)
@@ -78,5 +79,5 @@ POLICIES = {
 
 
 def has_room(free: dict[str, int], demand: Demand) -> bool:
-    """Whether the sum over all nodes has room: all that a virtual node shows a scheduler."""
+    """Report whether the sum over all nodes has room; a virtual node shows a scheduler only this sum."""
     return all(free.get(resource, 0) >= count for resource, count in demand.requests.items())

@@ -1,4 +1,4 @@
-"""Raw results as JSON lines: one run a line, in a fixed order, so that a repeated evaluation changes nothing."""
+"""Raw results as JSON lines: one run per line, in a fixed order, so that a repeated evaluation changes nothing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ RESULTS = Path("hack/placement/results")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the runs of a file; none where there is no file."""
+    """Return the runs of a file; an empty list if there is no file."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def add(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a run to the end of a file."""
+    """Append a run to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(_line(record))

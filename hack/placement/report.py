@@ -21,12 +21,12 @@ _NAMES = {
     "SumOfCapacity": "sum of capacity",
 }
 _SEEDS = 10
-"""Of a whole evaluation; fewer are mentioned."""
+"""Seeds of a complete evaluation; the page mentions when there are fewer."""
 Record = Mapping[str, Any]
 
 
 def write() -> None:
-    """Draw all plots, and write the tables."""
+    """Draw all plots and write the tables."""
     for path, text in render(PAGE.read_text(encoding="utf-8")).items():
         path.write_text(text, encoding="utf-8")
 
@@ -133,7 +133,7 @@ VARIANTS = {
     "gpuspec33": 87.84,
     "multigpu20": 95.53,
 }
-"""Published for FGD at 100 % requested: the artifact's expected results."""
+"""Published results of FGD at 100 % requested: the artifact's expected results."""
 
 
 def _bar(found: Sequence[Record], key: str, **wanted: Any) -> Bar | None:

@@ -1,6 +1,7 @@
-"""How often nodes are overloaded, by agent, where tasks use less than they request, or for a while more.
+"""How often nodes are overloaded, by agent, where tasks use less than they request, or temporarily more.
 
-All agents get the same tasks with the same usage, so mean utilisation is equal; a task that an agent rejects everywhere
+All agents get the same tasks with the same usage, so mean utilisation is equal; a task that an agent rejects
+everywhere
 waits. In each lower cluster the stock scheduler chooses the node.
 """
 
@@ -50,7 +51,7 @@ class _Running:
 
 
 class _View:
-    """What the agents see: the product's nodes and usage, filled by the simulation."""
+    """Input of the agents: the product's nodes and usage, filled by the simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -106,7 +107,8 @@ class Simulation:
         """Run all minutes.
 
         Returns:
-            utilisation, and the shares of node time above 90 % CPU and of task time on nodes without enough CPU.
+            utilisation, and the shares of node time above 90 % CPU and of task time on nodes without enough
+        CPU.
         """
         arriving = usage.jobs(self._seed, MINUTES, RATES[self._rate], APPS)
         bursts = usage.app_bursts(self._seed, MINUTES, APPS)
@@ -146,7 +148,7 @@ class Simulation:
         self._running = kept
 
     def _use(self, bursting: set[int]) -> tuple[dict[str, float], dict[str, int]]:
-        """Let a minute pass: returns what tasks want of each node, and how many there are. Nodes are measured."""
+        """Simulate a minute: return the CPU that tasks need on each node, and the number of tasks. Nodes are measured."""
         wanted = {f"n{number}-{node}": 0.0 for number in range(CLUSTERS) for node in range(NODES)}
         on = dict.fromkeys(wanted, 0)
         for one in self._running:
@@ -201,7 +203,7 @@ class Simulation:
 
 
 def _pod(job: Job) -> dict[str, Any]:
-    memory = f"{job.request << 2}Mi"  # in proportion, so that it changes no choice
+    memory = f"{job.request << 2}Mi"  # proportional, so that it changes no choice
     resources = {
         "requests": {"cpu": f"{job.request}m", "memory": memory},
         "limits": {"cpu": f"{job.limit}m", "memory": memory},

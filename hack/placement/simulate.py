@@ -1,6 +1,7 @@
 """Runs arrivals against one cluster or several, by policy.
 
-In one cluster a policy chooses the node. Over several clusters it chooses the cluster: the one with the best node, or
+In one cluster a policy chooses the node. With several clusters it chooses the cluster: the one with the best
+node, or
 with the best of the nodes that the clusters' own schedulers will choose. These choose the node.
 """
 
@@ -19,14 +20,14 @@ from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
 LIKELY, LEARNT = "likely", "learnt"
-"""In names of variants of FGD: it looks at the node that the lower scheduler will choose; it learns what is typical."""
+"""In names of variants of FGD: scores the node that the lower scheduler will choose; learns the typical workload."""
 _LEARNT_EVERY = 100
 _HALF_LIFE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is simulated."""
+    """Parameters of a simulation."""
 
     policy: str
     clusters: int
@@ -39,12 +40,12 @@ class Simulation:
     """The state of one run."""
 
     def __init__(self, run: Run, nodes: Sequence[Mapping[str, Any]], tasks: Sequence[Task]) -> None:
-        """Deal the nodes, in random order, to the clusters. A single cluster has them in the trace's order.
+        """Distribute the nodes, in random order, to the clusters. A single cluster has them in the trace's order.
 
         Args:
-            run: what is simulated.
+            run: the parameters.
             nodes: of the trace.
-            tasks: of the trace, which FGD knows in advance where it does not learn.
+            tasks: of the trace, which FGD knows in advance unless it learns them.
         """
         self._run = run
         self._random = random.Random(run.seed + 1000)  # noqa: S311 - a simulation is to be repeatable
@@ -60,10 +61,10 @@ class Simulation:
         self._look_at_workload()
         self._arrived = 0
         self._free: list[dict[str, int]] = [dict(cluster.index.total) for cluster in self.clusters]
-        """By cluster: what a virtual node without the multi-scheduler shows, pending tasks included."""
+        """By cluster: the free resources of a virtual node without the multi-scheduler, pending tasks subtracted."""
 
     def arrive(self, task: Task) -> bool:
-        """Schedule a task; tells whether it has a node."""
+        """Schedule a task; return whether it has a node."""
         self._arrived += 1
         if self._learns:
             self._learn(task)
@@ -85,7 +86,7 @@ class Simulation:
         return True
 
     def _choose(self, task: Task) -> tuple[int, int, int] | None:
-        """Return the cluster, its node, and the GPU there by what it has free; -1: any. None: there is no room."""
+        """Return the cluster, its node, and the free units of the GPU to use; -1: any. None: there is no room."""
         policy = self._run.policy
         if policy == "SumOfCapacity":
             return self._by_sums(task)

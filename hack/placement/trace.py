@@ -23,7 +23,7 @@ DIRECTORY = Path("../shared/data/openb")
 GPU = "alibabacloud.com/gpu-milli"
 MODEL = "alibabacloud.com/gpu-card-model"
 UNITS = 1000
-"""Of one GPU."""
+"""Units per GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,10 @@ def read_nodes(path: Path) -> list[dict[str, Any]]:
 
 
 def arrivals(tasks: list[Task], capacity: int, ratio: float, seed: int) -> list[Task]:
-    """Return tasks in random order whose requests add up to a ratio of the capacity.
+    """Return tasks in random order with requests that add up to a ratio of the capacity.
 
-    The protocol of the published evaluation: the whole list shuffled, then either tasks removed at random, or tasks
+    The protocol of the published evaluation: the whole list shuffled, then either tasks removed at random, or
+    tasks
     drawn from the list with replacement until the next one would exceed the ratio.
     """
     generator = random.Random(seed)  # noqa: S311 - a simulation is to be repeatable
@@ -112,7 +113,7 @@ def arrivals(tasks: list[Task], capacity: int, ratio: float, seed: int) -> list[
 
 @cache
 def demand_of(task: Task) -> Demand:
-    """Return what the multi-scheduler reads from the task's pod."""
+    """Return the requirements that the multi-scheduler reads from the task's pod."""
     requests = {"cpu": f"{task.cpu}m", "memory": f"{task.memory}Mi"}
     annotations = {}
     if task.units:

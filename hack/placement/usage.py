@@ -1,7 +1,9 @@
-"""What simulated tasks use: steady ones and bursty ones, autocorrelated, repeatable by seed.
+"""Simulated usage of tasks: steady ones and bursty ones, autocorrelated, repeatable by seed.
 
-A steady task varies around its mean (first-order autoregression). A bursty one is idle most of the time and uses up to
-its limit in bursts of several minutes. Bursts of tasks of one application coincide in part, as requests of users do.
+A steady task varies around its mean (first-order autoregression). A bursty one is idle most of the time and
+uses up to
+its limit in bursts of several minutes. Bursts of tasks of one application coincide in part, as requests of
+users do.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import random
 from dataclasses import dataclass
 
 _CORRELATION = 0.9
-"""Of a steady task's usage from one minute to the next."""
+"""Correlation of a steady task's usage from one minute to the next."""
 _SPREAD = 0.15
 _BURST, _PAUSE = 10.0, 40.0
-"""Minutes that a burst, and a pause between two bursts, last in the mean."""
+"""Mean minutes of a burst, and of a pause between two bursts."""
 _TOGETHER = 0.5
 """Share of a bursty task's pauses that end when a burst of its application begins."""
 
@@ -78,7 +80,7 @@ def jobs(seed: int, minutes: int, per_minute: float, apps: int) -> list[list[Job
                     request=request,
                     limit=2 * request,
                     minutes=max(5, int(generator.expovariate(1 / 240))),
-                    # Applications are of one kind.
+                    # Tasks of one application are of one kind.
                     is_bursty=app % 2 == 0,
                     app=app,
                 )
@@ -88,7 +90,7 @@ def jobs(seed: int, minutes: int, per_minute: float, apps: int) -> list[list[Job
 
 
 def app_bursts(seed: int, minutes: int, apps: int) -> list[set[int]]:
-    """Return the applications of which a burst begins, by minute."""
+    """Return the applications that begin a burst, by minute."""
     generator = random.Random(seed + 1)  # noqa: S311 - a simulation is to be repeatable
     chance = _TOGETHER / _PAUSE
     return [{app for app in range(apps) if generator.random() < chance} for _minute in range(minutes)]

@@ -1,4 +1,4 @@
-"""A cluster's API without kubectl: for what is asked ten times a second, where a process each would be the load."""
+"""A cluster's API without kubectl: for frequent requests, because a process for each one would load the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import aiohttp
 from hack.sandbox.errors import SandboxError
 
 _SECONDS = 30.0
-"""A request's time limit. A machine under load is slow, not broken."""
+"""Time limit of a request. It is long because a machine under load is slow."""
 
 
 class Api:
-    """An administrator's way to one API server. It holds nothing open, so it belongs to no event loop."""
+    """An administrator's access to one API server. It keeps no connection open, so it belongs to no event loop."""
 
     def __init__(self, server: str, *, ca: Path, certificate: Path, key: Path) -> None:
         self._server = server
@@ -24,10 +24,10 @@ class Api:
         self._context: ssl.SSLContext | None = None
 
     async def read(self, path: str, *, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """An object or a list, by its path such as ``/api/v1/nodes``.
+        """Return an object or a list, given by its path such as ``/api/v1/nodes``.
 
         Raises:
-            SandboxError: it is not there, or the server does not answer; quotes it.
+            SandboxError: it does not exist, or the server does not answer; quotes the response.
         """
         return await self._call("GET", path, query=query)
 
@@ -35,20 +35,20 @@ class Api:
         """Create an object in the collection at a path; a field that the server does not know is an error.
 
         Raises:
-            SandboxError: the server refuses it, or does not answer; quotes it.
+            SandboxError: the server refuses it, or does not answer; quotes the response.
         """
         return await self._call("POST", path, query={"fieldValidation": "Strict"}, body=body)
 
     async def delete(self, path: str) -> None:
-        """Ask for an object's end, and wait for nothing.
+        """Request the deletion of an object without waiting for it.
 
         Raises:
-            SandboxError: the server refuses it, or does not answer; quotes it.
+            SandboxError: the server refuses it, or does not answer; quotes the response.
         """
         await self._call("DELETE", path)
 
     async def ready(self) -> str:
-        """Empty when ``/readyz`` says ok, else what is wrong."""
+        """Return an empty text when ``/readyz`` returns ok, otherwise the problem."""
         try:
             async with self._session() as session, session.get(f"{self._server}/readyz") as answer:
                 return "" if answer.status == 200 else await answer.text()

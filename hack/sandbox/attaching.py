@@ -20,10 +20,10 @@ _FILE = "attach.pickle"
 
 
 def save(sandbox: Sandbox, progress: Progress) -> None:
-    """Write what ``attached`` needs into the sandbox's directory.
+    """Write the file that ``attached`` reads into the sandbox's directory.
 
     Args:
-        sandbox: clusters that are to be kept.
+        sandbox: clusters to keep.
         progress: the callback that the sandbox was made with; ``attached`` gets a silent one.
     """
     buffer = io.BytesIO()
@@ -35,7 +35,7 @@ def save(sandbox: Sandbox, progress: Progress) -> None:
 
 @asynccontextmanager
 async def attached(directory: Path) -> AsyncIterator[Sandbox]:
-    """Yield the sandbox that runs in a directory; at the end stop what was started in it meanwhile, and no cluster.
+    """Yield the sandbox that runs in a directory; at the end stop the processes started meanwhile, but no cluster.
 
     Raises:
         SandboxError: no sandbox runs there.
@@ -55,22 +55,22 @@ async def attached(directory: Path) -> AsyncIterator[Sandbox]:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what belongs to one process."""
+    """Leaves out objects that belong to one process."""
 
     def __init__(self, file: io.BytesIO, progress: Progress) -> None:
         super().__init__(file)
         self._progress = progress
 
     def persistent_id(self, value: object) -> str | None:
-        """Return the name of a value that is not written, else None."""
+        """Return the name of a value that is not written, otherwise None."""
         if value is self._progress:
             return "progress"
         return "nothing" if isinstance(value, ssl.SSLContext | asyncio.subprocess.Process) else None
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what ``_Pickler`` wrote."""
+    """Reads files of ``_Pickler``."""
 
     def persistent_load(self, pid: str) -> object:
-        """Return what stands for a value that was not written."""
+        """Return the replacement of a value that was not written."""
         return silent if pid == "progress" else None

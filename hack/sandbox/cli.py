@@ -1,4 +1,4 @@
-"""``python -m hack.sandbox up|demo|helm|status|pause|resume|down``: the sandbox for people."""
+"""``python -m hack.sandbox up|demo|helm|status|pause|resume|down``: the sandbox's command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hack.chromium import is_here as chromium_here
+from hack.chromium import is_installed as chromium_here
 from hack.image import build
 from hack.image.commands import BuildError
 from hack.sandbox import attaching, binaries, demo, helm, node_services
@@ -28,7 +28,7 @@ DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / ".sandbox"
 
 
 class Reporter:
-    """Says what happens, with the time since the start; colour only on a terminal."""
+    """Prints progress with the time since the start; in colour only on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -42,16 +42,16 @@ class Reporter:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._started
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.sandbox", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("up", "bring clusters up and leave them running"),
+        ("up", "start clusters and leave them running"),
         ("demo", "the same, with virtual nodes, a workload and a tour"),
         ("helm", "the same, with a real upper node and the chart installed on it by helm (needs root)"),
     ):
@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--directory", type=Path, default=DEFAULT_DIRECTORY, help="where everything goes"
         )
-    commands.add_parser("prepare", help="find or build every program, install what a real node needs")
+    commands.add_parser("prepare", help="find or build every program, install the packages of real nodes")
     for name, text in (("down", "stop everything, by pid"), ("status", "what runs")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY)
     for name, text in (
-        ("pause", "stop answering, as one whose network is gone: a cluster's API server"),
-        ("resume", "let it go on"),
+        ("pause", "freeze a cluster's API server, as if its network failed"),
+        ("resume", "let it continue"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("cluster", help="such as lower2")
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace, console: Console) -> int:
-    # As on Ctrl-C: what is half up is taken down again.
+    # As on Ctrl-C: a half-started sandbox is stopped.
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -143,7 +143,7 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None:
-    """Everything in the upper cluster by ``helm install``, as users do it."""
+    """Install everything in the upper cluster with ``helm install``, as users do."""
     file = await helm.install(
         sandbox, report, lambda said: console.print(said, highlight=False, soft_wrap=True)
     )
@@ -163,18 +163,18 @@ async def _install(sandbox: Sandbox, console: Console, report: Reporter) -> None
     demo.try_next(console, lines)
     lost = sandbox.lower[-1].name
     fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
-    demo.try_next(console, fault, title="A fault to try: a lower cluster that does not answer any more:")
+    demo.try_next(console, fault, title="A fault to try: a lower cluster that no longer answers:")
     demo.try_next(console, ["make demo-down"], title="Stop all of it:")
 
 
 def _debian(report: Reporter) -> None:
-    """Install Debian's packages that real nodes and tests need, and fetch the base of our image.
+    """Install Debian's packages that real nodes and tests need, and download the base of the image.
 
     Raises:
-        SandboxError: they cannot be had.
+        SandboxError: they cannot be downloaded.
     """
     ensure_packages(report)
-    # A test looks at the web page, others at the completion scripts.
+    # One test opens the web page, others run the completion scripts.
     missing = [] if chromium_here() else ["chromium", "fonts-dejavu-core"]
     missing += [shell for shell in ("zsh", "fish") if shutil.which(shell) is None]
     if missing:
@@ -191,7 +191,7 @@ async def _prepare(console: Console, report: Reporter) -> int:
         wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
         for minor in OTHER_KUBERNETES:  # tests/e2e/test_version_skew.py
             wanted += servers(minor).values()
-        # Compiling takes the processors, packages take the network: neither waits for the other.
+        # In parallel: compiling needs the processors, packages need the network.
         found, _ = await asyncio.gather(
             binaries.ensure(wanted, progress=report), asyncio.to_thread(_debian, report)
         )

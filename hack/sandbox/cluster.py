@@ -1,4 +1,4 @@
-"""One cluster's control plane, and the kubectl that talks to it."""
+"""One cluster's control plane, and kubectl for it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
 _READY_SECONDS = 180.0
-"""A machine under load takes many times what it takes alone; a wait ends when it has what it waits for."""
+"""Long, because a machine under load takes many times as long; waits end as soon as their condition holds."""
 LOOPBACK = "127.0.0.1"
 GO_ENVIRONMENT = {"GOGC": "400"}
-"""Control planes this small collect garbage all the time at Go's default; memory is cheaper here than two cores."""
+"""With Go's default, control planes this small collect garbage all the time; memory is cheaper here than CPU time."""
 
 
 class Cluster:
@@ -42,7 +42,7 @@ class Cluster:
         etcd_url: str,
         number: int,
         address: str = LOOPBACK,
-        dies_with_us: bool = False,
+        dies_with_parent: bool = False,
         apiserver_args: Sequence[str] = (),
     ) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Cluster:
         self.service_cidr = f"10.{96 + number}.0.0/16"
         self.service_ip = f"10.{96 + number}.0.1"
         self._binaries = binaries
-        self._dies_with_us = dies_with_us
+        self._dies_with_us = dies_with_parent
         (self.port,) = free_ports(1)
         self.server = f"https://{address}:{self.port}"
         addresses = [LOOPBACK] if address == LOOPBACK else [LOOPBACK, address]
@@ -66,36 +66,37 @@ class Cluster:
         self.controller_manager = self._process("kube-controller-manager", self._controller_manager_args())
         self.scheduler = self._process("kube-scheduler", self._scheduler_args())
         self.nodes: list[Process] = []
-        """Whatever plays kubelet here."""
+        """Process that simulates or runs this cluster's kubelets."""
 
     @property
     def processes(self) -> list[Process]:
-        """Everything of this cluster that may run, in the order to stop it."""
+        """Return the processes of this cluster, in the order to stop them."""
         return [*self.nodes, self.scheduler, self.controller_manager, self.apiserver]
 
     async def start(self) -> None:
-        """Bring the control plane up and wait until it is ready.
+        """Start the control plane and wait until it is ready.
 
         Raises:
-            SandboxError: it does not come up.
+            SandboxError: it does not become ready.
         """
         await self.apiserver.start()
-        # Before the bootstrap RBAC is there the others would be refused, and the manager gives up at once.
+        # Without the bootstrap RBAC the others would be refused, and the manager exits at the first
+        # refusal.
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
-        # The first thing pods need, and made by the controller manager: when it is there, both work.
+        # Pods need it first, and the controller manager makes it, so its presence shows that both work.
         try:
             await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=150s")
         finally:
-            # What has ended says more than a wait that timed out.
+            # A process that has ended explains more than a wait that timed out.
             self.controller_manager.check()
             self.scheduler.check()
 
     async def wait_ready(self, *, seconds: float = _READY_SECONDS) -> None:
-        """Wait until ``/readyz`` says ok.
+        """Wait until ``/readyz`` returns ok.
 
         Raises:
-            SandboxError: it has not within the time, or the apiserver ended.
+            SandboxError: it did not within the time, or the apiserver ended.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -106,13 +107,14 @@ class Cluster:
             await asyncio.sleep(0.1)
 
     async def restore(self) -> None:
-        """Start an API server that was killed, wait until it is ready, and begin its controllers anew.
+        """Start an API server that was killed, wait until it is ready, and restart its controllers.
 
-        Left alone, each of their watches would look again after a pause of its own, of up to a minute by then; and
-        a manager with the caches of before takes nodes for dead whose heartbeats it could not see.
+        Otherwise each of their watches would retry only after its own back-off, by then up to a minute; and a
+        manager with
+        stale caches takes nodes for dead because it missed their heartbeats.
 
         Raises:
-            SandboxError: it does not come up.
+            SandboxError: it does not become ready.
         """
         await self.apiserver.start()
         await self.wait_ready()
@@ -136,10 +138,10 @@ class Cluster:
             input: for its standard input.
             check: whether a failure is an error.
             timeout: seconds after which it is killed: longer than any ``--timeout`` among the arguments.
-            env: added to our environment.
+            env: added to this process's environment.
 
         Raises:
-            SandboxError: it failed, when ``check`` is set; quotes what it said.
+            SandboxError: it failed, when ``check`` is set; quotes its output.
         """
         argv = [str(self._binaries["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
         return await command(
@@ -152,12 +154,12 @@ class Cluster:
         )
 
     async def apply(self, *objects: Mapping[str, object]) -> None:
-        """``kubectl apply`` some objects."""
+        """Run ``kubectl apply`` with these objects."""
         body = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         await self.kubectl("apply", "-f", "-", input=body)
 
     def write_kubeconfig(self, user: str, *, path: Path | None = None) -> Path:
-        """A kubeconfig for one of the cluster's users, certificates inside."""
+        """Write a kubeconfig for one of the cluster's users, with embedded certificates; return its path."""
 
         def inline(file: Path) -> str:
             return base64.b64encode(file.read_bytes()).decode()
@@ -194,7 +196,7 @@ class Cluster:
             [self._binaries[program], *arguments],
             directory=self.directory,
             env=GO_ENVIRONMENT,
-            dies_with_us=self._dies_with_us,
+            dies_with_parent=self._dies_with_us,
         )
 
     def _apiserver_args(self, etcd_url: str, extra: Sequence[str]) -> list[str]:
@@ -208,7 +210,8 @@ class Cluster:
             f"--service-cluster-ip-range={self.service_cidr}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
-            # No kube-proxy runs beside it: webhooks and aggregated APIs are reached at their endpoints.
+            # No kube-proxy runs with the apiserver, so webhooks and aggregated APIs are reached at their
+            # endpoints.
             "--enable-aggregator-routing=true",
             f"--client-ca-file={self.ca}",
             f"--tls-cert-file={pki.certificate('apiserver')}",
@@ -226,7 +229,7 @@ class Cluster:
             f"--service-account-issuer=https://kubernetes.default.svc.{self.name}",
             f"--service-account-key-file={pki.directory / 'sa.pub'}",
             f"--service-account-signing-key-file={pki.directory / 'sa.key'}",
-            # A test measures the virtual node, not the server's protection against us.
+            # A test measures the virtual node, not the server's rate limits.
             "--max-requests-inflight=4000",
             "--max-mutating-requests-inflight=2000",
             "--v=1",
@@ -249,14 +252,14 @@ class Cluster:
             "--leader-elect=false",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            # An autoscaler that a test can wait for.
+            # Short, so that a test can wait for an autoscaler.
             "--horizontal-pod-autoscaler-sync-period=5s",
             "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
             *self._own_port(),
         ]
 
     async def reconfigure_scheduler(self, configuration: Mapping[str, object]) -> None:
-        """Run the stock scheduler with a KubeSchedulerConfiguration (of which the kubeconfig is filled in)."""
+        """Restart the stock scheduler with a KubeSchedulerConfiguration; its kubeconfig is filled in."""
         file = self.directory / "scheduler.json"
         kubeconfig = self.write_kubeconfig("scheduler")
         client = {"clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000}}

@@ -1,4 +1,4 @@
-"""Running a command to its end: kubectl, helm, our own programs."""
+"""Run a command to its end: kubectl, helm, the project's programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hack.sandbox.errors import SandboxError
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a command printed and how it ended."""
+    """The output and exit code of a command."""
 
     returncode: int
     stdout: str
@@ -31,14 +31,14 @@ async def command(
 
     Args:
         argv: the command line.
-        name: what to call it in errors; empty: its beginning.
+        name: its name in errors; empty: its beginning.
         input: for its standard input.
         check: whether a failure is an error.
         timeout: seconds after which it is killed.
-        env: its whole environment; None: ours.
+        env: its whole environment; None: this process's.
 
     Raises:
-        SandboxError: it failed, when ``check`` is set, or took too long; quotes what it said.
+        SandboxError: it failed, when ``check`` is set, or took too long; quotes its output.
     """
     name = name or f"{' '.join(argv[:6])} …"
     data = input.encode() if isinstance(input, str) else input

@@ -1,4 +1,4 @@
-"""The tour: virtual nodes for the lower clusters, a Deployment upstream, and proof that it runs below."""
+"""The demo: virtual nodes for the lower clusters, an upper Deployment, and proof that it runs in the lower clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PORT = 8080
 
 
 def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
-    """Return the file of one virtual-node process for all lower clusters.
+    """Return the configuration of one virtual-node process for all lower clusters.
 
     Args:
         sandbox: the clusters.
@@ -50,7 +50,7 @@ def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
 
 
 def workload(node: str) -> dict[str, Any]:
-    """A Deployment of a tiny web server with a heartbeat in its log."""
+    """Return a Deployment of a small web server with a heartbeat in its log."""
     script = (
         'mkdir -p /tmp/www && echo "greetings from $(hostname), configured by: $GREETING" > /tmp/www/index.html; '
         f"httpd -p {_PORT} -h /tmp/www; "
@@ -91,10 +91,10 @@ def workload(node: str) -> dict[str, Any]:
 
 
 async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
-    """Show it.
+    """Run the demo.
 
     Raises:
-        SandboxError: something does not work as it should.
+        SandboxError: something does not work.
     """
     upper = sandbox.upper
     file = sandbox.directory / "virtual-node.yaml"
@@ -114,7 +114,7 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "hello", "namespace": "demo"},
-            "data": {"greeting": "a ConfigMap that followed its pod"},
+            "data": {"greeting": "the lower copy of the pod's ConfigMap"},
         },
         workload(nodes[0]),
     )
@@ -130,11 +130,11 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
         report("logs, exec, attach and port-forward need a real node below: run as root, or with --real-node")
     if len(sandbox.lower) > 1:
         await demo_scheduling.run(sandbox, report, partial(_show, sandbox, console))
-    _farewell(sandbox, console, pods[0], page=f"http://{page}/")
+    _print_next_steps(sandbox, console, pods[0], page=f"http://{page}/")
 
 
 async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
-    """Logs, exec, attach and port-forward, all through the upper cluster."""
+    """Show logs, exec, attach and port-forward, all through the upper cluster."""
     await _show(sandbox, console, "upper", ["-n", "demo", "logs", pod, "--tail=2"])
     await _show(
         sandbox, console, "upper", ["-n", "demo", "exec", pod, "--", "sh", "-c", "uname -n; echo $GREETING"]
@@ -144,7 +144,7 @@ async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
 
 
 async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
-    """Attach for as long as it takes to see a heartbeat."""
+    """Attach until a heartbeat arrives."""
     argv = ["-n", "demo", "attach", pod]
     _title(console, "upper", argv)
     process = await asyncio.create_subprocess_exec(
@@ -160,7 +160,7 @@ async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
         async with asyncio.timeout(20):
             line = await process.stdout.readline()
     except TimeoutError:
-        raise SandboxError("kubectl attach: nothing came") from None
+        raise SandboxError("kubectl attach: no output") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -210,8 +210,8 @@ def _title(console: Console, name: str, argv: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def _farewell(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> None:
-    """Print what to try: the file to source first, the page, and a fault."""
+def _print_next_steps(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> None:
+    """Print the next steps: the file to source first, the page, and a fault."""
     lines = [
         f". {shlex.quote(str(environment.write(sandbox)))}      # kubectl and virtual-node on the PATH, the upper cluster",
         "kubectl get nodes",
@@ -226,7 +226,7 @@ def _farewell(sandbox: Sandbox, console: Console, pod: str, *, page: str) -> Non
     console.print(f"\nThe live page: {page}", highlight=False, soft_wrap=True)
     lost = sandbox.lower[-1].name
     fault = [f"sandbox pause {lost}", "sleep 50; virtual-node doctor", f"sandbox resume {lost}"]
-    try_next(console, fault, title="A fault to try: a lower cluster that does not answer any more:")
+    try_next(console, fault, title="A fault to try: a lower cluster that no longer answers:")
     try_next(console, ["make demo-down"], title="Stop all of it:")
     console.print(f"\nlogs and kubeconfigs: {sandbox.directory}", highlight=False, soft_wrap=True)
 

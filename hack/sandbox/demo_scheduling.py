@@ -1,4 +1,4 @@
-"""The demo's second half: selectors that move below, capacity that is looked at before it is promised."""
+"""The demo's second half: selectors moved to lower pods, and capacity checked before a pod is bound."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler, start_webhook
 
 Show = Callable[[str, Sequence[str]], Awaitable[None]]
-"""Runs kubectl in a cluster and shows it."""
+"""Runs kubectl in a cluster and prints command and output."""
 _FITTING = 2
 
 
 async def run(sandbox: Sandbox, report: Progress, show: Show) -> None:
-    """Show it, on the last lower cluster, whose nodes are simulated and have 64 cores each.
+    """Run it on the last lower cluster, which has simulated nodes with 64 cores each.
 
     Raises:
-        SandboxError: something does not work as it should.
+        SandboxError: something does not work.
     """
     upper, lower = sandbox.upper, sandbox.lower[-1]
     report("starting the webhook, the descheduler, and the stock scheduler with the multi-scheduler")
@@ -38,8 +38,8 @@ async def run(sandbox: Sandbox, report: Progress, show: Show) -> None:
             break
         await asyncio.sleep(0.1)
     else:
-        raise SandboxError(f"{running} of the large pods run, {len(waiting)} are told why they wait")
-    report("128 cores have room for three, two nodes of 64 only for two: the third is not promised any")
+        raise SandboxError(f"{running} of the large pods run, {len(waiting)} have a reason why they wait")
+    report("128 cores have room for three, two nodes of 64 only for two, so the third pod waits")
     await show("upper", ["-n", "demo", "get", "pods", "-l", "app=large", "-o", "wide"])
     await show(lower.name, ["-n", "demo", "get", "pods", "-l", "app=large", "-o", "wide"])
     name = waiting[0]["metadata"]["name"]

@@ -1,7 +1,9 @@
-"""The sandbox's own folder: claimed by one command at a time, and only ever emptied when it is ours.
+"""The sandbox's folder: claimed by one command at a time, and only emptied when the sandbox made it.
 
-A folder is ours when it is empty, new, or carries our state file. Anything else (a home directory given by mistake)
-is refused before a single file is touched, and nothing is removed while something is still mounted below.
+A folder belongs to the sandbox when it is empty, new, or contains the sandbox's state file. Anything else (a
+home
+directory given by mistake) is refused before a file is touched, and nothing is removed while something is
+mounted in it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ STATE = "sandbox.json"
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Make the folder if need be, and keep other commands out of it for as long as the context lasts.
+    """Make the folder if necessary, and lock out other commands while the context lasts.
 
     Raises:
-        SandboxError: it is not ours to use, cannot be made, or another command is at work in it.
+        SandboxError: it is not a sandbox's, cannot be made, or another command uses it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -34,34 +36,34 @@ def claimed(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SandboxError(f"another command is at work in {directory}; wait for it to end") from None
-        require_ours(directory)
+            raise SandboxError(f"another command uses {directory}; wait for it to end") from None
+        require_sandbox_folder(directory)
         yield
     finally:
         os.close(handle)
 
 
-def require_ours(directory: Path) -> None:
-    """Refuse a folder that holds what the sandbox did not make.
+def require_sandbox_folder(directory: Path) -> None:
+    """Refuse a folder with files that the sandbox did not make.
 
     Raises:
-        SandboxError: it does.
+        SandboxError: it has such files.
     """
     if not (directory / STATE).exists() and any(directory.iterdir()):
         raise SandboxError(f"{directory} is not empty and not a sandbox's; choose another --directory")
 
 
 def empty(directory: Path) -> None:
-    """Remove what is in our folder, and leave the folder.
+    """Remove the content of a sandbox's folder, and keep the folder.
 
     Raises:
-        SandboxError: it is not ours, or something is mounted in it.
+        SandboxError: it is not a sandbox's, or something is mounted in it.
     """
-    require_ours(directory)
-    mounted = mounts_below(directory)
+    require_sandbox_folder(directory)
+    mounted = mounts_in(directory)
     if mounted:
         raise SandboxError(f"{directory}: not removed, {mounted[0]} is still mounted")
-    # The state file goes last: without it we would not know the rest for ours.
+    # The state file goes last, because it identifies the remaining files as the sandbox's.
     for entry in sorted(directory.iterdir(), key=lambda entry: entry.name == STATE):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -70,23 +72,23 @@ def empty(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove our folder and all that is in it; one that is gone already is fine.
+    """Remove a sandbox's folder and its content; a missing folder is no error.
 
     Raises:
-        SandboxError: it is not ours, or something is mounted in it.
+        SandboxError: it is not a sandbox's, or something is mounted in it.
     """
     if directory.is_dir():
         empty(directory)
-        # A container that dies right now may have written a last file.
+        # A container that is ending may have written another file.
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def mounts_below(directory: Path, *, table: str | None = None) -> list[Path]:
-    """Mount points in a folder, deepest first.
+def mounts_in(directory: Path, *, table: str | None = None) -> list[Path]:
+    """Return mount points in a folder, deepest first.
 
     Args:
         directory: the folder, absolute.
-        table: what ``/proc/self/mounts`` says, for tests.
+        table: content of ``/proc/self/mounts``, for tests.
     """
     text = Path("/proc/self/mounts").read_text(encoding="utf-8") if table is None else table
     points = (Path(_unescape(line.split()[1])) for line in text.splitlines())
@@ -95,7 +97,7 @@ def mounts_below(directory: Path, *, table: str | None = None) -> list[Path]:
 
 
 def _unescape(field: str) -> str:
-    """The kernel writes blanks and the like as octal numbers."""
+    """Decode the octal numbers that the kernel writes for blanks and similar characters."""
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(octal, character)
     return field

@@ -16,10 +16,10 @@ _OURS = ("virtual-node", "kubectl-virtual_node", "kubectl_complete-virtual_node"
 
 
 def write(sandbox: Sandbox, *, programs: Mapping[str, Path] | None = None) -> Path:
-    """Write the file, and the folder ``bin`` that it puts on the PATH; returns the file's path.
+    """Write the file, and the folder ``bin`` that it puts on the PATH; return the file's path.
 
     Args:
-        sandbox: its kubectl, its kubeconfigs and its folder are meant.
+        sandbox: its kubectl, its kubeconfigs and its folder are used.
         programs: further programs for the folder: name → path.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What can go wrong in the sandbox, in one clear line each."""
+"""The sandbox's error, and concurrent steps that stop together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class SandboxError(Exception):
-    """Something that the user can mend; the text says what and how."""
+    """An error that the user can correct; the text says what to do."""
 
 
 async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do it all at once; when one part fails the others are ended before its error is raised."""
+    """Run all steps concurrently; when one fails the others are cancelled before its error is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             for part in work:

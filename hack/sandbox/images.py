@@ -1,4 +1,4 @@
-"""Container images without a registry: docker archives made by hand, the same bytes every time."""
+"""Container images without a registry: docker archives, reproducible byte by byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUSYBOX = ("docker.io/library/busybox:latest", "docker.io/library/busybox:1.36")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What goes into an image."""
+    """The content of an image."""
 
     tags: Sequence[str]
     files: Mapping[str, Path]
@@ -28,24 +28,24 @@ class Image:
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic link → target."""
     modes: Mapping[str, int] = field(default_factory=dict)
-    """Permissions of files that want others than 0755 (programs) and 0644 (texts), and of further directories."""
+    """Modes of files that differ from 0755 (programs) and 0644 (texts), and of further directories."""
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
     user: str = ""
     working_directory: str = ""
     accounts: Mapping[str, int] = field(default_factory=dict)
-    """Users beside root and nobody → uid; each has a group of its own number."""
+    """Users besides root and nobody → uid; each has a group with the same number."""
     groups: Mapping[str, tuple[int, Sequence[str]]] = field(default_factory=dict)
     """Groups → number and members."""
 
 
 def pause_image(binary: Path) -> Image:
-    """The image of every pod's sandbox container."""
+    """Return the image of every pod's sandbox container."""
     return Image(tags=(PAUSE,), files={"pause": binary}, entrypoint=("/pause",))
 
 
 def busybox_image(binary: Path, applets: Sequence[str]) -> Image:
-    """Busybox with a link for every applet."""
+    """Return busybox with a link for every applet."""
     return Image(
         tags=BUSYBOX,
         files={"bin/busybox": binary},
@@ -55,7 +55,7 @@ def busybox_image(binary: Path, applets: Sequence[str]) -> Image:
 
 
 def architecture() -> str:
-    """This machine's, as images and nodes name it."""
+    """Return this machine's architecture, as images and nodes name it."""
     machine = platform.machine()
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 

@@ -1,8 +1,10 @@
-"""Is there room for a sandbox among the machine's inotify instances?
+"""Check that enough of the machine's inotify instances are free for a sandbox.
 
-Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and Linux
-gives a user 128 of them (``fs.inotify.max_user_instances``). A kubelet that gets none registers no node and says so
-in its log alone; so it is asked before anything starts. Counted on Kubernetes 1.34.
+Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and
+Linux
+gives a user 128 of them (``fs.inotify.max_user_instances``). A kubelet without one registers no node and
+reports that
+only in its log, so the number is checked before anything starts. Counted on Kubernetes 1.34.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def require(count: int) -> None:
-    """Are so many instances left to this user?
+    """Raise an error if this user has too few instances left.
 
     Raises:
-        SandboxError: they are not; says what to do.
+        SandboxError: too few; the text says what to do.
     """
     taken: list[int] = []
     try:

@@ -1,7 +1,9 @@
-"""Cleans up after an owner that was killed: a test run ended with SIGKILL leaves no container, bridge or mount.
+"""Cleans up after a killed owner: a test run ended with SIGKILL leaves no container, bridge or mount.
 
-``python -m hack.sandbox.janitor DIRECTORY`` waits until its standard input ends. The owner holds the other end of
-that pipe and never writes to it, so the end means that the owner is gone, however it went. An owner that ends well
+``python -m hack.sandbox.janitor DIRECTORY`` waits until its standard input ends. The owner holds the other
+end of
+that pipe and never writes to it, so its end means that the owner has ended, for any reason. An owner that
+exits normally
 has cleaned up by itself and ends the janitor, too.
 """
 
@@ -20,20 +22,20 @@ from hack.sandbox.stopping import stop_all
 
 
 class Janitor:
-    """The owner's end."""
+    """The owner's end of the pipe."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int) -> None:
-        """Keep the pipe open for as long as the owner lives."""
+        """Keep the pipe open until the owner ends."""
         self._process = process
         self._pipe = pipe
 
     @classmethod
     async def start(cls, directory: Path, *, remove: bool) -> Self:
-        """Start one for a sandbox' folder, to be removed with the rest or not."""
+        """Start a janitor for a sandbox' folder, optionally one that removes the folder, too."""
         argv = [sys.executable, "-m", __name__, str(directory), *(["--remove"] if remove else [])]
         theirs, ours = os.pipe()
         try:
-            # A session of its own: Ctrl-C in a terminal is meant for the owner.
+            # A session of its own, so that Ctrl-C in a terminal reaches only the owner.
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=theirs,
@@ -50,7 +52,7 @@ class Janitor:
         return cls(process, ours)
 
     async def stop(self) -> None:
-        """Not needed any more: all is clean."""
+        """Stop the janitor, because everything is cleaned up."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -60,7 +62,7 @@ class Janitor:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Wait for the end of the owner, then stop all that is left; returns the exit code."""
+    """Wait for the end of the owner, then stop all remaining processes; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.sandbox.janitor", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--remove", action="store_true", help="the folder, too")

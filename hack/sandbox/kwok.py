@@ -1,4 +1,4 @@
-"""Simulated lower nodes: kwok plays kubelet for all nodes of a cluster that carry its annotation or any at all."""
+"""Simulated lower nodes: kwok acts as kubelet for all nodes of a cluster, or for those with its label."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _TYPE = "kwok"
 
 
 def kwok_process(
-    cluster: Cluster, binary: Path, *, every_node: bool = True, dies_with_us: bool = False
+    cluster: Cluster, binary: Path, *, every_node: bool = True, dies_with_parent: bool = False
 ) -> Process:
-    """The kwok controller of a cluster.
+    """Return the kwok controller of a cluster.
 
     Args:
         cluster: where it works.
         binary: kwok.
-        every_node: it simulates every node in the cluster; otherwise those with our label, for virtual nodes have their own.
-        dies_with_us: killed when we are.
+        every_node: it simulates every node of the cluster; otherwise those with the label ``type``, because
+    virtual nodes have their own kubelet.
+        dies_with_parent: killed when this process ends.
     """
     nodes = (
         ["--manage-all-nodes=true"]
@@ -49,7 +50,7 @@ def kwok_process(
         ],
         directory=cluster.directory,
         env=GO_ENVIRONMENT,
-        dies_with_us=dies_with_us,
+        dies_with_parent=dies_with_parent,
     )
 
 
@@ -63,7 +64,7 @@ def kwok_node(
     taints: Sequence[Mapping[str, str]] = (),
     extended: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A Node object for kwok to bring to life."""
+    """Return a Node object for kwok to simulate."""
     resources = {
         "cpu": cpu,
         "memory": memory,
@@ -91,5 +92,5 @@ def kwok_node(
 
 
 def render(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Objects as one kubectl-readable list."""
+    """Return objects as one list that kubectl reads."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

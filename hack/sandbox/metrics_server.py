@@ -14,7 +14,7 @@ _NAMESPACE = "kube-system"
 
 
 async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
-    """Build it, run it, register it, and wait until the API server has it.
+    """Build it, run it, register it, and wait until the API server serves its API.
 
     Raises:
         SandboxError: it does not become available.
@@ -38,7 +38,7 @@ async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
 
 
 async def register_metrics_api(cluster: Cluster, address: str, port: int) -> None:
-    """Have a cluster's API server serve the metrics API that is at an address, and wait until it does.
+    """Register the metrics API at an address with a cluster's API server, and wait until it is available.
 
     Raises:
         SandboxError: it does not become available.

@@ -1,13 +1,16 @@
-"""The network of a sandbox with a real node: a bridge for the machine's end, a network namespace for the node's.
+"""The network of a sandbox with a real node: a bridge on the machine, a network namespace for the node.
 
 ::
 
-      machine (apiservers, virtual node)                 namespace vnode3 (kubelet, containerd, kube-proxy, CoreDNS)
+      machine (apiservers, virtual node)                 namespace vnode3 (kubelet, containerd, kube-proxy,
+CoreDNS)
       vnode3 10.200.3.1 ─── vnode3-node ═══ veth pair ═══ node0 10.200.3.2 ─── routed ─── pods 10.201.3.0/24
 
-A node has a firewall of its own that way: kube-proxy and the port mappings of pods write rules that the machine
-never sees, two sandboxes do not meet, and removing the namespace takes everything back. Pods and the machine reach
-each other by routing, without address translation.
+So a node has a firewall of its own: the rules of kube-proxy and of pods' port mappings do not affect the
+machine, two
+sandboxes are separate, and removing the namespace removes everything. Pods and the machine reach each other
+by routing,
+without address translation.
 """
 
 from __future__ import annotations
@@ -32,21 +35,21 @@ class Bridge:
 
     @property
     def address(self) -> str:
-        """The host's address on it."""
+        """Return the host's address on it."""
         return f"10.200.{self.number}.1"
 
     @property
     def node_address(self) -> str:
-        """The node's address on it."""
+        """Return the node's address on it."""
         return f"10.200.{self.number}.2"
 
     @property
     def subnet(self) -> str:
-        """Where pods get their addresses."""
+        """Return the subnet of pod addresses."""
         return f"10.201.{self.number}.0/24"
 
     def inside(self, argv: Sequence[str | Path]) -> list[str | Path]:
-        """The command line that runs a program in the node's network namespace, under the same pid.
+        """Return the command line that runs a program in the node's network namespace, under the same pid.
 
         Not ``ip netns exec``: that would give it a mount namespace of its own, too.
         """
@@ -57,7 +60,7 @@ def make_bridge() -> Bridge:
     """Make the first bridge that is free on this machine, and the namespace behind it.
 
     Raises:
-        SandboxError: the kernel does not let us.
+        SandboxError: the kernel refuses it.
     """
     taken = run("ip", "-o", "-4", "addr") + run("ip", "-4", "route")
     for number in range(1, 250):

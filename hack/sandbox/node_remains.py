@@ -1,6 +1,7 @@
-"""What a real node leaves on the machine, and how it is taken back: containers, cgroups, namespaces, mounts, links.
+"""Removes what a real node leaves on the machine: containers, cgroups, namespaces, mounts, links.
 
-Works whether containerd and the kubelet still run, ended well, or were killed with their owner.
+Works while containerd and the kubelet run, after they have ended, and after they were killed with their
+owner.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from hack.sandbox.directory import mounts_below
+from hack.sandbox.directory import mounts_in
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NAMESPACES = Path("/run/netns")
@@ -25,7 +26,7 @@ _KILL_SECONDS = 10.0
 def clean_node(directory: Path, cgroup: str) -> None:
     """Kill a node's containers, then remove their network namespaces, cgroups and log links."""
     socket = str(directory / "c.sock")
-    # A namespace is found by the processes in it: ask before they are gone.
+    # A namespace is found by its processes, so it is read before they end.
     namespaces = _network_namespaces(_processes_in(cgroup))
     pods = set(_shims(socket).values())
     deadline = time.monotonic() + _KILL_SECONDS
@@ -42,20 +43,20 @@ def clean_node(directory: Path, cgroup: str) -> None:
 
 
 def clean_directory(directory: Path) -> None:
-    """Unmount everything below a folder, deepest first."""
-    for mount in mounts_below(directory):
+    """Unmount everything in a folder, deepest first."""
+    for mount in mounts_in(directory):
         subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True)
 
 
 def cgroup_hierarchies() -> list[Path]:
-    """The cgroup hierarchies of this machine: one for v2, one per controller for v1."""
+    """Return the cgroup hierarchies of this machine: one for v2, one per controller for v1."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
 def _remove_cgroups(cgroup: str, *, deadline: float) -> None:
-    """Remove a cgroup and all in it. One is busy for as long as its last process is still dying."""
+    """Remove a cgroup and its children. A cgroup is busy until its last process has ended."""
     homes = [hierarchy / cgroup for hierarchy in cgroup_hierarchies()]
     while any(home.exists() for home in homes) and time.monotonic() < deadline:
         for home in homes:
@@ -68,7 +69,7 @@ def _remove_cgroups(cgroup: str, *, deadline: float) -> None:
 def _processes_in(cgroup: str) -> set[int]:
     found: set[int] = set()
     for hierarchy in cgroup_hierarchies():
-        # Cgroups vanish while we look: containers end on their own, too.
+        # Cgroups vanish meanwhile, because containers end on their own, too.
         for directory, _, files in os.walk(hierarchy / cgroup):
             if "cgroup.procs" in files:
                 with contextlib.suppress(OSError):
@@ -78,7 +79,7 @@ def _processes_in(cgroup: str) -> set[int]:
 
 
 def _shims(socket: str) -> dict[int, str]:
-    """Containerd's shims of this node, which outlive containerd by design: pid → id of the pod's sandbox."""
+    """Return containerd's shims of this node, which outlive containerd by design: pid → id of the pod's sandbox."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -90,7 +91,7 @@ def _shims(socket: str) -> dict[int, str]:
 
 
 def _network_namespaces(processes: Iterable[int]) -> set[str]:
-    """Names of the network namespaces that processes are in; the machine's own has none."""
+    """Return names of the network namespaces that processes are in; the machine's own has none."""
     inodes = set()
     for process in processes:
         with contextlib.suppress(OSError):
@@ -104,7 +105,7 @@ def _network_namespaces(processes: Iterable[int]) -> set[str]:
 
 
 def _forget_results(pods: set[str]) -> None:
-    """Remove the results that libcni keeps for these pods; there is no setting for where it keeps them."""
+    """Remove the results that libcni keeps for these pods; their location is not configurable."""
     for entry in _CNI_RESULTS.iterdir() if _CNI_RESULTS.is_dir() else ():
         # <network>-<container>-<interface>
         if any(f"-{pod}-" in entry.name for pod in pods):
@@ -112,7 +113,7 @@ def _forget_results(pods: set[str]) -> None:
 
 
 def _remove_links_into(directory: Path) -> None:
-    """Remove the links to container logs that the kubelet makes in a place of its own choice."""
+    """Remove the links to container logs that the kubelet makes in a fixed folder."""
     for entry in _LOG_LINKS.iterdir() if _LOG_LINKS.is_dir() else ():
         with contextlib.suppress(OSError):
             if entry.is_symlink() and entry.readlink().is_relative_to(directory):

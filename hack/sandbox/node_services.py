@@ -1,7 +1,8 @@
-"""What makes services work on a real node: kube-proxy for their addresses, CoreDNS for their names.
+"""Services on a real node: kube-proxy for their addresses, CoreDNS for their names.
 
-Both run in the node's network namespace (see ``network``). CoreDNS listens at the node's address, and the cluster
-knows it as it knows any: the service ``kube-system/kube-dns``, at the tenth address of the range.
+Both run in the node's network namespace (see ``network``). CoreDNS listens at the node's address. The cluster
+reaches it
+as usual, by Service ``kube-system/kube-dns`` at the tenth address of the range.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PORTS = ({"name": "dns", "protocol": "UDP", "port": 53}, {"name": "dns-tcp", "p
 
 
 def dns_address(cluster: Cluster) -> str:
-    """What pods ask for names."""
+    """Return the address of the DNS server for pods."""
     return cluster.service_ip + "0"
 
 
@@ -41,7 +42,7 @@ class NodeServices:
         bridge: Bridge,
         binaries: Mapping[str, Path],
         directory: Path,
-        dies_with_us: bool,
+        dies_with_parent: bool,
     ) -> None:
         self._cluster = cluster
         self._bridge = bridge
@@ -49,16 +50,16 @@ class NodeServices:
 
         def process(name: str, *arguments: str) -> Process:
             argv = bridge.inside([binaries[name], *arguments])
-            return Process(name, argv, directory=directory, dies_with_us=dies_with_us)
+            return Process(name, argv, directory=directory, dies_with_parent=dies_with_parent)
 
         self.proxy = process("kube-proxy", *self._proxy_arguments(node))
         self.dns = process("coredns", f"-conf={directory / 'Corefile'}")
 
     async def start(self) -> None:
-        """Start both and wait until names are answered.
+        """Start both and wait until names are resolved.
 
         Raises:
-            SandboxError: one of them does not come up; quotes its log.
+            SandboxError: one of them does not become ready; quotes its log.
         """
         pki = self._cluster.pki
         ca = KeyPair(pki.certificate("ca").read_bytes(), pki.key("ca").read_bytes())
@@ -72,7 +73,7 @@ class NodeServices:
         await self._wait_for_dns()
 
     async def stop(self) -> None:
-        """End both; their rules go with the namespace."""
+        """Stop both; their rules are removed with the namespace."""
         await asyncio.gather(self.proxy.kill(), self.dns.kill())
 
     async def _wait_for_dns(self) -> None:
@@ -90,7 +91,7 @@ class NodeServices:
                 except aiohttp.ClientError:
                     pass
                 await asyncio.sleep(0.1)
-        raise SandboxError(f"CoreDNS is not ready: {self.dns.last_words()} (log: {self.dns.log})")
+        raise SandboxError(f"CoreDNS is not ready: {self.dns.last_line()} (log: {self.dns.log})")
 
     def _proxy_arguments(self, node: str) -> list[str]:
         return [
@@ -100,7 +101,7 @@ class NodeServices:
             f"--cluster-cidr={self._bridge.subnet}",
             "--iptables-min-sync-period=0s",
             "--metrics-bind-address=127.0.0.1:10249",
-            # The machine's own settings, which a network namespace shares or may not write.
+            # Settings of the whole machine, which a network namespace shares or may not write.
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0s",
             "--conntrack-tcp-timeout-close-wait=0s",
@@ -111,7 +112,7 @@ class NodeServices:
         own = f"""bind {self._bridge.node_address}
     errors
     ready {self._bridge.node_address}:{_READY_PORT}"""
-        # The template answers that there is no other name: with nobody to ask, a refusal would be tried again.
+        # The template answers that no other name exists, because clients would retry after a refusal.
         return f"""cluster.local in-addr.arpa ip6.arpa {{
     {own}
     kubernetes {{
@@ -130,7 +131,7 @@ class NodeServices:
 """
 
     def _dns_service(self) -> list[dict[str, Any]]:
-        """CoreDNS is no pod, so the endpoints are written by hand."""
+        """Return the Service and its endpoints, which are explicit because CoreDNS is no pod."""
         metadata = {"namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}}
         service = {
             "apiVersion": "v1",

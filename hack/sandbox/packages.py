@@ -1,4 +1,4 @@
-"""Debian's packages that a real node needs, installed visibly."""
+"""Debian's packages that a real node needs; each installation is printed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PACKAGES = {
 
 
 def ensure_packages(progress: Progress) -> None:
-    """Install what a real node needs, visibly.
+    """Install the packages that a real node needs, and print the progress.
 
     Raises:
-        SandboxError: we are not root, or the packages cannot be had; says which.
+        SandboxError: this process is not root, or packages cannot be installed; names them.
     """
     if os.geteuid() != 0:
         raise SandboxError("a real node needs root; leave --real-node out for simulated nodes (kwok)")
@@ -40,10 +40,10 @@ def ensure_packages(progress: Progress) -> None:
 
 
 def install(packages: Iterable[str], progress: Progress) -> None:
-    """Install Debian packages, visibly.
+    """Install Debian packages, and print the progress.
 
     Raises:
-        SandboxError: they cannot be had; says which.
+        SandboxError: they cannot be installed; names them.
     """
     missing = sorted(packages)
     names = " ".join(missing)

@@ -1,4 +1,4 @@
-"""Certificates of one cluster, made on the spot."""
+"""Certificates of one cluster, made at its start."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ USERS: dict[str, tuple[str, Sequence[str]]] = {
 
 
 class Pki:
-    """A cluster's CA, and what it has signed, as files in one directory."""
+    """A cluster's CA and the certificates it has signed, as files in one directory."""
 
     def __init__(self, directory: Path, *, name: str, addresses: Sequence[str], service_ip: str) -> None:
         """Make everything a control plane needs.
 
         Args:
-            directory: where the files go.
+            directory: for the files.
             name: the cluster's.
-            addresses: what the apiserver is reached at.
+            addresses: of the apiserver.
             service_ip: the ``kubernetes`` service's.
         """
         self.directory = directory
@@ -57,15 +57,15 @@ class Pki:
         self._service_account_keys()
 
     def certificate(self, name: str) -> Path:
-        """Path of a certificate."""
+        """Return the path of a certificate."""
         return self.directory / f"{name}.crt"
 
     def key(self, name: str) -> Path:
-        """Path of a private key."""
+        """Return the path of a private key."""
         return self.directory / f"{name}.key"
 
     def issue(self, file: str, pair: KeyPair) -> None:
-        """Keep one more pair."""
+        """Write a further certificate and key."""
         self._write(file, pair)
 
     def _write(self, name: str, pair: KeyPair) -> None:
@@ -88,7 +88,7 @@ class Pki:
 
 
 def _rsa_ca(name: str) -> KeyPair:
-    """An RSA authority, as kubeadm makes: apiservers verify a client's chain on every request, and RSA is quick at that."""
+    """Return an RSA CA, as kubeadm makes: apiservers verify a client's chain on every request, and RSA verifies fast."""
     key = rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

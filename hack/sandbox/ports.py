@@ -1,9 +1,12 @@
-"""Free ports, from below the range that outgoing connections take theirs from.
+"""Free ports, outside the ephemeral range of outgoing connections.
 
-A port is chosen some time before a server binds it. One of the ephemeral range may be taken by any connection in
-between, and a control plane makes thousands; one from below is only in danger of another server's choice, and those
-are random. A process never gives the same port twice: the sandbox chooses a dozen before the first is bound, and a server
-that a test has killed comes back to its own.
+A port is chosen some time before a server binds it. A port of the ephemeral range may be taken by any
+connection in
+between, and a control plane makes thousands. Other ports can only be taken by another server, and they are
+chosen at
+random. A process never returns the same port twice, because the sandbox chooses a dozen before the first is
+bound, and a
+server that a test has killed is restarted on its port.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ports that nobody listens on now, on any address, and none given before."""
+    """Return that many different ports that are free on all addresses and were not returned before."""
     first_ephemeral = int(_RANGE.read_text(encoding="ascii").split()[0]) if _RANGE.exists() else 32_768
     highest = first_ephemeral - 1 if first_ephemeral > _LOWEST + 1000 else 65_535
     found: list[int] = []

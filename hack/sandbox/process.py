@@ -1,4 +1,4 @@
-"""Processes that the sandbox starts, and stops by pid; a pid file each tells other commands of them."""
+"""Processes that the sandbox starts, and stops by pid; a pid file for each makes them known to other commands."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process for sure: a pid alone may have been given to another one since."""
+    """Identifies a process: a pid alone may have been given to another one since."""
 
     pid: int
     started: str
-    """Start time in ticks since boot, as /proc says; empty when it had ended before we could ask."""
+    """Start time in ticks since boot, from /proc; empty when it had ended before it was read."""
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Report whether this very process still runs."""
         return bool(self.started) and start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
-        """Signal the process' whole session; False when it is gone.
+        """Send a signal to the process' whole session; return False when it has ended.
 
         Raises:
-            SandboxError: another user's, and we are not root.
+            SandboxError: it is another user's, and this process is not root.
         """
         if not self.alive():
             return False
@@ -47,12 +47,12 @@ class Identity:
         return True
 
     def write(self, path: Path) -> None:
-        """Note it in a pid file, for ``read``."""
+        """Write it to a pid file, for ``read``."""
         path.write_text(f"{self.pid} {self.started}\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """What a pid file of ours says; None when it is none, or is gone."""
+        """Return the content of a pid file that ``write`` wrote; None for another file or none."""
         try:
             pid, started = path.read_text(encoding="utf-8").split()
             return cls(int(pid), started)
@@ -61,7 +61,7 @@ class Identity:
 
 
 def start_time(pid: int) -> str:
-    """A process' start time; empty when there is none, or only a zombie."""
+    """Return a process' start time; empty when it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -72,10 +72,10 @@ def start_time(pid: int) -> str:
 async def stop(
     identity: Identity, *, seconds: float = _STOP_SECONDS, first: signal.Signals = signal.SIGTERM
 ) -> None:
-    """End a process, and wait until it is gone: the first signal, and SIGKILL once the seconds are over.
+    """End a process and wait for its end: the first signal, and SIGKILL after the seconds.
 
     Raises:
-        SandboxError: another user's, and we are not root.
+        SandboxError: it is another user's, and this process is not root.
     """
     if not identity.signal(first):
         return
@@ -98,16 +98,16 @@ class Process:
         *,
         directory: Path,
         env: Mapping[str, str] | None = None,
-        dies_with_us: bool = False,
+        dies_with_parent: bool = False,
     ) -> None:
-        """Set up; ``start`` runs it.
+        """Create a process that ``start`` runs.
 
         Args:
             name: for messages and the log file.
             argv: program and arguments.
-            directory: where its log and its pid file go.
-            env: added to our environment.
-            dies_with_us: killed by the kernel when we are, so that crashed tests leave nothing behind.
+            directory: for its log and its pid file.
+            env: added to this process's environment.
+            dies_with_parent: killed by the kernel when this process ends, so that crashed tests leave no process.
         """
         self.name = name
         self.argv = [str(argument) for argument in argv]
@@ -115,21 +115,21 @@ class Process:
         self.pid_file = directory / f"{name}.pid"
         self.identity: Identity | None = None
         self._env = dict(env or {})
-        self._dies_with_us = dies_with_us
+        self._dies_with_us = dies_with_parent
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def pid(self) -> int:
-        """The pid; 0 when it does not run."""
+        """Return the pid; 0 when it does not run."""
         return self.identity.pid if self.identity is not None else 0
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Report whether it runs."""
         return self.identity is not None and self.identity.alive()
 
     async def start(self) -> None:
-        """Run it (again).
+        """Start it, again if it has ended.
 
         Raises:
             SandboxError: the program cannot be started.
@@ -158,22 +158,22 @@ class Process:
         await self._reap()
 
     async def kill(self) -> None:
-        """End it at once, as a crash would (SIGKILL)."""
+        """Kill it, as a crash would (SIGKILL)."""
         if self.identity is not None:
             await stop(self.identity, first=signal.SIGKILL)
         await self._reap()
 
     def check(self) -> None:
-        """Is it still there?
+        """Raise an error if it does not run.
 
         Raises:
             SandboxError: it has ended; quotes the end of its log.
         """
         if not self.running:
-            raise SandboxError(f"{self.name} has ended: {self.last_words()} (log: {self.log})")
+            raise SandboxError(f"{self.name} has ended: {self.last_line()} (log: {self.log})")
 
-    def last_words(self) -> str:
-        """The last line of its log."""
+    def last_line(self) -> str:
+        """Return the last line of its log."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:

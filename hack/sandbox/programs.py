@@ -1,4 +1,4 @@
-"""The programs that a sandbox runs: where each is built from, where it is kept, which version it is."""
+"""The programs that a sandbox runs: source, cache folder and version of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Version = tuple[int, int]
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 KUBERNETES_VERSION = "1.34.4"
 OTHER_KUBERNETES = {"1.31": "1.31.0", "1.35": "1.35.4"}
-"""Further control planes, for tests of version skew: minor version → the newest patch that the Go module proxy has whole.
+"""Further control planes, for tests of version skew: minor version → the newest patch that is complete in the Go module proxy.
 
 Each is pinned in ``hack/tools/kubernetes-<minor>``.
 """
 HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
-"""3 or 4: the chart, its tests and the sandbox work with either. Tests use the one that most people install today."""
+"""3 or 4: the chart, its tests and the sandbox work with either. Tests use the more widespread one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program and how it is built."""
+    """One program and its build."""
 
     name: str
     module: str
@@ -37,7 +37,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """The file name that Go gives it: the package's last element that is no major version."""
+        """Return the file name that Go gives it: the package's last element that is no major version."""
         if self.test:
             return self.name
         if self.package == ".":
@@ -82,7 +82,7 @@ CONTROL_PLANE = ("etcd", *SERVERS, "kubectl")
 
 
 def servers(minor: str) -> dict[str, str]:
-    """Return the programs of a control plane: what each does → which program of that minor version does it.
+    """Return the programs of a control plane: role → program of that minor version.
 
     Raises:
         SandboxError: the sandbox does not build that version.
@@ -96,12 +96,12 @@ def servers(minor: str) -> dict[str, str]:
 
 
 def control_planes(minors: Iterable[str]) -> list[str]:
-    """Return the programs of our control plane, and of those of other minor versions."""
+    """Return the programs of the default control plane, and of those of other minor versions."""
     return [*CONTROL_PLANE, *(program for minor in minors for program in servers(minor).values())]
 
 
 def with_servers(programs: Mapping[str, Path], minor: str | None) -> dict[str, Path]:
-    """Return the programs with a control plane of that minor version; None: as they are."""
+    """Return the programs with a control plane of that minor version; None: unchanged."""
     found = servers(minor) if minor else {}
     return {**programs, **{name: programs[program] for name, program in found.items()}}
 
@@ -112,19 +112,19 @@ def kubernetes_version(module: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Where programs are kept between runs."""
+    """Return the folder of programs, kept between runs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "virtual-node"
 
 
 def parse_version(text: str) -> Version | None:
-    """The first ``major.minor.patch`` in what a program says of itself."""
+    """Return the first ``major.minor.patch`` in a program's version output."""
     match = re.search(r"(\d+)\.(\d+)\.\d+", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def home(module: str) -> Path:
-    """The cache folder of one module's programs: another go.mod is another folder."""
+    """Return the cache folder of one module's programs; a changed go.mod gives another folder."""
     files = sorted(path for path in (TOOLS / module).iterdir() if path.is_file())
     pinned = b"".join(path.read_bytes() for path in files)
     return cache_directory() / "bin" / f"{module}-{hashlib.sha256(pinned).hexdigest()[:12]}"

@@ -1,8 +1,9 @@
-"""A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on the spot.
+"""A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on this machine.
 
 Needs root, and of Debian: containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
-Everything it makes is its own (root, state, socket, cgroup, network namespace), so that neither the machine's
-containerd, if there is one, nor its firewall is touched, and nothing is left at the end.
+It uses its own root, state, socket, cgroup and network namespace. So the machine's containerd and firewall
+are not
+affected, and nothing remains at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _READY_SECONDS = 150
 
 
 class RealNode:
-    """One containerd, one kubelet and what makes services work, registered in a lower cluster."""
+    """One containerd, one kubelet and the services of a node, registered in a lower cluster."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class RealNode:
         *,
         bridge: Bridge,
         binaries: Mapping[str, Path],
-        dies_with_us: bool,
+        dies_with_parent: bool,
         progress: Progress,
     ) -> None:
         self.name = f"{cluster.name}-node"
@@ -48,7 +49,7 @@ class RealNode:
         self._socket = self._directory / "c.sock"
         digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
         self.cgroup = f"vnode-{digest}"
-        self._dies_with_us = dies_with_us
+        self._dies_with_us = dies_with_parent
         self.containerd = self._process(
             "containerd",
             [shutil.which("containerd") or "containerd", "--config", self._directory / "containerd.toml"],
@@ -60,14 +61,14 @@ class RealNode:
             bridge=bridge,
             binaries=binaries,
             directory=self._directory,
-            dies_with_us=dies_with_us,
+            dies_with_parent=dies_with_parent,
         )
 
     async def start(self) -> None:
-        """Bring the node up and wait until it is Ready.
+        """Start the node and wait until it is Ready.
 
         Raises:
-            SandboxError: it does not come up; quotes the log.
+            SandboxError: it does not become Ready; quotes the log.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._write_configuration()
@@ -82,7 +83,7 @@ class RealNode:
         await self._wait_for_node()
 
     async def stop(self) -> None:
-        """Stop the kubelet, every container, and containerd; take back all it made."""
+        """Stop the kubelet, every container and containerd, and remove all that the node made."""
         await self.kubelet.stop(seconds=5)
         await self.services.stop()
         await asyncio.to_thread(self.clean)
@@ -94,7 +95,7 @@ class RealNode:
         clean_node(self._directory, self.cgroup)
 
     def import_images(self, wanted: Iterable[images.Image]) -> None:
-        """Give containerd images. It has no registry to pull others from."""
+        """Import images into containerd, which has no registry to pull from."""
         for image in wanted:
             archive = self._directory / "image.tar"
             images.write_archive(image, archive)
@@ -102,7 +103,7 @@ class RealNode:
             archive.unlink()
 
     def import_archive(self, archive: Path) -> None:
-        """Give containerd the images of an archive file."""
+        """Import the images of an archive file into containerd."""
         run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
 
     def _own_images(self) -> list[images.Image]:
@@ -127,7 +128,7 @@ class RealNode:
                 return
             await asyncio.sleep(0.05)
         raise SandboxError(
-            f"containerd does not answer: {self.containerd.last_words()} (log: {self.containerd.log})"
+            f"containerd does not answer: {self.containerd.last_line()} (log: {self.containerd.log})"
         )
 
     async def _wait_for_node(self) -> None:
@@ -146,11 +147,11 @@ class RealNode:
                     return
                 said = f"kubelet is not Ready ({ready.get('message')})"
             await asyncio.sleep(0.1)
-        raise SandboxError(f"{said}: {self.kubelet.last_words()} (log: {self.kubelet.log})")
+        raise SandboxError(f"{said}: {self.kubelet.last_line()} (log: {self.kubelet.log})")
 
     def _process(self, name: str, argv: list[str | Path]) -> Process:
         return Process(
-            name, self._bridge.inside(argv), directory=self._directory, dies_with_us=self._dies_with_us
+            name, self._bridge.inside(argv), directory=self._directory, dies_with_parent=self._dies_with_us
         )
 
     # --- configuration ----------------------------------------------------------------------------
@@ -208,7 +209,7 @@ class RealNode:
             "registryPullQPS": 0,
             "eventRecordQPS": 0,
             "nodeStatusUpdateFrequency": "5s",
-            # How soon files of a ConfigMap, or about the pod itself, follow their source.
+            # Delay until files of a ConfigMap, or of the downward API, follow their source.
             "syncFrequency": "10s",
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
@@ -225,8 +226,8 @@ class RealNode:
             "name": self._bridge.name,
             "plugins": [
                 {
-                    # Each pod is routed by the node, which so sees, and translates back, what a service answers:
-                    # on a bridge that takes br_netfilter.
+                    # Each pod is routed by the node, so the node also translates a service's answers back;
+                    # a bridge would need br_netfilter.
                     "type": "ptp",
                     "ipam": {
                         "type": "host-local",
@@ -265,7 +266,7 @@ oom_score = 0
 """
 
     def _make_cgroup(self) -> None:
-        """A cgroup of our own, so that two kubelets on one machine do not end each other's pods."""
+        """Make a separate cgroup, so that two kubelets on one machine do not end each other's pods."""
         for hierarchy in cgroup_hierarchies():
             home = hierarchy / self.cgroup
             home.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The whole sandbox: one etcd, an upper cluster, lower ones, and whatever else is started in it."""
+"""The whole sandbox: one etcd, an upper cluster, lower clusters, and the processes started in it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hack.sandbox.stopping import running, silent
 
 
 class Sandbox:
-    """Real clusters on loopback; an async context manager that leaves nothing behind.
+    """Real clusters on loopback; an async context manager that removes everything at the end.
 
     Attributes:
-        upper: the cluster users talk to.
+        upper: the cluster of the users.
         lower: the clusters that run the pods.
         directory: certificates, kubeconfigs and logs.
     """
@@ -49,20 +49,22 @@ class Sandbox:
         upper_apiserver_args: Sequence[str] = (),
         progress: Progress = silent,
     ) -> None:
-        """Set up; entering the context brings it up.
+        """Create a sandbox; entering the context starts it.
 
         Args:
-            lower: how many lower clusters.
-            directory: where everything goes; a temporary folder, removed at the end, by default.
+            lower: number of lower clusters.
+            directory: for all files; None: a temporary folder, removed at the end.
             kwok_nodes: simulated nodes per lower cluster.
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
             upper_real_node: the upper cluster gets one, for what is installed there with helm.
-            upper_kwok_nodes: simulated nodes of the upper cluster, whose pods are scheduled and never run.
-            bridged: the apiservers listen on a bridge (needs root), as they do for real nodes, instead of on loopback.
-            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes have our version in any.
+            upper_kwok_nodes: simulated nodes of the upper cluster; their pods are scheduled and never run.
+            bridged: the apiservers listen on a bridge (needs root), as they do for real nodes, instead of on
+        loopback.
+            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes always have the
+        default version.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
-            progress: told what happens, a line at a time.
+            progress: called with one line per step.
         """
         self._count = lower
         self._kwok_nodes = kwok_nodes
@@ -80,30 +82,30 @@ class Sandbox:
         self.etcd: Process | None = None
         self.clusters: list[Cluster] = []
         self.processes: list[Process] = []
-        """Started by ``start_process``: virtual nodes and the like."""
+        """Processes of ``start_process``, such as virtual nodes."""
         self.bridge: Bridge | None = None
-        """Where the apiservers listen when there is a real node."""
+        """Address of the apiservers when there is a real node."""
         self.real_node: RealNode | None = None
         """The first lower cluster's."""
         self.upper_node: RealNode | None = None
         self._bridges: list[Bridge] = []
         self._remains: list[dict[str, str]] = []
-        """What real nodes leave on the machine."""
+        """State of real nodes on the machine, to be removed."""
         self._janitor: Janitor | None = None
         self._cleanups: list[Any] = []
 
     @property
     def upper(self) -> Cluster:
-        """The upper cluster."""
+        """Return the upper cluster."""
         return self.clusters[0]
 
     @property
     def lower(self) -> list[Cluster]:
-        """The lower clusters."""
+        """Return the lower clusters."""
         return self.clusters[1:]
 
     async def __aenter__(self) -> Self:
-        """Bring it up.
+        """Start all clusters.
 
         Raises:
             SandboxError: something is missing or does not start; nothing is left running.
@@ -122,7 +124,7 @@ class Sandbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop everything, unless it is to be kept."""
+        """Stop everything, unless the sandbox is kept."""
         if not self._keep:
             await self.close()
 
@@ -132,9 +134,9 @@ class Sandbox:
         """Run a program as part of the sandbox: logged, and stopped with it.
 
         Raises:
-            SandboxError: it cannot be started, or one of that name runs already.
+            SandboxError: it cannot be started, or one with that name runs already.
         """
-        process = Process(name, argv, directory=self.directory, env=env, dies_with_us=not self._keep)
+        process = Process(name, argv, directory=self.directory, env=env, dies_with_parent=not self._keep)
         if any(other.pid_file == process.pid_file and other.running for other in self.processes):
             raise SandboxError(f"a process named {name} runs in this sandbox already; give it another name")
         await process.start()
@@ -152,7 +154,7 @@ class Sandbox:
         )
 
     async def add_lower(self, *, kwok_nodes: int | None = None) -> Cluster:
-        """One more lower cluster."""
+        """Start one more lower cluster."""
         assert self.etcd is not None
         cluster = self._cluster(f"lower{len(self.clusters)}")
         self.clusters.append(cluster)
@@ -162,7 +164,7 @@ class Sandbox:
         return cluster
 
     def add_namespace(self) -> Bridge:
-        """One more bridge and network namespace, whose programs reach the first real node and its pods."""
+        """Make one more bridge and network namespace; its programs reach the first real node and its pods."""
         self._bridges.append(make_bridge())
         self._save()
         connect(self._bridges[0], self._bridges[-1])
@@ -174,7 +176,7 @@ class Sandbox:
         while self._cleanups:
             await self._cleanups.pop()()
         await asyncio.gather(*(process.stop() for cluster in self.clusters for process in cluster.nodes))
-        # Control planes are stateless and etcd is ours alone: nothing is gained by letting them drain.
+        # Not stopped gracefully, because control planes are stateless and only this sandbox uses etcd.
         await asyncio.gather(*(process.kill() for cluster in self.clusters for process in cluster.processes))
         if self.etcd is not None:
             await self.etcd.kill()
@@ -208,7 +210,7 @@ class Sandbox:
         for _ in range(max(real_nodes, int(self._bridged))):
             self._bridges.append(make_bridge())
             self._save()
-        # Pods of a real node must reach the apiservers: these listen on a bridge instead of loopback.
+        # Pods of a real node must reach the apiservers, so these listen on a bridge instead of loopback.
         self.bridge = next(iter(self._bridges), None)
         self._progress("starting etcd")
         await self._start_etcd()
@@ -219,7 +221,7 @@ class Sandbox:
         self._save()
 
     async def _start(self, cluster: Cluster) -> None:
-        """A control plane, then its nodes."""
+        """Start a control plane, then its nodes."""
         await cluster.start()
         if cluster is self.upper:
             if self._upper_real_node:
@@ -243,7 +245,7 @@ class Sandbox:
             binaries=with_servers(self.binaries, self._versions.get(name)),
             etcd_url=self._etcd_url,
             number=len(self.clusters) if self.clusters else self._names().index(name),
-            dies_with_us=not self._keep,
+            dies_with_parent=not self._keep,
             address=self.bridge.address if self.bridge is not None else LOOPBACK,
             apiserver_args=self._upper_apiserver_args if name == "upper" else (),
         )
@@ -252,7 +254,10 @@ class Sandbox:
         if not count:
             return
         process = kwok_process(
-            cluster, self.binaries["kwok"], every_node=cluster is not self.upper, dies_with_us=not self._keep
+            cluster,
+            self.binaries["kwok"],
+            every_node=cluster is not self.upper,
+            dies_with_parent=not self._keep,
         )
         await process.start()
         cluster.nodes.append(process)
@@ -265,7 +270,7 @@ class Sandbox:
             cluster,
             bridge=bridge,
             binaries=self.binaries,
-            dies_with_us=not self._keep,
+            dies_with_parent=not self._keep,
             progress=self._progress,
         )
         self._remains.append({"directory": str(cluster.directory / "node"), "cgroup": node.cgroup})
@@ -276,13 +281,13 @@ class Sandbox:
 
     async def _start_etcd(self) -> None:
         self.etcd, self._etcd_url = etcd.process(
-            self.binaries["etcd"], self.directory, dies_with_us=not self._keep
+            self.binaries["etcd"], self.directory, dies_with_parent=not self._keep
         )
         await self.etcd.start()
         await etcd.wait_healthy(self.etcd, self._etcd_url)
 
     def _save(self) -> None:
-        """Note what other commands must know to show and stop this; processes have pid files of their own."""
+        """Write the state that other commands need to show and stop the sandbox; processes have pid files of their own."""
         state = {
             "directory": str(self.directory),
             "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},

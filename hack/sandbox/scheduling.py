@@ -1,4 +1,4 @@
-"""The scheduling plane in the sandbox: webhook, descheduler, and the stock scheduler with the multi-scheduler."""
+"""The scheduling components in the sandbox: webhook, descheduler, and the stock scheduler with the multi-scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hack.sandbox.sandbox import Sandbox
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 CLIENT_SECRET = "extender-client"  # noqa: S105 - its name
-"""Secret of kube-system with the scheduler's client certificate, where there is one."""
+"""Secret in kube-system with the scheduler's client certificate, if it exists."""
 _READY_SECONDS = 150
 _KEYS = ("ca.crt", "tls.crt", "tls.key")
 _OWN_TLS = ("--secret-name=extender", f"--client-secret-name={CLIENT_SECRET}", f"--hosts={LOOPBACK}")
@@ -40,9 +40,9 @@ async def start_webhook(sandbox: Sandbox, *flags: str) -> Process:
 
 
 async def stop_webhook(sandbox: Sandbox, process: Process) -> None:
-    """Stop it, take its registration back, and wait until the API server asks it no more.
+    """Stop the webhook, delete its registration, and wait until the API server no longer calls it.
 
-    In this order: it would register again.
+    In this order, because a running webhook would register again.
     """
     await process.stop()
     kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
@@ -51,7 +51,7 @@ async def stop_webhook(sandbox: Sandbox, process: Process) -> None:
 
 
 async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> None:
-    """Wait until labelled pods are, or are no more, changed by the webhook; none is created."""
+    """Wait until the webhook changes labelled pods, or no longer does; only dry runs, no pod is created."""
     probe = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -71,7 +71,7 @@ async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> N
         await asyncio.sleep(0.2)
     raise SandboxError(
         f"the webhook {'does not mutate' if mutated else 'still mutates'} pods: "
-        f"{process.last_words()} (log: {process.log})"
+        f"{process.last_line()} (log: {process.log})"
     )
 
 
@@ -97,9 +97,9 @@ async def start_multi_scheduler(
         sandbox: the clusters.
         flags: further flags of the multi-scheduler.
         bind: the extender binds pods, too.
-        tls: both prove themselves by certificates that it makes.
+        tls: both authenticate with certificates that the multi-scheduler makes.
         clusters: further configuration of lower clusters, by their names, such as their policies.
-        settings: further configuration of the whole, such as its agents.
+        settings: further configuration, such as agents.
     """
     file = sandbox.directory / "multi-scheduler.yaml"
     configuration = {
@@ -139,7 +139,7 @@ async def start_multi_scheduler(
 
 
 async def _write_client_files(sandbox: Sandbox) -> None:
-    """Write what the extender has made for the scheduler to files."""
+    """Write the scheduler's credentials for the extender to files."""
     done = await sandbox.upper.kubectl("-n", "kube-system", "get", "secret", CLIENT_SECRET, "-o", "json")
     for key in _KEYS:
         file = sandbox.directory / f"extender-{key}"

@@ -1,4 +1,4 @@
-"""What runs in a sandbox' folder, and stopping it from any process: all that is needed is on disk."""
+"""Find and stop the processes of a sandbox' folder from any process, using only its files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hack.sandbox.node_remains import clean_directory, clean_node
 from hack.sandbox.process import Identity, stop
 
 _PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")
-"""Ours; containerd has pid files of its own further down."""
+"""The sandbox's pid files; those of containerd are deeper."""
 _DISPOSABLE = frozenset(
     {
         *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"),
         *("kube-proxy", "coredns"),
     }
 )
-"""Nothing is gained by letting these drain: what they hold goes with the folder."""
+"""Stopped without a grace period, because their data is removed with the folder."""
 _NODE = ("kubelet", "containerd")
 
 
 def silent(_line: str) -> None:
-    """Progress for nobody."""
+    """Discard progress."""
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """What ``Sandbox`` noted in its folder; empty when it did not."""
+    """Return the state that ``Sandbox`` wrote to its folder; empty without a state file."""
     try:
         state: dict[str, Any] = json.loads((directory / folder.STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def read_state(directory: Path) -> dict[str, Any]:
 
 
 def running(directory: Path) -> dict[str, Identity]:
-    """What was started in a folder and still runs, by names such as ``lower1/kube-apiserver``."""
+    """Return the processes of a folder that still run, by names such as ``lower1/kube-apiserver``."""
     found = {}
     for pattern in _PID_FILES:
         for path in sorted(directory.glob(pattern)):
@@ -51,19 +51,19 @@ def running(directory: Path) -> dict[str, Identity]:
 
 
 async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent, remove: bool = True) -> int:
-    """Stop what was started in a folder, by pid, and take back what a real node made.
+    """Stop the processes of a folder, by pid, and remove what a real node made.
 
     Args:
         directory: the sandbox' folder.
-        progress: told what is stopped, a line at a time.
+        progress: called with one line per process.
         remove: the folder, too.
 
     Returns:
-        How many processes ran.
+        Number of processes that ran.
 
     Raises:
-        SandboxError: the folder is not a sandbox's, another command is at work in it, or the processes are
-            another user's.
+        SandboxError: the folder is not a sandbox's, another command uses it, or the processes are another
+    user's.
     """
     if not directory.is_dir():
         return 0
@@ -80,7 +80,7 @@ async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent,
 
 
 async def _stop_processes(found: dict[str, Identity], *, real_nodes: list[dict[str, str]]) -> None:
-    """Programs that users write first, then nodes, then control planes."""
+    """Stop the programs of users first, then nodes, then control planes."""
     by_kind = {name: Path(name).name for name in found}
     polite = [found[name] for name, kind in by_kind.items() if kind not in _DISPOSABLE and kind not in _NODE]
     await asyncio.gather(*(stop(identity) for identity in polite))

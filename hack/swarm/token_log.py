@@ -1,6 +1,6 @@
 """A store that checks fencing tokens: one file per job, to which owners of the job append.
 
-It stands for what jobs write to: a database row, an object with a generation, a topic with epochs.
+It stands for any target of jobs: a database row, an object with a generation, a topic with epochs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import IO, Any
 
 _TAIL = 4096
-"""Bytes in which the last line is."""
+"""Bytes at the file's end that contain the last line."""
 
 
 class StaleTokenError(Exception):
-    """A later owner has written: this one has lost the job and must stop."""
+    """A later owner has written, so this one has lost the job and must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What one owner has written without another one in between."""
+    """Consecutive lines of one owner."""
 
     job: str
     worker: str
@@ -44,13 +44,13 @@ class Ownership:
 
 
 def append(folder: Path, job: str, *, token: int, worker: str, event: str) -> None:
-    """Write a line, if no owner with a higher token has written before.
+    """Write a line, unless an owner with a higher token has written before.
 
     Args:
-        folder: where the files are.
+        folder: of the files.
         job: its name.
         token: fencing token.
-        worker: who writes.
+        worker: the writer.
         event: ``start``, ``work`` or ``stop``.
 
     Raises:
@@ -73,12 +73,12 @@ def append(folder: Path, job: str, *, token: int, worker: str, event: str) -> No
 
 
 def ownerships(folder: Path) -> dict[str, list[Ownership]]:
-    """By job, who has owned it, in order. An owner that another one interrupts is listed again."""
+    """Return the owners of each job, in order. An owner that another one interrupts is listed again."""
     return {found[0].job: found for path in sorted(folder.glob("*.jsonl")) if (found := list(_blocks(path)))}
 
 
 def overlaps(folder: Path) -> list[str]:
-    """A line for each owner that wrote after a later one, or without a higher token; empty: one owner at a time."""
+    """Return a line for each owner that wrote after a later one, or without a higher token; empty: one owner at a time."""
     problems = []
     for job, found in ownerships(folder).items():
         seen = {found[0].owner}
@@ -91,7 +91,7 @@ def overlaps(folder: Path) -> list[str]:
 
 
 def gaps(folder: Path) -> dict[str, list[float]]:
-    """By job, the seconds between the last line of an owner and the first line of the next one."""
+    """Return, by job, the seconds between the last line of an owner and the first line of the next one."""
     return {
         job: [after.begin - before.end for before, after in itertools.pairwise(found)]
         for job, found in ownerships(folder).items()

@@ -262,7 +262,7 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
             for container in status.get("containerStatuses", ())
         )
 
-    async def last_words() -> bool:
+    async def last_line() -> bool:
         # When a container dies, its kubelet removes the log of the one before at once, and still
         # names that one as "previous" until its next sync: then the answer is "unable to retrieve
         # container logs", here as on any node.
@@ -270,4 +270,4 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
         return done.stdout == "last words\n"
 
     await eventually(crashed, what="CrashLoopBackOff")
-    await eventually(last_words, what="the log of the container before")
+    await eventually(last_line, what="the log of the container before")

@@ -123,7 +123,7 @@ def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
 def test_the_bill_of_materials_names_everything(root: Path, archive: Path):
     """Valid CycloneDX, the same inside and beside the archive: every library, every package of Debian's."""
     text = (root / sbom.PLACE).read_text(encoding="utf-8")
-    assert build.bill_beside(archive).read_text(encoding="utf-8") == text
+    assert build.sbom_path(archive).read_text(encoding="utf-8") == text
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     purls = {one["purl"].partition("?")[0] for one in json.loads(text)["components"]}
     names = {purl.rpartition("@")[0] for purl in purls}

@@ -91,7 +91,7 @@ def test_programs_of_setup_envtest_are_found(cache, tmp_path, monkeypatch):
 )
 def test_a_build_says_how_long_it_may_take(compiled, total, seconds, said):
     """As soon as Go has counted the packages and the first one is compiled."""
-    assert go_build.how_far(compiled, total, seconds) == said
+    assert go_build.build_progress(compiled, total, seconds) == said
 
 
 def test_parts_of_different_versions_are_not_used():

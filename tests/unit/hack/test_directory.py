@@ -36,7 +36,7 @@ def test_two_commands_never_share_a_folder(tmp_path):
     """A second claim is refused while the first lasts, and works afterwards."""
     with (
         folder.claimed(tmp_path),
-        pytest.raises(SandboxError, match="another command is at work"),
+        pytest.raises(SandboxError, match="another command uses"),
         folder.claimed(tmp_path),
     ):
         pytest.fail("two at once")
@@ -73,7 +73,7 @@ def test_nothing_is_removed_under_a_mount(tmp_path, monkeypatch):
     (tmp_path / folder.STATE).write_text("{}")
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume" / "somebody's").touch()
-    monkeypatch.setattr(folder, "mounts_below", lambda _directory: [tmp_path / "volume"])
+    monkeypatch.setattr(folder, "mounts_in", lambda _directory: [tmp_path / "volume"])
     with pytest.raises(SandboxError, match="volume is still mounted"):
         folder.empty(tmp_path)
     assert (tmp_path / "volume" / "somebody's").exists()
@@ -87,7 +87,7 @@ def test_mounts_come_deepest_first_with_their_real_names(tmp_path):
         "tmpfs /sandbox tmpfs rw 0 0\n"
         "tmpfs /sandboxes/other tmpfs rw 0 0\n"
     )
-    found = folder.mounts_below(Path("/sandbox"), table=table)
+    found = folder.mounts_in(Path("/sandbox"), table=table)
     assert found == [Path("/sandbox/node/a/b c"), Path("/sandbox/node/a")]
 
 
