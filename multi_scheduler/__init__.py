@@ -1,1 +1,5 @@
-"""The multi-scheduler: a scheduler extender that looks into the lower clusters before a pod is bound."""
+"""The multi-scheduler: a scheduler extender that checks lower clusters before a pod is bound.
+
+``cli`` and ``app`` are the program. ``agent`` and ``view`` are the interface for agents, which live in ``agents`` and
+``fit``. ``config`` and ``flags`` are its settings. Other components import nothing from here.
+"""

@@ -1,7 +1,7 @@
-"""Agents: what decides and scores. Several work at once; each is one module, found by its entry point.
+"""The interface of agents. An agent filters and scores virtual nodes; several agents work at once.
 
-Entry points are in group ``virtual_node.multi_scheduler.agents``; each names a callable that takes an
-``AgentContext`` and returns an ``Agent``. ``docs/agents.md`` shows how to write one in ten minutes.
+Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each names a callable that takes an
+``AgentContext`` and returns an ``Agent``. ``docs/agents.md`` shows how to write one.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ GROUP = "virtual_node.multi_scheduler.agents"
 
 @dataclass(frozen=True, slots=True)
 class VirtualNode:
-    """A node of the upper cluster that stands for lower ones."""
+    """A node of the upper cluster that represents a lower cluster, or a pool of its nodes."""
 
     name: str
     cluster: str
     """The lower cluster's name in the configuration."""
     labels: Mapping[str, str]
     pool: Mapping[str, str]
-    """Labels that all lower nodes behind it have."""
+    """Labels that select its lower nodes; empty: all nodes of the lower cluster."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What an agent may use."""
+    """Everything that an agent may use."""
 
     name: str
     settings: Mapping[str, Any]
-    """The agent's own part of the configuration."""
+    """The ``config`` of the agent's entry in the configuration."""
     upper: Client
     lower: Mapping[str, Client]
-    """By name of the lower cluster; so are ``clusters``."""
+    """Clients by name of the lower cluster. ``clusters`` has the same keys."""
     clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
-    """What the configuration says about them."""
+    """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
-    """The upper pods that are bound, shared by all agents; the multi-scheduler runs it. None: the agent follows them."""
+    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent follows them itself."""
     view: View | None = None
-    """All lower clusters, as every agent sees them."""
+    """The state of all lower clusters, shared by all agents."""
 
     def use_view(self) -> View:
-        """Return the view, which is filled from then on.
+        """Return the view, and have it filled from now on.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no view.
         """
         if self.view is None:
             raise ConfigError(f"agents[{self.name}]: there is no view of the lower clusters")
@@ -65,60 +65,60 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True)
 class Rejections:
-    """The nodes that an agent rules out, with the reasons that people will read."""
+    """The nodes that an agent rejects, with a reason for users by node name."""
 
     resolvable: Mapping[str, str]
-    """Preempting other pods could help."""
+    """Preempting other pods could make room."""
     unresolvable: Mapping[str, str]
-    """Nothing that the scheduler could do would help."""
+    """Preempting pods does not help."""
 
 
 NOTHING = Rejections({}, {})
 
 
 class Agent:
-    """Base of all agents: filters nothing, scores nothing, has nothing to run."""
+    """Base of all agents: rejects no node, does not score, runs nothing."""
 
     async def run(self) -> None:
-        """Follow whatever the agent knows from, until cancelled."""
+        """Keep the agent's data current until cancelled."""
         await asyncio.Event().wait()
 
     def unready(self) -> str | None:
-        """Why the agent cannot answer yet, for ``/readyz``; None when it can."""
+        """Return why the agent cannot answer yet, for ``/readyz``; None if it can."""
         return None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """The nodes that must not take a pod."""
+        """Return the nodes that must not take the pod."""
         return NOTHING
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """All agents have spoken: these nodes are left, and the scheduler will choose one of them."""
+        """Note the nodes that passed the filters of all agents; the scheduler will choose one of them."""
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
-        """How good each node would be, from 0 to 1; None: the agent does not score."""
+        """Return a score from 0 to 1 for each node; None: the agent does not score."""
         return None
 
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """The upper pods (uids) that have to go for a pod to fit on a node; None: nobody's end would help.
+        """Return UIDs of the upper pods to evict so that the pod fits on the node; None: preemption does not help.
 
         Args:
             pod: the pod that needs room.
-            node: where.
-            victims: whom the scheduler, or the agent before, would take.
+            node: the node on which it needs room.
+            victims: UIDs that the scheduler, or the previous agent, chose.
         """
         return victims
 
     def bound(self, uid: str, node: str) -> None:
-        """We have bound a pod ourselves (``--bind``)."""
+        """Note that the extender itself bound a pod (``--bind``)."""
 
 
 def load(name: str, context: AgentContext) -> Agent:
-    """Make an agent by the name of its entry point.
+    """Create an agent by the name of its entry point.
 
     Raises:
-        ConfigError: there is no such agent, or it does not load; says which there are.
+        ConfigError: the agent is not installed or does not load. The message lists the installed ones.
     """
     known = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in known:

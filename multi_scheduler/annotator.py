@@ -1,8 +1,8 @@
-"""The node annotator: writes what nodes have free, measured and by requests, to nodes as annotations.
+"""The node annotator: writes free resources of nodes, measured and by requests, as annotations.
 
-The keys are those of kube-safe-scheduler's annotators: CPU in thousandths, everything else in its base unit. Virtual nodes
-get the sum of their lower nodes and the deviation of that sum. Lower nodes are annotated only where that is wanted,
-because it takes a right to write there.
+The keys are those of kube-safe-scheduler's annotators: CPU in millicores, everything else in its base unit. A virtual
+node gets the sums over its lower nodes and the deviation of that sum. Lower nodes are annotated only on request, because
+this needs write access to lower clusters.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from multi_scheduler.usage.store import Usage
 
 _INTERVAL = 60.0
 _REFRESH = 300.0
-"""Seconds after which annotations that have not changed are written again, so that readers can tell their age."""
+"""Seconds after which unchanged annotations are written again, so that readers can judge their age."""
 _THRESHOLD = 0.05
-"""Share of a value by which it has to change to be written."""
+"""Relative change that causes a write."""
 _SMALL = 0.5
-"""Values below are compared as if they were this: a load of 0.02 or 0.03 is all the same."""
+"""Smaller values are compared as if they were this value, because differences between small loads do not matter."""
 _MEASURED, _REQUESTED = ("cpu", "memory"), ("cpu", "memory", "pods", "ephemeral-storage")
 _KEYS = tuple(form.format(resource) for form in (MEAN, DEVIATION, FORECAST) for resource in _MEASURED)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One lower node: what it offers, what is requested of it, what is used."""
+    """Capacity, requests and measured usage of one lower node."""
 
     allocatable: Mapping[str, int]
     requested: Mapping[str, int]
@@ -46,9 +46,9 @@ class Measurement:
 
 
 def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
-    """Return the annotations of nodes together; None: the annotation has to go, because the value is not known.
+    """Return the annotations for a group of nodes; None: remove the annotation, because its value is unknown.
 
-    Deviations are added as those of independent nodes. What is measured is the sum over nodes whose usage is known.
+    Deviations are added as for independent variables. Measured values are sums over the nodes with known usage.
     """
     found = list(nodes)
     annotations: dict[str, str | None] = dict.fromkeys(_KEYS)
@@ -78,7 +78,7 @@ def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
 
 
 def _load(node: Measurement) -> float | None:
-    """Return a node's load as the pressure agent sees it; None: not known."""
+    """Return a node's load by the pressure agent's formula; None: unknown."""
     usage, pods, cpus = node.usage, node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
     if usage is None or usage.pressure is None:
         return None
@@ -88,7 +88,7 @@ def _load(node: Measurement) -> float | None:
 
 
 def differ(old: Mapping[str, str], new: Mapping[str, str | None]) -> bool:
-    """Return whether annotations differ by enough to be written."""
+    """Report whether annotations differ enough to be written."""
     return any(_differs(number(old.get(key)), number(value)) for key, value in new.items())
 
 
@@ -103,7 +103,7 @@ def _whole(value: float) -> str:
 
 
 class Annotator:
-    """Writes them again and again."""
+    """Writes the annotations periodically."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class Annotator:
         *,
         below: bool,
     ) -> None:
-        """Set up; ``run`` writes.
+        """Have the view filled; ``run`` writes.
 
         Args:
             upper: client of the upper cluster.
             lower: clients of the lower clusters, by name.
-            shared: what is known of the lower clusters.
-            directory: knows the virtual nodes.
-            below: annotate lower nodes, too.
+            shared: state of the lower clusters.
+            directory: finds the virtual nodes of a lower cluster.
+            below: annotate lower nodes as well.
         """
         self._upper, self._lower, self._shared, self._directory = upper, lower, shared, directory
         self._below = below
@@ -136,10 +136,10 @@ class Annotator:
             await self.annotate()
 
     async def annotate(self) -> None:
-        """Write what has changed, one node after the other."""
+        """Write the annotations that changed, one node after the other."""
         for cluster, index in self._shared.indexes.items():
             if self._shared.trouble(cluster):
-                continue  # what is known may be long out of date
+                continue  # the state of the cluster may be outdated
             measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
             for virtual in self._directory.of(cluster):
                 pool = virtual.pool.items()

@@ -1,4 +1,4 @@
-"""The process: clients, agents, the server."""
+"""The process: creates clients, agents and the server, and restarts them when a kubeconfig changes."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_setting
 from multi_scheduler.shared import Shared
 
 _POLL = 2.0
-"""Seconds between two looks at the kubeconfigs."""
+"""Seconds between checks of the kubeconfig files."""
 
 
 class App:
-    """Runs what the options say until cancelled."""
+    """Runs the multi-scheduler with the given options until cancelled."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = log.get_logger(component=PROGRAM)
 
     async def run(self) -> None:
-        """Serve until cancelled; begin anew when a kubeconfig has changed.
+        """Serve until cancelled; start again when a kubeconfig file changed.
 
         Raises:
-            ConfigError: something that only the user can mend, found at start.
+            ConfigError: a setting or file is wrong and the user must correct it.
         """
         files = {cluster.name: cluster.kubeconfig for cluster in self._options.config.clusters}
         changes = FileChanges(files)
@@ -70,9 +70,9 @@ class App:
             self._log.info("kubeconfigs changed; beginning anew", clusters=sorted(changed))
 
     async def _unusable(self) -> str:
-        """What is wrong with the kubeconfigs as they are now; empty when they can be used.
+        """Return what is wrong with the current kubeconfig files; empty: they can be used.
 
-        Asked before those in use are given up: a bad file of one cluster is not to end the scheduling for all.
+        Checked before the running clients are stopped: a bad file of one cluster must not end scheduling for all clusters.
         """
         for cluster in self._options.config.clusters:
             context, server = cluster.context or None, cluster.server or None
@@ -184,6 +184,6 @@ class App:
 
 
 def _tell(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
-    """Record on a pod that is bound now what the agents answered about it."""
+    """Write an Event on a newly bound pod with the agents' answers about it."""
     if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
         recorder.event(pod, "Normal", decisions.REASON, message)

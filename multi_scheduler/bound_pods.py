@@ -1,4 +1,4 @@
-"""The upper pods that are bound: one informer, shared by the agents and the Events about their choice."""
+"""The informer of bound upper pods, shared by the agents and by the Events about placements."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 
 BY_NODE = "node"
-"""Index: the pods of a node."""
+"""Name of the index from a node's name to its pods."""
 PENDING = "Pending"
 _BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 def bound_pods(client: Client) -> Informer:
-    """Return an informer on the pods that are bound and have not ended.
+    """Return an informer of the bound pods that have not finished.
 
     Args:
-        client: of the upper cluster.
+        client: client of the upper cluster.
     """
     return Informer(
         client,
@@ -30,7 +30,7 @@ def bound_pods(client: Client) -> Informer:
 
 
 def shrink(pod: Object) -> Object:
-    """Keep of a pod its node and its priority, and all it asks for until it runs."""
+    """Reduce a pod to its node and priority; a pending pod keeps its spec."""
     phase = (pod.status or {}).get("phase", "")
     if phase == PENDING:
         return pod.with_fields(status={"phase": phase})

@@ -9,12 +9,12 @@ from multi_scheduler import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Console script ``virtual-node-multi-scheduler``."""
+    """Run the command line; return the exit code. Console script ``virtual-node-multi-scheduler``."""
     return daemon.main(flags.PROGRAM, argv, parse=flags.parse, run=_run)
 
 
 async def _run(options: flags.Options) -> int:
-    # Imported here: `--help` and a bad flag are answered at once without it.
+    # Imported here so that `--help` and flag errors do not wait for these imports.
     from multi_scheduler import config_waiting  # noqa: PLC0415
     from multi_scheduler.app import App  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A replica that cannot use its configuration (``--wait-for-config``): it reports why, is not ready, and tries again."""
+"""``--wait-for-config``: a replica with an unusable configuration reports the error, is not ready, and retries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from multi_scheduler import config as configuration
 from multi_scheduler.flags import PROGRAM, Options
 
 _POLL = 2.0
-"""Seconds between two looks at the file."""
+"""Seconds between checks of the file."""
 _AGAIN = 30.0
-"""Seconds after which a configuration is tried again though its file has not changed: what it names may have."""
+"""Seconds after which an unchanged configuration is tried again, because files that it refers to may have changed."""
 
 
 async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> None:
-    """Work by the options until cancelled; wait wherever their configuration cannot be used.
+    """Run the program until cancelled; wait while its configuration cannot be used.
 
     Args:
-        options: those read first.
-        work: the program by options that can be used.
+        options: the parsed command line.
+        work: the program. It raises ConfigError if the configuration cannot be used.
 
     Raises:
-        ConfigError: it cannot be used, and the options do not say that this is waited for.
+        ConfigError: the configuration cannot be used, and ``--wait-for-config`` is off.
     """
     while True:
         if options.rejected:
@@ -43,13 +43,13 @@ async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> N
 
 
 async def _usable(options: Options) -> Options:
-    """Report a rejected configuration until the file has changed and can be read, or is to be tried again."""
+    """Report the rejected configuration until the file changed and can be read, or until the next retry; return new options."""
     logger = log.get_logger(component=PROGRAM)
     logger.error("configuration not applied", error=options.rejected)
     async with contextlib.AsyncExitStack() as stack:
         why = options.rejected
         if options.health_address:
-            # An occupied address is reported by the log alone.
+            # If the address is in use, the log is the only report.
             with contextlib.suppress(ConfigError):
                 checks = {"configuration": lambda: why}
                 await stack.enter_async_context(HealthServer(options.health_address, checks=checks))

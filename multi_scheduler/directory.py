@@ -1,4 +1,4 @@
-"""Which upper node stands for which lower cluster: from the configuration and the Nodes themselves."""
+"""Maps upper nodes to lower clusters, from the configuration and the labels of the Nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multi_scheduler.config import Config
 
 
 class NodeDirectory:
-    """Finds the virtual nodes among the candidates."""
+    """Finds the virtual nodes among the scheduler's candidates."""
 
     def __init__(self, client: Client, config: Config) -> None:
         self._clusters = {cluster.name for cluster in config.clusters}
@@ -32,12 +32,12 @@ class NodeDirectory:
         )
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """Return a virtual node with its metadata and what is allocatable; None: it is not known."""
+        """Return a virtual node with its metadata and allocatable resources; None: unknown."""
         cached = self.nodes.store.get(name)
         return cached.to_dict() if cached is not None else None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for the virtual nodes to be known; until then none can be told from a real one."""
+        """Wait until the virtual nodes have been listed; before that they look like real nodes. Return whether they have."""
         return await self.nodes.wait_synced(seconds)
 
     def of(self, cluster: str) -> list[VirtualNode]:
@@ -46,11 +46,11 @@ class NodeDirectory:
         return [node for node in found if node is not None and node.cluster == cluster]
 
     def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
-        """The virtual node of a name; None when it is a real one, or one that is not configured.
+        """Return the virtual node with this name; None for a real node and for one without a configured lower cluster.
 
         Args:
-            name: the upper node's.
-            node: the Node where the scheduler has sent it; None: it is taken from the cache.
+            name: name of the upper node.
+            node: the Node object if the scheduler sent it; None: it is read from the cache.
         """
         cached = self.nodes.store.get(name)
         labels: Mapping[str, str] = {}

@@ -31,9 +31,9 @@ class Options:
     config: Config
     config_file: str
     waits: bool
-    """``--wait-for-config``: a configuration that cannot be used is reported and waited for."""
+    """``--wait-for-config``: report an unusable configuration and wait for a usable one."""
     rejected: str
-    """Why it cannot be used, where that is waited for; empty: it can be read."""
+    """Why the configuration cannot be used, with ``--wait-for-config``; empty: it can be parsed."""
     kubeconfig: str
     master: str
     address: str
@@ -42,35 +42,35 @@ class Options:
     tls_key: str
     client_ca: str
     client_names: tuple[str, ...]
-    """Common names of certificates that may call; empty: every one of the client CA."""
+    """Common names of client certificates that are accepted; empty: any name."""
     namespace: str
-    """The Secrets'."""
+    """Namespace of the Secrets."""
     secret_name: str
-    """Secret with certificates that we make ourselves; empty: none."""
+    """Secret for certificates that the process makes itself; empty: it makes none."""
     client_secret_name: str
-    """Secret with the scheduler's part of them."""
+    """Secret with the scheduler's client certificate."""
     hosts: tuple[str, ...]
     bind: bool
     """Serve ``/bind``."""
     safe_scheduler_routes: bool
-    """Serve the paths of kube-safe-scheduler, too."""
+    """Serve the paths of kube-safe-scheduler as well."""
     annotate: str
-    """VirtualNodes, LowerNodes (both kinds), or None."""
+    """VirtualNodes, LowerNodes (which includes virtual nodes), or None."""
     environment: Mapping[str, str]
     max_body_bytes: int
     health_address: str
-    """Serves health and metrics without TLS; empty: the extender's own port has them."""
+    """Address for health and metrics without TLS; empty: the extender's port serves them."""
     log_level: str
     log_format: str
     klog: Klog
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
-    """Turn a command line into options.
+    """Parse a command line and the configuration file.
 
     Raises:
         ConfigError: a value or the configuration file is wrong.
-        SystemExit: argparse's own, for unknown flags and ``--help``.
+        SystemExit: raised by argparse for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)

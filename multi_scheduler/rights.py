@@ -1,4 +1,4 @@
-"""The rights that the multi-scheduler needs, above and below."""
+"""The rights that the multi-scheduler needs in both clusters."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ UPPER: tuple[Right, ...] = (
 )
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
-"""Besides ``UPPER``, where the scheduler has the extender bind."""
+"""Added to ``UPPER`` if the extender binds pods."""
 
 ANNOTATE: tuple[Right, ...] = (
     Right("", "nodes", ("patch",), "annotations of usage (--annotate)", "", "", (VIRTUAL_NODE,)),
 )
-"""Besides ``UPPER``, with ``--annotate``. With ``--annotate=LowerNodes`` the same right is needed on all lower nodes; nothing
-grants it."""
+"""Added to ``UPPER`` with ``--annotate``. ``--annotate=LowerNodes`` needs the same right on all lower nodes, which nothing
+grants."""
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "room on every lower node"),
     Right("", "pods", ("list", "watch"), "what takes it"),
     Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
-    # Without these pods are sent where admission may refuse them.
+    # Without these rights, pods are sent to lower clusters that may refuse them.
     Right("", "resourcequotas", ("list", "watch"), "pods that a quota below would refuse"),
     Right("", "limitranges", ("list", "watch"), "what pods below get, and may have"),
     Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
 )
-"""What ``virtual-node lower-cluster register`` grants to the read-only account."""
+"""Rights that ``virtual-node lower-cluster register`` grants to the read-only account."""
 
 LOWER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (usage.source MetricsAPI)"),
 )
-"""Besides ``LOWER``, for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants it."""
+"""Added to ``LOWER`` for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants it."""
 
 LOWER_KUBELETS: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "usage of lower nodes (usage.source Summary or Resource)", "proxy"),
 )
-"""Besides ``LOWER``, for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants it.
-RBAC cannot limit it to metrics: whoever has it reads logs, and on some releases runs commands, through any kubelet."""
+"""Added to ``LOWER`` for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants it.
+RBAC cannot limit it to metrics. With this right an account can read logs, and on some releases run commands, through any
+kubelet."""

@@ -1,7 +1,7 @@
-"""The stock kube-scheduler's configuration with our extender: two profiles, and only one feels us. Pure.
+"""Creates the stock kube-scheduler's configuration with the extender, in two profiles. No IO.
 
-An extender works for all profiles of a scheduler; real nodes always pass it. ``ignorable`` is false: a scheduler that
-cannot ask must not promise what it has not looked at. ``managedResources`` is left out: every pod is asked about.
+A scheduler calls its extenders for all profiles; real nodes always pass. ``ignorable`` is false, because without the
+extender's answer a pod could get a virtual node without room. ``managedResources`` is unset, so that every pod is checked.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def scheduler_configuration(
     timeout: str = "10s",
     agents: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
+    """Return a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
 
     Args:
-        url: where the extender is, such as ``http://127.0.0.1:8888``.
+        url: URL of the extender, such as ``http://127.0.0.1:8888``.
         kubeconfig: of the scheduler; empty: in-cluster.
-        weight: of our scores among the scheduler's own.
-        bind: have the extender bind pods; it has to be started with ``--bind``.
-        leader_elect: several scheduler replicas.
+        weight: weight of the extender's scores among the scheduler's own.
+        bind: have the extender bind pods; it needs ``--bind``.
+        leader_elect: several scheduler replicas run.
         ca_file: CA of an https extender.
-        cert_file: the scheduler's client certificate, for an extender that asks for one.
-        key_file: its key.
-        timeout: how long a call may take; a filter call may wait two seconds for other pods' promises.
-        agents: weights by agent, for an extender with ``--safe-scheduler-routes``: the scheduler has an entry for each,
-            and ``weight`` is not used. None: one entry for all agents together.
+        cert_file: the scheduler's client certificate, for an extender that requires one.
+        key_file: key of that certificate.
+        timeout: limit of a call; a filter call may wait two seconds for other pods' reservations.
+        agents: weights by agent, for an extender with ``--safe-scheduler-routes``: each agent gets its own entry, and
+            ``weight`` is ignored. None: one entry for all agents together.
     """
     extender: dict[str, Any] = {
         "urlPrefix": url,
@@ -60,7 +60,7 @@ def scheduler_configuration(
     if agents:
         extenders = [_entry(extender, name, share) for name, share in agents.items()]
     if bind:
-        # One extender at most may bind.
+        # At most one extender may bind.
         extenders[0]["bindVerb"] = "bind"
     configuration: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -75,7 +75,7 @@ def scheduler_configuration(
 
 
 def _entry(extender: Mapping[str, Any], name: str, weight: int) -> dict[str, Any]:
-    """Return the entry of one agent."""
+    """Return the extender entry for one agent."""
     entry = {**extender, "urlPrefix": f"{extender['urlPrefix']}/scheduler", "weight": weight}
     entry |= {"prioritizeVerb": f"priorities/{name}", "filterVerb": f"predicates/{name}"}
     if name in PRIORITIES_ONLY:

@@ -1,4 +1,4 @@
-"""What agents share: one view of the lower clusters, and one usage feed for each of them."""
+"""State that the agents share: one view of the lower clusters, and a usage feed for each."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FIT = "fit"
 
 
 class Shared:
-    """Makes agents that look at the same view."""
+    """Creates agents that share one view."""
 
     def __init__(
         self, config: Config, upper: Client, lower: Mapping[str, Client], bound_pods: Informer | None = None
     ) -> None:
-        """Set up.
+        """Create the fit agent, usage stores and feeds; ``run`` fills them.
 
         Args:
-            config: of the multi-scheduler.
+            config: configuration of the multi-scheduler.
             upper: client of the upper cluster.
             lower: clients of the lower clusters, by name.
-            bound_pods: the upper pods that are bound; None: the fit agent follows them.
+            bound_pods: informer of the bound upper pods; None: the fit agent follows them itself.
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
@@ -45,7 +45,7 @@ class Shared:
         settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
         self._fit = FitAgent(AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods))
         self.stores: dict[str, UsageStore] = {}
-        """Usage by lower cluster."""
+        """Measured usage by lower cluster."""
         self._feeds: list[UsageFeed] = []
         for name, client in lower.items():
             chosen = self._clusters[name].usage or config.usage
@@ -72,34 +72,34 @@ class Shared:
         self.view = View(self._fit, self.stores)
 
     def agent(self, config: AgentConfig) -> Agent:
-        """Make an agent.
+        """Create an agent, or return the fit agent.
 
         Raises:
-            ConfigError: there is no such agent, or a setting is wrong.
+            ConfigError: the agent does not exist, or a setting is wrong.
         """
         return self._fit if config.name == FIT else load(config.name, self.context(config))
 
     def context(self, config: AgentConfig) -> AgentContext:
-        """Return what an agent may use."""
+        """Return the context of an agent."""
         return AgentContext(
             config.name, config.config, self._upper, self._lower, self._clusters, self._bound_pods, self.view
         )
 
     @property
     def indexes(self) -> Mapping[str, ClusterIndex]:
-        """Return nodes and pods by lower cluster."""
+        """Return the indexes of nodes and pods by lower cluster."""
         return self._fit.indexes
 
     def trouble(self, cluster: str) -> str:
-        """Return why what is known of a lower cluster cannot be relied on; empty: it can."""
+        """Return why the state of a lower cluster is unreliable; empty: it is reliable."""
         return self._fit.feeds[cluster].trouble()
 
     def unready(self) -> str | None:
-        """Return why agents do not see the lower clusters yet; None when they do, or do not look."""
+        """Return why the view is not filled yet; None if it is filled or not used."""
         return self._fit.unready() if self.view.is_used else None
 
     async def run(self) -> None:
-        """Fill the view until cancelled, if an agent looks at it; the fit agent fills its own part itself."""
+        """Fill the view until cancelled if an agent uses it. A configured fit agent runs its own informers."""
         if not self.view.is_used:
             return
         async with asyncio.TaskGroup() as group:
@@ -112,7 +112,7 @@ class Shared:
 def _annotated(
     store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]
 ) -> None:
-    """Keep what agents need of a lower node's annotations."""
+    """Store the annotations of a lower node that agents need."""
     node = index.node(name)
     if node is None:
         store.forget(name)

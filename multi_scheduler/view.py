@@ -1,6 +1,6 @@
-"""What all agents see of the lower clusters: the nodes that could take a pod, who is on them, and what is used.
+"""What agents see of the lower clusters: the nodes that could take a pod, the pods on them, and their usage.
 
-The fit agent's feeds fill it, whether that agent filters or not. Agents read and keep nothing of it.
+The fit agent's feeds fill it, even if that agent does not filter. Agents only read it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 1.0
-"""For all agents of one call, and the call after it; a pod that is tried again is looked at again."""
+"""Seconds for which predictions are reused, by all agents of a call and by the next call. A retry computes new ones."""
 
 
 class LowerNode:
-    """One node of a lower cluster, as one pod would find it."""
+    """A node of a lower cluster as seen by one pod: the pod's own reservation is left out."""
 
     def __init__(
         self, node: Node, cluster: str, pods: Mapping[str, Placed], usage: UsageStore | None, uid: str
@@ -42,26 +42,26 @@ class LowerNode:
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Return the node's name."""
         return self._node.name
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return its labels."""
+        """Return the node's labels."""
         return self._node.labels
 
     @property
     def allocatable(self) -> Mapping[str, int]:
-        """Return what pods may request: cpu in thousandths, all else in whole units."""
+        """Return the allocatable resources: cpu in millicores, all else in base units."""
         return self._node.allocatable
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Return the annotations that agents read."""
+        """Return the node's annotations that agents read."""
         return self._store.annotations(self._node.name) if self._store is not None else {}
 
     def measured(self, resource: str) -> Measured | None:
-        """Return what is measured of ``cpu`` or ``memory``; None: it is missing or old."""
+        """Return the measured usage of ``cpu`` or ``memory``; None: missing or old."""
         usage = self.usage
         if usage is None:
             return None
@@ -69,25 +69,25 @@ class LowerNode:
 
     @cached_property
     def usage(self) -> Usage | None:
-        """Return what is measured; None: it is missing or old."""
+        """Return the measured usage; None: missing or old."""
         return self._store.usage(self._node.name) if self._store is not None else None
 
     def pods(self) -> Iterator[Placed]:
-        """Yield the pods on the node, and promises to others."""
-        # The pod that is being scheduled has a promise of its own.
+        """Yield the pods on the node and the reservations for others."""
+        # The pod that is being scheduled has a reservation of its own.
         return (placed for uid, placed in self._pods.items() if not uid.startswith(self._own))
 
     def unmeasured(self, *, settling: float = 0.0) -> Iterator[Placed]:
-        """Yield the pods that the last sample does not contain: each is bound later, or is a promise.
+        """Yield the pods that the last sample does not contain: those bound later, and reservations.
 
         Args:
-            settling: seconds before the sample in which pods were too young to have an effect on it.
+            settling: seconds before the sample in which a new pod does not yet affect it.
         """
         since = self.usage.time - settling if self.usage is not None else 0.0
         return (placed for placed in self.pods() if placed.since > since)
 
     def expected(self, resource: str) -> float:
-        """Return the estimated usage of the pods that the last sample does not contain."""
+        """Return the estimated usage of the pods that the last sample does not contain; cpu in millicores, memory in bytes."""
         found = self._expected.get(resource)
         if found is None:
             found = self._expected[resource] = sum(
@@ -99,7 +99,7 @@ class LowerNode:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was found for the pod that was asked about last."""
+    """The predictions for the last pod, computed here because the fit agent has none."""
 
     uid: str
     until: float
@@ -108,31 +108,31 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The nodes for the pod that was asked about last: agents ask one after the other."""
+    """The lower nodes for the last pod. Cached because agents query the same pod one after the other."""
 
     uid: str
     nodes: dict[str, tuple[Prediction, list[LowerNode]]]
 
 
 class View:
-    """All lower clusters."""
+    """The state of all lower clusters."""
 
     def __init__(self, fit: FitAgent, usage: Mapping[str, UsageStore]) -> None:
-        """Set up.
+        """Create a view.
 
         Args:
-            fit: whose feeds and indexes these are.
-            usage: by lower cluster.
+            fit: the agent that owns the feeds and indexes.
+            usage: usage stores by lower cluster.
         """
         self._fit = fit
         self._usage = usage
         self._looked = _Looked("", 0.0, {})
         self._found = _Found("", {})
         self.is_used = False
-        """An agent reads it, so it has to be filled."""
+        """Whether an agent reads the view, so that it must be filled."""
 
     def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
-        """Return the lower nodes that may get a pod, the most likely one first; none: nothing is known of them."""
+        """Return the lower nodes that may get a pod, the most likely one first. Empty: it does not fit, or nothing is known."""
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []
@@ -153,7 +153,7 @@ class View:
         ]
 
     def whole(self, pod: Mapping[str, Any], node: VirtualNode) -> tuple[Counter[str], Counter[str]]:
-        """Return what all nodes of a cluster offer, and what others request of it."""
+        """Return the sums over a cluster's nodes: allocatable resources, and requests of other pods."""
         index = self._fit.indexes.get(node.cluster)
         if index is None:
             return Counter(), Counter()
@@ -164,19 +164,19 @@ class View:
         return index.total, used
 
     def index(self, cluster: str) -> ClusterIndex | None:
-        """Return the nodes of a lower cluster and what is free on them; None: it is not configured."""
+        """Return the index of a lower cluster; None: it is not configured."""
         return self._fit.indexes.get(cluster)
 
     @property
     def indexes(self) -> Collection[ClusterIndex]:
-        """Return those of all lower clusters."""
+        """Return the indexes of all lower clusters."""
         return self._fit.indexes.values()
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
-        """Return where a pod will most likely be behind a virtual node; None: it does not fit, or nothing is known."""
+        """Return the predicted place of a pod behind a virtual node; None: it does not fit, or nothing is known."""
         uid = pod["metadata"].get("uid", "")
         judged = self._fit.judged.get(uid)
-        if judged is None:  # the fit agent does not filter, or comes later
+        if judged is None:  # the fit agent does not filter, or runs after this agent
             now = time.monotonic()
             if self._looked.uid != uid or now > self._looked.until:
                 self._looked = _Looked(uid, now + _LOOK_SECONDS, {})
