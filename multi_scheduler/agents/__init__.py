@@ -1,1 +1,4 @@
-"""Agents that come along, beside the fit agent."""
+"""The scoring agents that are installed with the multi-scheduler, apart from the fit agent.
+
+They are loaded by their entry points. ``by_node`` is the base of agents that score single lower nodes.
+"""

@@ -1,4 +1,4 @@
-"""What agents have in common that score a virtual node by the lower node that a pod will be on."""
+"""Base of the agents that score a virtual node by the lower node that the pod will get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Settings of every such agent."""
+    """Settings of all agents that score lower nodes."""
 
     node: Literal["MostLikely", "Best"] = "MostLikely"
     """MostLikely: the node that the stock lower scheduler prefers, which is the one with the most room. Best: the one with
@@ -26,47 +26,47 @@ class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
 
 
 class AskedPod:
-    """The pod that is scheduled."""
+    """The pod that is being scheduled."""
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
         self._pod = pod
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return its labels."""
+        """Return the pod's labels."""
         return self._pod["metadata"].get("labels") or {}
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Return its spec in the upper cluster."""
+        """Return the pod's spec in the upper cluster."""
         found: Mapping[str, Any] = self._pod["spec"]
         return found
 
     @cached_property
     def requests(self) -> Mapping[str, int]:
-        """Return what it requests: cpu in thousandths, all else in whole units."""
+        """Return the pod's requests: cpu in millicores, all else in base units."""
         return pod_resources.pod_requests(self.spec)
 
     @cached_property
     def limits(self) -> Mapping[str, int]:
-        """Return its limits, in the same units."""
+        """Return the pod's limits, in the same units."""
         return pod_resources.pod_limits(self.spec)
 
 
 class NodeAgent(Agent):
-    """Scores virtual nodes by their lower nodes; a node of which nothing is known is neutral."""
+    """Scores virtual nodes by their lower nodes; an unknown node gets a neutral score."""
 
     def __init__(self, context: AgentContext, settings: NodeSettings) -> None:
         self._view = context.use_view()
         self._looks_for_best = settings.node == "Best"
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return a score for each virtual node, 0 to 1."""
+        """Return a score from 0 to 1 for each virtual node."""
         asked = AskedPod(pod)
         return {node.name: self._score(asked, self._view.nodes(pod, node)) for node in nodes}
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
-        """Return how good a lower node is for a pod, 0 to 1; None: not known."""
+        """Return a score from 0 to 1 for a pod on a lower node; None: unknown."""
         raise NotImplementedError
 
     def _score(self, pod: AskedPod, nodes: Sequence[LowerNode]) -> float:
@@ -78,7 +78,7 @@ def read_settings(context: AgentContext, kind: type[T]) -> T:
     """Return an agent's settings.
 
     Raises:
-        ConfigError: one is wrong.
+        ConfigError: a setting is wrong.
     """
     try:
         return msgspec.convert(dict(context.settings), kind)

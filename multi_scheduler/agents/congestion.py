@@ -1,6 +1,6 @@
 """The congestion agent: prefers nodes with a low ``congestion-factor``, an annotation that another program writes.
 
-The virtual node's own annotation counts; without one, that of the lower node that the pod will be on.
+The virtual node's own annotation is used, otherwise the annotation of the lower node that the pod will get.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class CongestionSettings(NodeSettings):
 
 
 class CongestionAgent(NodeAgent):
-    """Scores only."""
+    """Scores by the annotation; does not filter."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting is wrong.
         """
         settings = read_settings(context, CongestionSettings)
         super().__init__(context, settings)
         self._maximum = settings.maximum
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return 1 where nothing is congested."""
+        """Return 1 for a node without congestion, 0 for a fully congested one."""
         found = dict(await super().score(pod, [node for node in nodes if not _factor(node)]))
         for node in nodes:
             if factor := _factor(node):

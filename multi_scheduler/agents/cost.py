@@ -1,7 +1,7 @@
-"""The cost agent: prefers the lower cluster where the pod's requests cost least, after an order of clusters.
+"""The cost agent: prefers the lower cluster where the pod's requests cost least, within a configured order of clusters.
 
-Prices are per hour, of one CPU and one GiB. The first that is found counts: labels of the lower node, labels of the
-virtual node, the configuration, the file.
+Prices are per hour, for one CPU and one GiB. The first source with a price is used: labels of the lower node, labels of
+the virtual node, the configuration, the file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from multi_scheduler.formulas.cost import Price
 from multi_scheduler.formulas.numbers import NEUTRAL
 
 _POLL = 10.0
-"""Seconds between two looks at the file."""
+"""Seconds between checks of the file."""
 _AVOIDED = 1000
-"""Added to the rank of preemptible nodes, for pods that are not meant for them."""
+"""Added to the rank of preemptible nodes for pods that ``podSelector`` does not select."""
 Amount = Annotated[float, Meta(ge=0)]
 
 
 class Prices(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Of one lower cluster."""
+    """Prices in one lower cluster."""
 
     cpu: Amount = 0.0
     memory: Amount = 0.0
@@ -63,13 +63,13 @@ class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class CostAgent(Agent):
-    """Scores only."""
+    """Scores by cost; does not filter."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings and the file.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting or the file is wrong.
         """
         self._name = context.name
         self._settings = read_settings(context, CostSettings)
@@ -84,7 +84,7 @@ class CostAgent(Agent):
             raise ConfigError(f"agents[{context.name}].config: preemptible.podSelector: {error}") from None
 
     async def run(self) -> None:
-        """Read the file again when it changes, until cancelled."""
+        """Reload the file when it changes, until cancelled."""
         if not self._settings.file:
             await super().run()
         files = {"prices": self._settings.file}
@@ -99,7 +99,7 @@ class CostAgent(Agent):
                     self._log.error("prices not applied", error=str(error))
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return 1 for the cheapest; clusters without a price are neutral."""
+        """Return 1 for the cheapest node; nodes without a price get a neutral score."""
         asked = AskedPod(pod)
         costs, ranks = {}, {}
         last = len(self._ranks)

@@ -1,7 +1,7 @@
-"""The fragmentation agent: prefers clusters where a pod leaves divisible devices usable for the pods that usually come.
+"""The fragmentation agent: prefers clusters where a pod leaves divisible devices usable for typical pods.
 
 Fragmentation gradient descent (Weng and others, USENIX ATC 2023), for the node that the lower scheduler will most likely
-choose. What usually comes is learnt from the pods on the lower nodes at the start, and from every pod after that.
+choose. Typical pods are learned from the pods on the lower nodes at start, and from every later pod.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
 
 _LEARNT_EVERY = 100
-"""Pods after which the typical ones are chosen again."""
+"""Number of pods after which the typical pods are selected again."""
 _NEXT = 0.9
-"""Score of the second best cluster at most: the scheduler's scale has eleven steps, and the best one must stand out."""
+"""Highest score of the second-best cluster. kube-scheduler's scale has eleven steps, and the best cluster must stand out."""
 
 
 class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -43,7 +43,7 @@ class FragmentationAgent(Agent):
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong, or the fit agent does not follow the resource.
+            ConfigError: a setting is wrong, or the resource is not among the fit agent's devices.
         """
         self._settings = read_settings(context, FragmentationSettings)
         self._view = context.use_view()
@@ -60,18 +60,18 @@ class FragmentationAgent(Agent):
         [self._units] = units
         self._workload = Workload(half_life=self._settings.half_life, popularity=self._settings.popularity)
         self._chosen_at = -1
-        """How many pods had been seen when the typical ones were chosen."""
+        """Number of pods seen when the typical pods were selected; -1: never."""
         self._fragmentation = Fragmentation([], self._resource, self._units)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Learn from a pod that fits somewhere."""
+        """Count a pod that fits somewhere among the typical pods."""
         predicted = self._view.prediction(pod, passing[0]) if passing else None
         if predicted is not None:
             wanted = predicted.wanted
             self._workload.add(pod["metadata"].get("uid", ""), shape_of(wanted, self._resource), wanted.spec)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Compare what a pod does to the most likely nodes; clusters of which nothing is known are neutral."""
+        """Score clusters by the fragmentation that the pod adds; unknown clusters get a neutral score."""
         self._choose_typical()
         keys = {node.name: key for node in nodes if (key := self._key(pod, node)) is not None}
         low, high = min(keys.values(), default=0.0), max(keys.values(), default=0.0)
@@ -81,12 +81,12 @@ class FragmentationAgent(Agent):
         return {node.name: found.get(node.name, NEUTRAL) for node in nodes}
 
     def _key(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
-        """Return what a pod does to a cluster, less is better; None: not known."""
+        """Return the fragmentation that a pod adds to a cluster, less is better; None: unknown."""
         predicted, index = self._view.prediction(pod, node), self._view.index(node.cluster)
         slot = index.slot(predicted.place.node) if predicted is not None and index is not None else None
         if predicted is None or index is None or slot is None:
             return None
-        # The pod's own promise is on that node.
+        # The pod's own reservation is on that node and must not count.
         own = f"{pod['metadata'].get('uid', '')}@{node.name}"
         promise = index.remove(own)
         try:

@@ -1,7 +1,7 @@
-"""The learned agent: prefers the virtual nodes where pods like this one have started quickly and have not failed.
+"""The learned agent: prefers the virtual nodes where similar pods started quickly and did not fail.
 
-It ranks only nodes that passed the filters of all agents. Every decision is logged with the probability with which it was
-made (its propensity), for evaluation afterwards. In mode Shadow it decides and learns, and scores nothing.
+It ranks only nodes that passed the filters of all agents. Every decision is logged with its probability (propensity), for
+later evaluation. In mode Shadow the agent decides and learns, but returns no scores.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True
 
 
 class LearnedAgent(Agent):
-    """Discounted linear Thompson sampling over the nodes that are left."""
+    """Ranks by discounted linear Thompson sampling."""
 
     def __init__(self, context: AgentContext) -> None:
-        """Read the settings and the state.
+        """Read the settings and the saved state.
 
         Raises:
-            ConfigError: a setting is wrong, or there are no bound pods to learn from.
+            ConfigError: a setting is wrong, or there is no informer of bound pods.
         """
         self._settings = read_settings(context, LearnedSettings)
         self._view, self._upper = context.use_view(), context.upper
@@ -78,7 +78,7 @@ class LearnedAgent(Agent):
         )
 
     async def run(self) -> None:
-        """Read how pods have ended, and save the state, until cancelled."""
+        """Learn how pods finished, and save the state, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_ended())
@@ -87,7 +87,7 @@ class LearnedAgent(Agent):
             self._files.save(self.memory)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
-        """Rank the nodes; None in mode Shadow."""
+        """Rank the nodes; return None in mode Shadow."""
         if not nodes:
             return None
         kind = _kind(pod)
@@ -131,7 +131,7 @@ class LearnedAgent(Agent):
                 self._ended.put_nowait(pod)
 
     async def _follow_ended(self) -> None:
-        """Learn how pods have ended: deleted ones teach nothing, failed and evicted ones do."""
+        """Read how pods finished. Failed and evicted pods count as failures; deleted pods are ignored."""
         while True:
             pod = await self._ended.get()
             try:
@@ -157,7 +157,7 @@ class LearnedAgent(Agent):
             self._files.save(self.memory)
 
     def sweep(self, now: float) -> None:
-        """Count pods that did not start in time as failed, and forget those that have run for long enough."""
+        """Count pods that did not start in time as failed, and forget those that ran long enough."""
         for uid, decision in list(self.memory.pending.items()):
             age = now - decision.bound if decision.node else 0.0
             if not decision.is_running and age > self._settings.start_seconds:
@@ -171,7 +171,7 @@ class LearnedAgent(Agent):
 
 
 def _kind(pod: Mapping[str, Any]) -> str:
-    """Return what pods of one application have in common."""
+    """Return a key that pods of one application share."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     name = labels.get("app.kubernetes.io/name") or labels.get("app") or metadata.get("generateName") or ""

@@ -1,6 +1,6 @@
-"""The load agent: prefers nodes by measured usage, by one of the formulas of Trimaran.
+"""The load agent: prefers nodes by measured usage, with one of Trimaran's formulas.
 
-Arguments and defaults are those of kubernetes-sigs/scheduler-plugins. Usage that is missing or old is neutral.
+Settings and defaults are those of kubernetes-sigs/scheduler-plugins. Missing or old usage gives a neutral score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multi_scheduler.view import LowerNode
 
 _RESOURCES = ("cpu", "memory")
 _SETTLING = 60.0
-"""Seconds that a pod needs to have an effect on the measured usage, as in TargetLoadPacking."""
+"""Seconds until a new pod affects the measured usage, as in TargetLoadPacking."""
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -54,13 +54,13 @@ class LoadSettings(NodeSettings):
 
 
 class LoadAgent(NodeAgent):
-    """One of three policies."""
+    """Scores by one of three policies; does not filter."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting is wrong.
         """
         self._settings = read_settings(context, LoadSettings)
         super().__init__(context, self._settings)
@@ -115,7 +115,7 @@ class LoadAgent(NodeAgent):
 
     def _commitment(self, pod: AskedPod, node: LowerNode) -> float | None:
         if not any(pod.requests.get(resource) or pod.limits.get(resource) for resource in _RESOURCES):
-            return None  # a pod without requests raises the risk of all nodes alike
+            return None  # without requests the risk is the same on all nodes
         weights = self._settings.risk_limit_weights
         risks = []
         for resource, weight in (("cpu", weights.cpu), ("memory", weights.memory)):
@@ -143,7 +143,7 @@ class LoadAgent(NodeAgent):
 
 
 def _committed(node: LowerNode, resource: str) -> tuple[int, int]:
-    """Return requests and limits of the pods on a node."""
+    """Return the sums of requests and limits of the pods on a node."""
     request = limit = 0
     for placed in node.pods():
         asked = placed.requests.get(resource, 0)

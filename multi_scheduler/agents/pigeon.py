@@ -1,7 +1,7 @@
 """The pigeon agent: balances lower clusters, consolidates pods in few of them, or packs by the variation of demands.
 
-kube-safe-scheduler's objectives, with lower clusters as its nodes: the objective is about all of them at once, and a
-cluster's figures are the sums of its nodes. Whether one lower node has the room is the fit agent's question.
+kube-safe-scheduler's objectives, with lower clusters as its nodes. An objective is computed over all clusters at once,
+from sums over each cluster's nodes. The fit agent checks whether a single lower node has room.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import pigeon
 
 _REMEMBERED = 10_000
-"""Pods that are not counted again when they are tried again."""
+"""Pods whose demand is not counted again when they are retried."""
 _LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}
-"""Demand of a pod that does not say."""
+"""Demand of a pod without a request."""
 
 
 class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -38,13 +38,13 @@ class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 
 
 class PigeonAgent(Agent):
-    """Scores only; counts the demand of each pod once."""
+    """Scores by the objective; does not filter. Counts the demand of each pod once."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting is wrong.
         """
         self._settings = read_settings(context, PigeonSettings)
         resources, primary = self._settings.resources, self._settings.primary
@@ -56,7 +56,7 @@ class PigeonAgent(Agent):
         self._counted: dict[str, None] = {}
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Count the pod's demand; rejects nothing."""
+        """Count the pod's demand; reject nothing."""
         uid = pod["metadata"].get("uid", "")
         if uid not in self._counted:
             self._counted[uid] = None
@@ -66,7 +66,7 @@ class PigeonAgent(Agent):
         return NOTHING
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return 1 for the best cluster, 0.1 for the worst that has the room, 0 for others."""
+        """Return 1 for the best cluster, 0.1 for the worst one with room, 0 for others."""
         bins = {}
         for node in nodes:
             total, used = self._view.whole(pod, node)

@@ -1,6 +1,6 @@
-"""The pressure agent: prefers nodes with few pods whose tasks do not wait for CPU, memory or IO (PSI).
+"""The pressure agent: prefers nodes with few pods and little pressure on CPU, memory and IO (PSI).
 
-A node under pressure scores 0. PSI comes from kubelets' Summary API; where it is missing or old a node is neutral.
+A node under pressure gets 0. PSI comes from kubelets' Summary API; a node with missing or old PSI gets a neutral score.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from multi_scheduler.view import LowerNode
 
 
 class PressureAgent(NodeAgent):
-    """Scores only."""
+    """Scores by pressure; does not filter."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting is wrong.
         """
         super().__init__(context, read_settings(context, NodeSettings))
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
-        """Return 1 for an empty node without pressure; None without a report of it."""
+        """Return 1 for an empty node without pressure; None if PSI is missing or old."""
         usage = node.usage
         if usage is None or usage.pressure is None:
             return None

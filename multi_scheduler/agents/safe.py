@@ -1,6 +1,6 @@
-"""The safe agent: keeps pods from nodes that would probably be overloaded, and prefers idle, steady ones.
+"""The safe agent: avoids nodes that would probably be overloaded, and prefers nodes with low and steady usage.
 
-Formulas and defaults are kube-safe-scheduler's. Usage that is missing or old rejects nothing and is neutral.
+Formulas and defaults are kube-safe-scheduler's. Missing or old usage rejects nothing and gives a neutral score.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class SafeSettings(NodeSettings):
 
 
 class SafeAgent(NodeAgent):
-    """Filter and both scores."""
+    """Filters by the risk of overload; scores by risk and by balance."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting is wrong.
         """
         self._settings = read_settings(context, SafeSettings)
         super().__init__(context, self._settings)
@@ -51,13 +51,13 @@ class SafeAgent(NodeAgent):
         self._accepted = self._settings.safe_percentile / 100
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Reject where all lower nodes that are looked at are known to be at risk."""
+        """Reject virtual nodes where every lower node that could take the pod is at risk."""
         if not self._settings.filter:
             return Rejections({}, {})
         asked = AskedPod(pod)
         rejected = {}
         for node in nodes:
-            # The first node that is not at risk ends the search.
+            # The search ends at the first node that is not at risk.
             candidates = self._view.nodes(pod, node)
             least = 1.0
             for candidate in candidates:
@@ -73,7 +73,7 @@ class SafeAgent(NodeAgent):
         return Rejections({}, rejected)
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
-        """Return both scores, weighted; None without usage."""
+        """Return the weighted mean of both scores; None without usage."""
         total = self._settings.overload_weight + self._settings.balance_weight
         loads = self._loads(pod, node)
         if not loads or not total:

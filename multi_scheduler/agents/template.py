@@ -1,4 +1,4 @@
-"""A template to copy: prefers virtual nodes that carry a label, and keeps pods with another one away.
+"""A template to copy: prefers virtual nodes with a label value, and rejects those without the value that a pod names.
 
 Configuration::
 
@@ -18,13 +18,13 @@ from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 
 
 class TemplateAgent(Agent):
-    """Both verbs, in as few lines as they take."""
+    """Filters and scores in as few lines as possible."""
 
     def __init__(self, context: AgentContext) -> None:
         """Read the agent's settings.
 
         Raises:
-            ConfigError: one is missing.
+            ConfigError: a setting is missing.
         """
         try:
             self._label, self._prefer = str(context.settings["label"]), str(context.settings["prefer"])
@@ -32,7 +32,7 @@ class TemplateAgent(Agent):
             raise ConfigError(f"agents[{context.name}].config: {error} is missing") from None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """A pod that names a value of the label goes only to nodes that have it."""
+        """Reject nodes without the label value that the pod names."""
         wanted = (pod["metadata"].get("labels") or {}).get(self._label)
         if wanted is None:
             return Rejections({}, {})
@@ -40,5 +40,5 @@ class TemplateAgent(Agent):
         return Rejections({}, {node.name: reason for node in nodes if node.labels.get(self._label) != wanted})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """1 for preferred nodes, 0 for others."""
+        """Return 1 for preferred nodes, 0 for others."""
         return {node.name: float(node.labels.get(self._label) == self._prefer) for node in nodes}

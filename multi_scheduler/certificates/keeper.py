@@ -1,4 +1,4 @@
-"""Keeps the Secrets with the certificates of extender and scheduler filled (``certificates``)."""
+"""Fills and renews the Secrets with the certificates of the extender and of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from multi_scheduler.certificates.secrets import (
 )
 
 _LOOK = 60.0
-"""Seconds between two looks at the Secrets."""
+"""Seconds between checks of the Secrets."""
 _RETRY = 5.0
 _AGAIN = 0.5
-"""Seconds after which a Secret that another replica has written is read."""
+"""Seconds after which a Secret that another replica wrote is read again."""
 
 
 class CertificateKeeper:
-    """Reads both Secrets, fills them and renews what they hold; serves the certificates.
+    """Reads both Secrets, fills them, renews their certificates, and serves with them.
 
     Every replica does the same. The first write wins, because a write carries the resourceVersion that was read.
-    While the process runs it remembers what the Secrets held: emptied, they are filled with the same again, because
-    the running scheduler trusts nothing else.
+    The process remembers the content of the Secrets. If a Secret is emptied, the same content is written again, because
+    the running scheduler trusts no other CA.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class CertificateKeeper:
         hosts: Sequence[str],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Set up; does no request.
+        """Serve a temporary self-signed certificate; do no request yet.
 
         Args:
-            client: of the upper cluster.
-            namespace: the Secrets'.
+            client: client of the upper cluster.
+            namespace: namespace of the Secrets.
             server_secret: name of the extender's Secret.
             client_secret: name of the scheduler's Secret.
-            hosts: names and addresses that the scheduler may call the extender by.
+            hosts: names and addresses by which the scheduler may call the extender.
             now: wall clock.
         """
         self._client = client
@@ -64,17 +64,17 @@ class CertificateKeeper:
         self._scheduler: ClientSide | None = None
         self._error = "the Secrets with the certificates have not been read yet"
         self._log = log.get_logger(component="certificates")
-        # Nobody has a certificate of this CA, so nobody is let in before the Secret has been read.
+        # No client has a certificate of this CA, so every call is refused until the Secret has been read.
         self.tls = CertificateReloader.from_pair(
             self_signed("virtual-node-extender", hosts=hosts), client_ca=make_ca("nobody").certificate
         )
 
     def unready(self) -> str | None:
-        """Return why the scheduler cannot call the extender yet; None when it can."""
+        """Return why the scheduler cannot call the extender yet; None if it can."""
         return self._error or None
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Check the Secrets periodically until cancelled."""
         while True:
             wait = _LOOK
             try:
@@ -87,10 +87,10 @@ class CertificateKeeper:
             await asyncio.sleep(wait)
 
     async def look(self) -> None:
-        """Read both Secrets once, and write what is missing or has to be renewed.
+        """Read both Secrets once, and write what is missing or due for renewal.
 
         Raises:
-            ApiError: they cannot be read or written now; `Conflict` or `AlreadyExists` when another replica was first.
+            ApiError: a request failed; `Conflict` or `AlreadyExists` if another replica wrote first.
         """
         server_name, client_name = self._names
         now = self._now()

@@ -1,11 +1,11 @@
-"""Certificates for mutual TLS between kube-scheduler and the extender, kept in two Secrets.
+"""Content of the two Secrets with certificates for mutual TLS between kube-scheduler and the extender. No IO.
 
-One Secret has the CA with its key and the extender's serving pair. The other has what kube-scheduler gets: its client
-pair and the CA's certificate. The CA signs nothing else, so any certificate of it is the scheduler's.
+The extender's Secret has the CA with its key and the serving certificate. The scheduler's Secret has its client
+certificate and the CA certificates. The CA signs nothing else, so every client certificate of it is the scheduler's.
 
-kube-scheduler reads its files once, when it starts. So its client certificate lasts as long as the CA. A new CA is
-made when a third of the old one's ten years is left, and both are trusted from then on. The extender serves with the
-old one until a twelfth is left: a scheduler has two and a half years to be restarted.
+kube-scheduler reads its files once, at start, so its client certificate is valid as long as the CA. A new CA is made
+when a third of the old CA's ten years is left; from then on both are trusted. The extender serves with the old CA until
+a twelfth is left, so there are two and a half years in which to restart the scheduler.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from controller_runtime.tls.reloader import KeyPair, make_ca, server_context, si
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
 _RENEW_SHARE = 1 / 3
-"""Share of a certificate's life that is left when it is replaced."""
+"""Share of a certificate's validity that is left when it is renewed."""
 _LAST_SHARE = 1 / 12
-"""Share of a CA's life that is left when the extender serves with its successor."""
+"""Share of a CA's validity that is left when the extender starts to serve with the next CA."""
 _KEY = re.compile(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----\n?", re.DOTALL)
 
 
@@ -38,16 +38,16 @@ class ServerSide:
     """What the extender's Secret holds."""
 
     authorities: tuple[KeyPair, ...]
-    """The CA, and its predecessors that are still trusted; the newest first."""
+    """The CA, then earlier CAs that are still trusted; newest first."""
     serving: KeyPair
 
     @property
     def bundle(self) -> bytes:
-        """PEM of every CA that is trusted."""
+        """Return the PEM of all trusted CAs."""
         return b"".join(ca.certificate for ca in self.authorities)
 
     def data(self) -> dict[str, str]:
-        """The Secret's data."""
+        """Return the ``data`` of the Secret."""
         return _encoded(
             {
                 "ca.crt": self.bundle,
@@ -60,21 +60,21 @@ class ServerSide:
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """What the scheduler's Secret holds."""
+    """Content of the scheduler's Secret."""
 
     bundle: bytes
-    """PEM of every CA that the extender may serve with."""
+    """PEM of all CAs that the extender may serve with."""
     client: KeyPair
 
     def data(self) -> dict[str, str]:
-        """The Secret's data."""
+        """Return the ``data`` of the Secret."""
         return _encoded(
             {"ca.crt": self.bundle, "tls.crt": self.client.certificate, "tls.key": self.client.key}
         )
 
 
 def read_server(data: Mapping[str, Any] | None) -> ServerSide | None:
-    """Read a Secret's data; None when anything is missing, unreadable, or does not belong together."""
+    """Parse the extender's Secret; None if anything is missing, unreadable, or does not match."""
     parts = _decoded(data, "ca.crt", "ca.key", "tls.crt", "tls.key")
     if parts is None:
         return None
@@ -93,7 +93,7 @@ def read_server(data: Mapping[str, Any] | None) -> ServerSide | None:
 
 
 def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
-    """Read a Secret's data; None when anything is missing, unreadable, or does not belong together."""
+    """Parse the scheduler's Secret; None if anything is missing, unreadable, or does not match."""
     parts = _decoded(data, "ca.crt", "tls.crt", "tls.key")
     if parts is None:
         return None
@@ -106,12 +106,12 @@ def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
 
 
 def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: datetime) -> ServerSide | None:
-    """Return what should take the place of the extender's certificates; None when they are good for a while yet.
+    """Return the extender's certificates if they are due for renewal; None if the current ones stay.
 
     Args:
-        current: as the Secret holds them.
-        hosts: names and addresses that the scheduler may call the extender by.
-        now: aware.
+        current: the certificates in the Secret.
+        hosts: names and addresses by which the scheduler may call the extender.
+        now: an aware datetime.
     """
     known = current.authorities if current is not None else ()
     authorities = tuple(ca for ca in known if share_left(ca.certificate, now) > 0)
@@ -133,7 +133,7 @@ def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: dat
 
 
 def renewed_client(current: ClientSide | None, server: ServerSide, *, now: datetime) -> ClientSide | None:
-    """Return what should take the place of the scheduler's certificate; None when it is good for a while yet."""
+    """Return the scheduler's certificate if it is due for renewal; None if the current one stays."""
     newest = server.authorities[0]
     if (
         current is not None

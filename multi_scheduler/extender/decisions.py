@@ -1,6 +1,6 @@
-"""What each agent answered about a pod, kept until the pod is bound. Pure.
+"""Remembers each agent's answers about a pod until the pod is bound. No IO.
 
-kube-scheduler does not report its choice to an extender, so the answers are joined with the binding that the watch shows.
+kube-scheduler does not report its choice to extenders, so the answers are joined with the binding from the watch.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 REASON = "NodeScored"
-"""Of the Event; the live page looks for it."""
+"""Reason of the Event; the live page finds the Event by it."""
 _PODS = 1000
-"""Pods whose answers are kept; those of the longest unanswered are dropped first."""
+"""Pods with remembered answers; the longest unanswered ones are dropped first."""
 _SECONDS = 900.0
-"""Age at which answers are dropped: kube-scheduler waits for up to 10 minutes for volumes before it binds."""
+"""Age at which answers are dropped. kube-scheduler waits up to 10 minutes for volumes before it binds."""
 _SCORES = 20
 _REJECTIONS = 5
-"""Nodes of an answer that are kept: the best, and the first that were rejected. A cluster may have 500 virtual nodes."""
+"""Nodes of an answer that are kept: the best scores and the first rejections. A cluster may have 500 virtual nodes."""
 _SHOWN_SCORES = 8
 _SHOWN_REJECTIONS = 3
 _REASON = 200
-"""Characters of a reason; an Event's message has 1,024."""
+"""Characters of a reason; an Event's message is limited to 1,024."""
 
 
 @dataclass(slots=True)
 class Opinion:
-    """What one agent answered about one pod."""
+    """One agent's answers about one pod."""
 
     agent: str
     weight: float
     scores: dict[str, int] = field(default_factory=dict)
-    """From 0 to 100 by virtual node, the best first. Empty: it was not asked, or does not score."""
+    """Score from 0 to 100 by virtual node, best first. Empty: the agent was not asked, or does not score."""
     unnamed_scores: int = 0
     """Scored nodes that are not in ``scores``."""
     rejected: dict[str, str] = field(default_factory=dict)
@@ -41,40 +41,40 @@ class Opinion:
 
 
 class Decisions:
-    """Remembers the agents' answers by pod (uid), within bounds of number and age.
+    """Keeps the agents' answers by pod UID, bounded in number and age.
 
     Args:
-        clock: seconds of a clock that does not go backwards.
+        clock: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[str, tuple[float, dict[str, Opinion]]] = {}
-        """Time of the last answer, and opinions by agent, the longest unanswered pod first."""
+        """Time of the last answer, and opinions by agent; the longest unanswered pod first."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def begin(self, uid: str) -> None:
-        """Forget what was answered at an earlier try."""
+        """Forget the answers of an earlier attempt."""
         self._kept.pop(uid, None)
 
     def rejected(self, uid: str, agent: str, weight: float, reasons: Mapping[str, str]) -> None:
-        """Keep the nodes that an agent rejected, with its reasons."""
+        """Record the nodes that an agent rejected, with reasons."""
         named = dict(list(reasons.items())[:_REJECTIONS])
         opinion = self._opinion(uid, agent, weight)
         opinion.rejected = {node: _cut(reason) for node, reason in named.items()}
         opinion.unnamed_rejections = len(reasons) - len(named)
 
     def scored(self, uid: str, agent: str, weight: float, scores: Mapping[str, float]) -> None:
-        """Keep an agent's scores, from 0 to 1 by node."""
+        """Record an agent's scores, from 0 to 1 by node."""
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:_SCORES]
         opinion = self._opinion(uid, agent, weight)
         opinion.scores = {node: round(min(1.0, max(0.0, score)) * 100) for node, score in best}
         opinion.unnamed_scores = len(scores) - len(best)
 
     def settle(self, uid: str) -> Collection[Opinion] | None:
-        """Return the opinions about a pod that is bound, and forget them; None: there are none."""
+        """Return the opinions about a newly bound pod, and forget them; None if there are none."""
         _, opinions = self._kept.pop(uid, (0.0, None))
         return None if opinions is None else opinions.values()
 

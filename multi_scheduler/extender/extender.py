@@ -1,4 +1,4 @@
-"""The extender: asks every agent, joins what they say. No HTTP here."""
+"""The extender: asks every agent and combines their answers. HTTP is in ``server``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
 
 _READ_SECONDS = 5.0
-"""How long a call waits for the virtual nodes to be read; schedulers wait for twice as long."""
+"""How long a call waits until the virtual nodes have been listed; half of a scheduler's timeout."""
 
 
 class NotReadyError(Exception):
-    """Nobody can tell yet; ask again."""
+    """The extender cannot answer yet; the scheduler should retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """An agent and what its scores count."""
+    """An agent and the weight of its scores."""
 
     name: str
     agent: Agent
@@ -33,7 +33,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The answer to a filter call."""
+    """The answer to a filter call: passing nodes, and reasons by rejected node."""
 
     passing: list[str]
     failed: dict[str, str]
@@ -41,7 +41,7 @@ class Filtered:
 
 
 class Extender:
-    """Filter, prioritize, preempt, bind. Real nodes always pass: they are the scheduler's own business."""
+    """Filters, prioritizes, preempts and binds. Real nodes always pass, because the scheduler itself decides about them."""
 
     def __init__(self, agents: Sequence[Weighted], directory: NodeDirectory, *, upper: Client) -> None:
         self._agents = agents
@@ -51,14 +51,14 @@ class Extender:
         self._log = log.get_logger(component="extender")
 
     def alone(self) -> dict[str, Extender]:
-        """Return an extender for each agent."""
+        """Return an extender for each agent by name, which asks only that agent."""
         return {one.name: Extender([one], self._directory, upper=self._upper) for one in self._agents}
 
     async def filter(self, asked: Candidates) -> Filtered:
-        """The nodes that no agent rules out, and for each of the others the first reason.
+        """Return the nodes that no agent rejects, and the first reason for each rejected node.
 
         Raises:
-            NotReadyError: the virtual nodes are not known yet.
+            NotReadyError: the virtual nodes have not been listed yet.
         """
         virtual = await self._virtual(asked.names, asked.nodes)
         left = list(virtual.values())
@@ -81,10 +81,10 @@ class Extender:
         return Filtered(passing, failed, unresolvable)
 
     async def prioritize(self, asked: Candidates) -> dict[str, float]:
-        """Scores from 0 to 1: the weighted mean of those agents that score; 0 for real nodes.
+        """Return scores from 0 to 1: the weighted mean over the agents that score, and 0 for real nodes.
 
         Raises:
-            NotReadyError: the virtual nodes are not known yet.
+            NotReadyError: the virtual nodes have not been listed yet.
         """
         virtual = list((await self._virtual(asked.names, asked.nodes)).values())
         totals = dict.fromkeys(asked.names, 0.0)
@@ -100,15 +100,15 @@ class Extender:
             weights += weighted.weight
             for name, score in scores.items():
                 if name not in totals:
-                    continue  # one agent's mistake is not to cost everybody's scores
+                    continue  # an agent scored an unknown node; the other scores still count
                 totals[name] += weighted.weight * min(1.0, max(0.0, score))
         return {name: total / weights for name, total in totals.items()} if weights else totals
 
     async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
-        """The nodes where taking the victims away makes room below; real nodes pass as they are.
+        """Return the nodes where evicting the victims makes room in the lower cluster; real nodes are returned unchanged.
 
         Raises:
-            NotReadyError: the virtual nodes are not known yet.
+            NotReadyError: the virtual nodes have not been listed yet.
         """
         virtual = await self._virtual(list(victims), None)
         kept: dict[str, Victims] = {}
@@ -120,7 +120,7 @@ class Extender:
         return kept
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
-        """Bind a pod; returns what went wrong, empty when nothing did."""
+        """Bind a pod; return the error, or an empty string."""
         body = {
             "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
@@ -138,10 +138,10 @@ class Extender:
         return ""
 
     def settle(self, uid: str, node: str) -> str:
-        """Return what the agents answered about a pod that is bound now, and forget it.
+        """Return the agents' answers about a newly bound pod as text, and forget them.
 
         Returns:
-            one sentence per agent; empty: the node is not virtual, or the agents were not asked.
+            one sentence per agent; empty if the node is not virtual or no agent was asked.
         """
         opinions = self._decisions.settle(uid)
         is_virtual = self._directory.find(node, None) is not None
@@ -150,7 +150,7 @@ class Extender:
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """Whom the agents, one after the other, take; None when one of them sees no use in it."""
+        """Return the victims after all agents have changed them in turn; None if an agent finds preemption useless."""
         for weighted in self._agents:
             chosen = await weighted.agent.preempt(pod, node, victims)
             if chosen is None:

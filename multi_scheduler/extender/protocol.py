@@ -1,6 +1,6 @@
-"""The scheduler extender's wire: arguments read in any case, results written as kube-scheduler reads them. Pure.
+"""Messages of the scheduler extender API: arguments with keys in any case, results as kube-scheduler reads them. No IO.
 
-Source: k8s.io/kube-scheduler/extender/v1. Its types carry no JSON tags, so members are capitalised.
+Source: k8s.io/kube-scheduler/extender/v1. Its types have no JSON tags, so keys are capitalised.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ MAX_SCORE = 10
 
 
 class BadArgumentsError(ValueError):
-    """What came are no extender arguments; the text says why."""
+    """The body is not valid extender arguments; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A pod and the nodes that may take it."""
+    """A pod and its candidate nodes."""
 
     pod: Mapping[str, Any]
     names: Sequence[str]
     nodes: Mapping[str, Mapping[str, Any]] | None
-    """Whole Node objects by name; None when the scheduler knows that we have them (nodeCacheCapable)."""
+    """Complete Node objects by name; None if the scheduler sent only names (nodeCacheCapable)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Pods that would have to go from one node."""
+    """Pods to evict from one node."""
 
     uids: Sequence[str]
     pdb_violations: int
 
 
 def candidates(body: bytes) -> Candidates:
-    """ExtenderArgs.
+    """Parse ExtenderArgs.
 
     Raises:
-        BadArgumentsError: they cannot be read.
+        BadArgumentsError: the body is not valid.
     """
     arguments = _decode(body, "pod", "nodes", "nodenames")
     pod = _pod(arguments)
@@ -59,7 +59,7 @@ def candidates(body: bytes) -> Candidates:
 def filter_result(
     asked: Candidates, passing: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str]
 ) -> bytes:
-    """ExtenderFilterResult, in the form in which it was asked."""
+    """Return ExtenderFilterResult, with Node objects if the arguments had them, otherwise with names."""
     result: dict[str, Any] = {
         "Nodes": None,
         "NodeNames": None,
@@ -75,12 +75,12 @@ def filter_result(
 
 
 def filter_error(message: str) -> bytes:
-    """ExtenderFilterResult of a call that failed."""
+    """Return the ExtenderFilterResult of a failed call."""
     return msgspec.json.encode({"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": message})
 
 
 def priorities(scores: Mapping[str, float]) -> bytes:
-    """HostPriorityList; scores between 0 and 1 become 0 to 10."""
+    """Return a HostPriorityList; scores from 0 to 1 become 0 to 10."""
     return msgspec.json.encode(
         [
             {"Host": name, "Score": round(min(1.0, max(0.0, score)) * MAX_SCORE)}
@@ -90,10 +90,10 @@ def priorities(scores: Mapping[str, float]) -> bytes:
 
 
 def preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, Victims]]:
-    """ExtenderPreemptionArgs: the pod, and the victims by node.
+    """Parse ExtenderPreemptionArgs: return the pod, and the victims by node.
 
     Raises:
-        BadArgumentsError: they cannot be read.
+        BadArgumentsError: the body is not valid.
     """
     arguments = _decode(body, "pod", "nodenametometavictims", "nodenametovictims")
     found: dict[str, Victims] = {}
@@ -109,7 +109,7 @@ def preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, Victims]]:
 
 
 def preemption_result(victims: Mapping[str, Victims]) -> bytes:
-    """ExtenderPreemptionResult: the nodes where preemption would help, with their victims."""
+    """Return ExtenderPreemptionResult: the nodes where preemption would help, with their victims."""
     return msgspec.json.encode(
         {
             "NodeNameToMetaVictims": {
@@ -121,10 +121,10 @@ def preemption_result(victims: Mapping[str, Victims]) -> bytes:
 
 
 def binding(body: bytes) -> tuple[str, str, str, str]:
-    """ExtenderBindingArgs: namespace, name, uid, node.
+    """Parse ExtenderBindingArgs: return namespace, name, UID and node.
 
     Raises:
-        BadArgumentsError: they cannot be read, or one is missing.
+        BadArgumentsError: the body is not valid, or a value is missing.
     """
     members = ("podnamespace", "podname", "poduid", "node")
     arguments = _decode(body, *members)
@@ -135,12 +135,12 @@ def binding(body: bytes) -> tuple[str, str, str, str]:
 
 
 def binding_result(error: str = "") -> bytes:
-    """ExtenderBindingResult."""
+    """Return ExtenderBindingResult."""
     return msgspec.json.encode({"Error": error})
 
 
 def _decode(body: bytes, *members: str) -> dict[str, Any]:
-    """Read members of a call, named in lower case. Others stay unread: decoded they may take 30 times the memory."""
+    """Parse the given keys of a body, in lower case. Other keys stay undecoded, because decoding can take 30 times the memory."""
     try:
         found = _decode_members(body)
         return {key.lower(): decode(value) for key, value in found.items() if key.lower() in members}

@@ -1,4 +1,4 @@
-"""The HTTP side of the extender: one POST path per verb, errors in the shape that kube-scheduler reads."""
+"""HTTP server of the extender: one POST path per verb, with errors in the form that kube-scheduler reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, NotReadyError
 
 MAX_BODY_BYTES = 4 * 1024**2
-"""A pod, at most 1.5 MiB in etcd, with five thousand node names, or with the uids of a preemption's victims. A scheduler
-without ``nodeCacheCapable`` sends whole Node objects and needs ``--max-body-bytes``."""
+"""Room for a pod (at most 1.5 MiB in etcd) with five thousand node names, or with the UIDs of a preemption's victims. A
+scheduler without ``nodeCacheCapable`` sends complete Node objects and needs a larger ``--max-body-bytes``."""
 MAX_CALLS = 64
-"""Calls that are worked on at once. kube-scheduler filters one pod at a time, and binds several."""
+"""Calls that are processed concurrently. kube-scheduler filters one pod at a time, but binds several."""
 _CALL_SECONDS = 5.0
-"""How long a call waits for its turn; schedulers wait for twice as long."""
+"""How long a call waits for a slot; half of a scheduler's timeout."""
 _CALLS = Counter(
     "virtual_node_extender_calls_total", "Calls of the scheduler, by outcome.", ["verb", "outcome"]
 )
@@ -38,25 +38,25 @@ _FAILED: Mapping[str, Callable[[str], bytes]] = {
     "filter": protocol.filter_error,
     "bind": protocol.binding_result,
 }
-"""kube-scheduler reads the error of these from the result, not from the status."""
+"""Error responses of these verbs. kube-scheduler reads their errors from the result, not from the status code."""
 _log = log.get_logger(component="extender")
 Decide = Callable[[bytes], Awaitable[bytes]]
 
 
 class ExtenderServer(HttpsServer):
-    """Serves ``/filter``, ``/prioritize``, ``/preempt``, and ``/bind`` where that is wanted.
+    """Serves ``/filter``, ``/prioritize``, ``/preempt``, and optionally ``/bind``.
 
     Args:
         host: address to bind.
-        port: TCP port; 0: a free one.
-        tls: certificates to serve; with a client CA, calls without a certificate of it are answered 401. None: plain
-            HTTP, for a scheduler in the same pod.
-        extender: what decides.
-        serve_bind: serve ``/bind``; without it the path is 404. The other verbs only tell, this one writes, with our
-            rights and for whoever can reach the port.
-        metrics: serve ``/metrics``, too.
-        max_body_bytes: largest call; longer ones are answered 413.
-        client_names: common names that a client certificate may have; empty: any.
+        port: TCP port; 0: any free port.
+        tls: certificates to serve. With a client CA, calls without a certificate of it get 401. None: plain HTTP, for a
+            scheduler in the same pod.
+        extender: answers the calls.
+        serve_bind: serve ``/bind``; otherwise the path is 404. It is optional because it writes with the extender's
+            rights for every client that can reach the port.
+        metrics: serve ``/metrics`` as well.
+        max_body_bytes: largest call; larger ones get 413.
+        client_names: accepted common names of client certificates; empty: any.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class ExtenderServer(HttpsServer):
         for verb in self._decides:
             if verb != "bind" or serve_bind:
                 for outcome in ("answered", "refused"):
-                    # A series that appears with its first count shows no increase to anybody.
+                    # Start at 0, because the first count of a new series does not show as an increase.
                     _CALLS.labels(verb, outcome)
                 self.add_route("POST", f"/{verb}", self.handler(verb, None))
 
     @staticmethod
     async def filter_by(extender: Extender, body: bytes) -> bytes:
-        """Return an extender's answer to a filter call."""
+        """Return an extender's response to a filter call."""
         asked = protocol.candidates(body)
         answer = await extender.filter(asked)
         return protocol.filter_result(asked, answer.passing, answer.failed, answer.unresolvable)
 
     @staticmethod
     async def prioritize_by(extender: Extender, body: bytes) -> bytes:
-        """Return an extender's answer to a prioritize call."""
+        """Return an extender's response to a prioritize call."""
         return protocol.priorities(await extender.prioritize(protocol.candidates(body)))
 
     async def _preempt(self, body: bytes) -> bytes:
@@ -113,15 +113,15 @@ class ExtenderServer(HttpsServer):
         return protocol.preemption_result(await self._extender.preempt(pod, victims))
 
     async def bind(self, body: bytes) -> bytes:
-        """Bind a pod; returns the answer."""
+        """Bind a pod; return the response."""
         return protocol.binding_result(await self._extender.bind(*protocol.binding(body)))
 
     def handler(self, verb: str, decide: Decide | None) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Return what answers a request.
+        """Return the handler of a verb.
 
         Args:
-            verb: filter, prioritize, preempt or bind; says what the answer to a failed call looks like.
-            decide: makes the answer of the body; None: all agents together do.
+            verb: filter, prioritize, preempt or bind; decides the form of error responses.
+            decide: returns the response for a body; None: all agents together decide.
         """
         decide, failed = decide or self._decides[verb], _FAILED.get(verb)
 
@@ -141,10 +141,10 @@ class ExtenderServer(HttpsServer):
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the turns.
+        """Hold one of the slots for concurrent calls.
 
         Raises:
-            HTTPServiceUnavailable: none came in time.
+            HTTPServiceUnavailable: no slot became free in time.
         """
         try:
             async with asyncio.timeout(_CALL_SECONDS):

@@ -1,4 +1,4 @@
-"""Why no node fits, in kube-scheduler's words. Pure.
+"""Reasons why no node fits, in kube-scheduler's words. No IO.
 
 Source: kube-scheduler ``framework.FitError``.
 """
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 
 def no_fit(total: int, reasons: Mapping[str, int]) -> str:
-    """``0/40 nodes are available: 31 Insufficient cpu, 9 node(s) were unschedulable``.
+    """Return ``0/40 nodes are available: 31 Insufficient cpu, 9 node(s) were unschedulable``.
 
-    Without a full stop: kube-scheduler puts its own after the sentence that this becomes part of.
+    Without a full stop, because kube-scheduler appends one to the whole sentence.
     """
     if not total:
         return "0/0 nodes are available: the lower cluster has no nodes"
@@ -27,9 +27,9 @@ _OTHERS_WAY = (
     "node(s) didn't satisfy existing pods anti-affinity",
     "node(s) didn't match pod topology spread",
 )
-"""What kube-scheduler's plug-ins call Unschedulable, not UnschedulableAndUnresolvable."""
+"""Reasons that kube-scheduler's plug-ins report as Unschedulable, not as UnschedulableAndUnresolvable."""
 
 
 def is_resolvable(reasons: Mapping[str, int]) -> bool:
-    """Whether the end of other pods would help on any of the nodes."""
+    """Report whether evicting pods would help on any of the nodes."""
     return any(reason.startswith(_OTHERS_WAY) for reason in reasons)

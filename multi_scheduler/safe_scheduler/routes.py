@@ -1,4 +1,4 @@
-"""The paths of kube-safe-scheduler, for schedulers that are configured for it; and of each agent of ours beside them."""
+"""The paths of kube-safe-scheduler, for schedulers that are configured for it, and a path for each of our agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multi_scheduler.safe_scheduler.scheduler import Predicate, Priority, SafeSc
 PREFIX = "/scheduler"
 NO_BIND = "Extender doesn't support Bind: make 'BindVerb' be empty in your ExtenderConfig"
 Resolve = Callable[[str], Mapping[str, Any] | None]
-"""Returns a Node by name, for calls that bring names alone; None: it is not known."""
+"""Returns a Node by name, for calls that contain only names; None: unknown."""
 
 
 def add_routes(
@@ -30,14 +30,14 @@ def add_routes(
     *,
     bind: Decide | None,
 ) -> None:
-    """Serve ``/version`` and everything below ``/scheduler``.
+    """Serve ``/version`` and all paths under ``/scheduler``.
 
     Args:
-        server: where.
-        scheduler: the original's agents.
-        agents: ours, each in an extender of its own.
+        server: the server that gets the routes.
+        scheduler: agents of kube-safe-scheduler.
+        agents: our agents, each in its own extender.
         resolve: finds Nodes for calls with names.
-        bind: binds a pod; None: calls are answered with an error, as the original does.
+        bind: binds a pod; None: bind calls get an error, as in kube-safe-scheduler.
     """
     server.add_route("GET", "/version", _version)
     predicates: dict[str, Decide] = {name: partial(server.filter_by, one) for name, one in agents.items()}

@@ -1,7 +1,7 @@
-"""kube-safe-scheduler's agents as it has them: each call brings Nodes, and their annotations are all that is known. Pure.
+"""kube-safe-scheduler's agents: they know only the Nodes of each call and their annotations. No IO.
 
-Its defects are not kept: values that are not finite are missing, a node of which nothing is known gets half the points,
-a rejected node gets a reason, a pod that is tried again is not counted again.
+Defects of the original are corrected: non-finite values count as missing, an unknown node gets half the points, a
+rejected node gets a reason, and a retried pod is counted once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Pod = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Any]]
 """Node objects by name."""
 Predicate = Callable[[Pod, Nodes], dict[str, str]]
-"""Returns the nodes that must not take a pod, with reasons."""
+"""Returns a reason for each node that must not take the pod."""
 Priority = Callable[[Pod, Nodes], dict[str, int]]
-"""Returns points from 0 to 10."""
+"""Returns points from 0 to 10 by node."""
 
 _NEUTRAL = 5
 _MIB, _GIB = 2**20, 2**30
@@ -28,13 +28,13 @@ _RESOURCES = ("cpu", "memory")
 _BINS: tuple[tuple[str, int, int], ...] = (
     ("cpu", 1, 10), ("memory", _MIB, 16), ("pods", 1, 1), ("gpu", 1, 0), ("ephemeral-storage", _GIB, 0),
 )  # fmt: skip
-"""Resource, its unit, and the demand of a pod that does not name it."""
+"""Resource, its unit, and the demand of a pod without a request for it."""
 _OBJECTIVES: Mapping[str, pigeon.Objective] = {
     "A_BINPACK": "AdaptiveBinPack", "LOAD_BALANCE": "LoadBalance", "CONSOLIDATE": "Consolidate",
 }  # fmt: skip
 _REMEMBERED = 10_000
 PRIORITIES_ONLY = frozenset({"safe-balance", "congestion", "pigeon-holing"})
-"""Agents of the original that do not filter."""
+"""Agents of kube-safe-scheduler that do not filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SafeSchedulerSettings:
 
 
 def read_settings(environment: Mapping[str, str]) -> SafeSchedulerSettings:
-    """Return the settings; a variable that is not what it should be counts as missing."""
+    """Return the settings; an invalid variable counts as missing."""
     default = SafeSchedulerSettings()
     return SafeSchedulerSettings(
         _percent(environment.get("SAFEUTILIZATION"), default.threshold),
@@ -71,7 +71,7 @@ class SafeScheduler:
     _counted: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin to count demands."""
+        """Create the history of demands."""
         self._history = pigeon.DemandHistory(self.settings.resources)
 
     def predicates(self) -> dict[str, Predicate]:
@@ -169,7 +169,7 @@ def _allocatable(node: Mapping[str, Any], resource: str) -> int:
 
 
 def _demand(pod: Pod, resource: str, *, with_init: bool = False) -> int:
-    """Return the sum of the containers' requests, or the largest init container's if that is more."""
+    """Return the sum of the containers' requests; with_init: at least the largest init container's request."""
 
     def asked(container: Mapping[str, Any]) -> int:
         requests = (container.get("resources") or {}).get("requests") or {}
