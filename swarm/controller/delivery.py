@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from controller_runtime import resources
@@ -185,16 +185,19 @@ class Delivery:
             cached.annotations.get(key) == value for key, value in annotations.items()
         ):
             return
-        there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
-        if version_of(there) > int(annotations[ANNOTATION_VERSION]):
-            # Another controller has written a later record. The next reconciliation reads it.
-            return
-        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+        there: Mapping[str, Any] = {
+            "metadata": {"annotations": cached.annotations, "resourceVersion": cached.resource_version}
+        }
         if adopt:
+            there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
             others = {
                 key: text for key, text in (there.get("data") or {}).items() if not key.endswith(".json")
             }
             body["data"] = {**others, **body["data"]}
+        if version_of(there) > int(annotations[ANNOTATION_VERSION]):
+            # Another controller has written a later record. The next reconciliation reads it.
+            return
+        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
         await self._client.update(resources.CONFIG_MAPS, body)
 
     async def _ensure_lease(self, swarm: Object, name: str, body: dict[str, Any]) -> None:

@@ -197,7 +197,8 @@ class Reconciler:
         if rendered == before:
             return True
         last = self._written.get(swarm.key, 0.0)
-        if after == ledger and time.monotonic() - last < _STATUS_EVERY:
+        changed = after != ledger or _verdicts(rendered) != _verdicts(before)
+        if not changed and time.monotonic() - last < _STATUS_EVERY:
             return False
         body = swarm.to_dict() | {"status": rendered}
         await self._client.update(SWARMS, body, subresource="status")
@@ -260,6 +261,11 @@ class Reconciler:
         if parsed.refresh == "Restart" or parsed.fence_seconds:
             waits.append(_LOOK_AGAIN)
         return Result(requeue_after=min(waits)) if waits else None
+
+
+def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
+    """Return the conditions' statuses, which ``kubectl wait`` waits for, by type."""
+    return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 
 def _digest(parsed: SwarmSpec, jobs: Sequence[Job]) -> str:
