@@ -29,9 +29,9 @@ e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=t
 down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
-# One after the other: real clusters need both cores. tests/again.py runs the modules of a few failed tests once more.
+# Two modules at a time, each with clusters of its own: one alone waits half of its time. tests/again.py runs the modules of a few failed tests once more.
 test: lint prepare unit ## lint and all tests, on real clusters, as CI does
-	$(BIN)/pytest tests/e2e tests/integration || $(BIN)/python -m tests.again
+	$(BIN)/pytest tests/e2e tests/integration --numprocesses=2 --dist=loadfile || $(BIN)/python -m tests.again
 
 # Not within a test, because building takes minutes the first time.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
