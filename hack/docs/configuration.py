@@ -13,8 +13,8 @@ import virtual_node.config.types
 from controller_runtime.api.policy.config import Policy, Rules
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
 from controller_runtime.api.policy.rules import field_of
+from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
-from hack.docs.sources import attribute_docstrings
 
 _INTRODUCTION = """# Configuration files
 
@@ -25,8 +25,9 @@ _ABOUT: dict[type[msgspec.Struct], str] = {
     virtual_node.config.types.Config: """The file of `virtual-node --config`. It is looked at every two seconds. A change of
 `clusters` is applied live: lower clusters that are new are started, those that have gone or changed are stopped, the
 others are not touched. Everything outside `clusters` counts at the next start. A file with a mistake changes nothing.
-Relative kubeconfig paths are relative to the file. Flags and environment variables given beside the
-file beat its `kubeconfig`, `clusterId`, `metricsAddress`, `webAddress`, `kubelet` and `leaderElection`.""",
+Relative kubeconfig paths are relative to the file. A flag that is given
+overrides its environment variable, that overrides the file, and the file overrides the default. Flags that describe one
+lower cluster, such as `--nodename`, have no effect beside the file.""",
     multi_scheduler.config.Config: """The file of `virtual-node-multi-scheduler --config`, read at start. tensile-kube's
 KubeSchedulerConfiguration is understood, too: its `pluginConfig[].args.cluster_configuration`.""",
 }
@@ -44,11 +45,7 @@ _WORDS = {
     "key": "Key of the taint.",
     "value": "Value of the taint.",
     "effect": "NoSchedule, NoExecute or PreferNoSchedule.",
-    "kube_api_burst": "Requests that may go out at once before `kubeApiQps` holds them back.",
-    "enable_controllers": "Optional controllers: PVControllers, ServiceControllers.",
-    "enabled": "On or off.",
     "tls_private_key_file": "Its private key; goes with `tlsCertFile`.",
-    "ClusterConfig.node_name": "Name of its only virtual node. Empty: the cluster's name. Not used beside `nodes`.",
     "ClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
     "ClusterConfig.labels": "Short for `nodes[].labels`.",
     "ClusterConfig.taints": "Short for `nodes[].taints`.",
@@ -145,6 +142,7 @@ def type_name(kind: Any) -> str:
         limits = [
             f"{sign} {value:g}"
             for meta in arguments[1:]
+            if isinstance(meta, msgspec.Meta)
             for sign, value in ((">", meta.gt), ("≥", meta.ge), ("≤", meta.le))
             if value is not None
         ]

@@ -1,20 +1,44 @@
-"""Descriptions of the virtual node's environment variables, which no parser of flags contains."""
+"""The environment variables of the virtual node: those of configuration fields, and others."""
 
 from __future__ import annotations
 
-MEANING = {
-    "APISERVER_CA_CERT_LOCATION": "file: CA of the client certificates that the kubelet API accepts; `--client-verify-ca` beats it",
-    "APISERVER_CERT_LOCATION": "file: the kubelet API's serving certificate; goes with `APISERVER_KEY_LOCATION`; without both it is self-signed",
-    "APISERVER_KEY_LOCATION": "file: its private key",
-    "DEFAULTNODE_NAME": "name of the virtual node, in node-cli's spelling",
-    "DEFAULT_NODE_NAME": "name of the virtual node; beats `DEFAULTNODE_NAME`, `--nodename` beats both",
+import msgspec
+
+import virtual_node.config.command_line
+from hack.docs import markdown
+from hack.docs.sources import environment_variables
+from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.setting import settings
+from virtual_node.config.types import ClusterConfig, Config, LeaderElectionConfig
+
+_PATHS: dict[type[msgspec.Struct], str] = {
+    Config: "",
+    ClusterConfig: "clusters[].",
+    KubeletConfig: "kubelet.",
+    LeaderElectionConfig: "leaderElection.",
+}
+_MEANING = {
     "KUBECONFIG": "the upper cluster's kubeconfig, or several with `:` between them; `--kubeconfig` beats it",
-    "KUBELET_PORT": "first port tried for the kubelet API (10250)",
-    "MASTER_URI": "overrides the upper apiserver's URL of the kubeconfig",
-    "VKUBELET_EXTERNAL_POD_IP": "ExternalIP published on the Node",
     "VKUBELET_NODE_LABEL": "`key:value`: one more label of the Node; ignored with a warning when it has not exactly one colon. Not with `--config`",
-    "VKUBELET_POD_IP": "InternalIP published on the Node; without it the address that routes to the upper apiserver",
     "VKUBELET_TAINT_EFFECT": "effect of the Node's taint (`NoSchedule`). Not with `--config`",
     "VKUBELET_TAINT_KEY": "key of the Node's taint (`virtual-kubelet.io/provider`). Not with `--config`",
     "VKUBELET_TAINT_VALUE": "its value (what `--provider` says). Not with `--config`",
 }
+
+
+def variables() -> dict[str, str]:
+    """Return every environment variable that the virtual node reads, and its meaning.
+
+    Raises:
+        LookupError: a variable that is not a field's has no meaning here.
+    """
+    found = dict(_MEANING)
+    for kind, prefix in _PATHS.items():
+        for field, setting in settings(kind):
+            overridden = f"; `{setting.flag}` overrides it" if setting.flag else ""
+            for name in setting.environment:
+                found[name] = f"sets {markdown.code(prefix + field.encode_name)}{overridden}"
+    unknown = set(environment_variables(virtual_node.config.command_line)) - found.keys()
+    if unknown:
+        raise LookupError(f"say in hack/docs/environment.py what {', '.join(unknown)} means")
+    return dict(sorted(found.items()))

@@ -15,8 +15,7 @@ import virtual_node.config.command_line
 import webhook.flags
 from controller_runtime.process.flags import boolean, duration
 from hack.docs import markdown
-from hack.docs.environment import MEANING
-from hack.docs.sources import environment_variables
+from hack.docs.environment import variables
 from virtual_node import cli
 
 DAEMON = "virtual-node"
@@ -36,7 +35,7 @@ Every flag of every program. `--help` says the same.
 - Booleans are Go's: `--flag`, `--flag=true`, `--flag=false`.
 - Durations are Go's: `10s`, `1m30s`, `2h`.
 - Lists are comma-separated.
-- A flag beats the environment; the environment beats the default. An empty default cell means: see the text.
+- A flag overrides the environment, the environment a file of `--config`, the file the default. An empty default cell means: see the text.
 - A flag cannot be shortened. An unknown flag is an error (exit code 2).
 - klog's flags: `--v=N` (`-v N`, `--klog.v=N`) sets the verbosity of every program, 4 and more is `--log-level=debug`;
   `--logtostderr`, `--vmodule`, `--log_dir` and the others are accepted and named once in the log: they have no effect.
@@ -112,12 +111,9 @@ def render() -> str:
 
 
 def _environment() -> str:
-    found = environment_variables(virtual_node.config.command_line)
-    unknown = [name for name in found if name not in MEANING]
-    if unknown:
-        raise LookupError(f"say in hack/docs/environment.py what {', '.join(unknown)} means")
-    names = sorted({*found, "KUBECONFIG"})
-    return markdown.table(("variable", "meaning"), ((markdown.code(name), MEANING[name]) for name in names))
+    return markdown.table(
+        ("variable", "meaning"), ((markdown.code(name), text) for name, text in variables().items())
+    )
 
 
 def _groups(program: str) -> Iterator[str]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from controller_runtime.util.docstrings import attribute_docstrings
 from hack.docs import markdown
-from hack.docs.sources import attribute_docstrings
 
 _COMPONENTS = {
     "virtual_node": "virtual-node",

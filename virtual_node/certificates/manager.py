@@ -9,7 +9,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.certificates.rotation import Issued, ServingCertificate, Tell
-from virtual_node.config.types import KubeletConfig
+from virtual_node.config.kubelet_types import KubeletConfig
 
 
 class NodeCertificates:

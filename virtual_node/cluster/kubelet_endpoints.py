@@ -26,7 +26,8 @@ from controller_runtime.serving.connections import Connections
 from virtual_node.certificates.client_ca import ClientAuthority
 from virtual_node.certificates.manager import NodeCertificates
 from virtual_node.cluster.kubelet_backend import CachedPods
-from virtual_node.config.types import KubeletConfig, NodeConfig
+from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import NodeConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth.authentication import Authenticator
 from virtual_node.kubelet.auth.authorization import Authorizer

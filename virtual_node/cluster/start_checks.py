@@ -14,7 +14,8 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system
-from virtual_node.config.types import ClusterConfig, Config, KubeletConfig
+from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import ClusterConfig, Config
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.nodes.node import is_real
 

@@ -1,8 +1,8 @@
 """The command line: tensile-kube's flags and environment unchanged, and our own flags.
 
-tensile-kube's flags describe one lower cluster. ``--config`` describes many, and flags for one lower cluster
-then have no effect. A flag overrides the environment, which overrides the default. Booleans have Go's syntax:
-``--flag`` and ``--flag=false``.
+A flag overrides the environment, which overrides the file of ``--config``, which overrides the default, as
+the kubelet does. Beside a file, flags that describe the only lower cluster have no effect, with a warning.
+Booleans have Go's syntax: ``--flag`` and ``--flag=false``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from controller_runtime.api import names
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import Klog, comma_list, positive, take_klog
+from controller_runtime.process.flags import Klog, comma_list, take_klog
 from virtual_node.config import file as config_file
-from virtual_node.config import program, usable, validation
+from virtual_node.config import program, setting, usable, validation
 from virtual_node.config import types as configuration
 from virtual_node.config.flags import DEFAULT_NODE_NAME, WITHOUT_EFFECT, add_flags
+from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.types import (
     CapacityPolicy,
     ClusterConfig,
     Config,
-    KubeletConfig,
     LeaderElectionConfig,
     NamespaceConfig,
     Taint,
@@ -35,6 +35,27 @@ _EXAMPLES = (
     ("One lower cluster", "--nodename vn-tokyo --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
     ("Many, in a file that is applied live", "--config clusters.yaml"),
 )
+_OF_CLUSTER = {
+    **{declared.flag: field.encode_name for field, declared in setting.settings(ClusterConfig)},
+    "--adopt-namespaces": "namespaces.adopt",
+    "--policy-preset": "policy.preset",
+    "--disable-taint": "taints",
+    "--taint": "taints",
+}
+"""Flags that describe the only lower cluster, and their fields in the file."""
+_OVERRIDES = (
+    *(
+        declared.dest
+        for kind in (Config, ClusterConfig, KubeletConfig, LeaderElectionConfig)
+        for _, declared in setting.settings(kind)
+        if declared.flag
+    ),
+    "rotate_server_certificates",
+    "no_verify_clients",
+    "disable_taint",
+    "taint",
+)
+"""Flags that override the file, if given: in the parsed flags they are None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +109,20 @@ def parse(
         about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
         f"{program.name('help')}.",
         examples=[(what, f"run {line}" if program.is_plugin() else line) for what, line in _EXAMPLES],
-        notes="A flag beats the environment, the environment beats the default; --config beats the flags that "
-        "describe one lower cluster.",
+        notes="A flag overrides the environment, the environment the file of --config, the file the default. "
+        "Beside --config, flags that describe one lower cluster have no effect.",
     )
     parser.prog = prog
     add_flags(parser)
     parser.also_known = beside.flag_names() if beside is not None else ()
-    flags = parser.parse_args(rest)
+    # argparse sets defaults of missing attributes only: flags that are not given stay None.
+    flags = parser.parse_args(rest, argparse.Namespace(**dict.fromkeys(_OVERRIDES)))
     if flags.provider != "k8s":
         raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")
     warnings = [
         f"{flag} has no effect: {instead}"
         for flag, instead in WITHOUT_EFFECT.items()
-        if getattr(flags, flag.removeprefix("--").replace("-", "_")) is not None
+        if getattr(flags, _dest(flag)) is not None
     ]
     accept_rejected = bool(flags.config) and (accept_rejected or flags.wait_for_config)
     rejected = ""
@@ -111,28 +133,18 @@ def parse(
             if not accept_rejected:
                 raise
             config, rejected = usable.load_usable(flags.config), str(error)
-        # With --config, flags that were given override the file's values.
-        config.kubeconfig = flags.kubeconfig or config.kubeconfig
-        config.cluster_id = flags.cluster_id or config.cluster_id
-        config.metrics_address = flags.metrics_addr or config.metrics_address
-        config.web_address = flags.web_addr or config.web_address
-        _fill_kubelet(config.kubelet, flags, environment)
-        _fill_leader_election(config.leader_election, flags)
-        if flags.client_kubeconfig:
-            warnings.append("--client-kubeconfig has no effect beside --config")
-        if flags.adopt_namespaces:
-            warnings.append(
-                "--adopt-namespaces has no effect beside --config; use clusters[].namespaces.adopt"
-            )
-        if flags.policy_preset:
-            warnings.append("--policy-preset has no effect beside --config; use clusters[].policy.preset")
+        warnings += [
+            f"{flag} has no effect beside --config; set clusters[].{field}"
+            for flag, field in _OF_CLUSTER.items()
+            if getattr(flags, _dest(flag)) is not None
+        ]
     else:
-        config = _single_cluster(flags, environment, warnings)
+        config = Config(clusters=[_single_cluster(flags, environment, warnings)])
+    _override(config, flags, environment, warnings)
     # The file is already validated, but flags and environment may contradict it.
     problems = "" if rejected else "; ".join(validation.validate(config))
     if problems and not accept_rejected:
         raise ConfigError(problems)
-    config.server = config.server or environment.get("MASTER_URI", "")
     return Options(
         config=config,
         config_file=flags.config,
@@ -146,82 +158,48 @@ def parse(
     )
 
 
-def _single_cluster(flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]) -> Config:
+def _single_cluster(
+    flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
+) -> ClusterConfig:
     if not flags.client_kubeconfig:
         raise ConfigError(
             "--client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)"
         )
-    node_name = (
-        flags.nodename
-        or environment.get("DEFAULT_NODE_NAME")
-        or environment.get("DEFAULTNODE_NAME")
-        or DEFAULT_NODE_NAME
-    )
-    controllers = []
-    for name in comma_list(flags.enable_controllers):
-        if name in configuration.KNOWN_CONTROLLERS:
-            controllers.append(name)
-        else:
-            # tensile-kube skips unknown names with a warning, and existing manifests rely on that.
-            warnings.append(f"--enable-controllers: {name!r} is unknown and skipped")
     cluster = ClusterConfig(
-        name=node_name,
-        kubeconfig=flags.client_kubeconfig,
-        client_qps=positive("--client-qps", flags.client_qps),
-        client_burst=int(positive("--client-burst", flags.client_burst)),
-        node_name=node_name,
+        name="",
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
         capacity=CapacityPolicy(),
-        namespaces=NamespaceConfig(adopt=comma_list(flags.adopt_namespaces)),
+        namespaces=NamespaceConfig(adopt=comma_list(flags.adopt_namespaces or "")),
         policy=Policy(preset=flags.policy_preset),
     )
-    config = Config(
-        kubeconfig=flags.kubeconfig or "",
-        cluster_id=flags.cluster_id,
-        kube_api_qps=flags.kube_api_qps if flags.kube_api_qps > 0 else 500,
-        kube_api_burst=flags.kube_api_burst if flags.kube_api_burst > 0 else 1000,
-        enable_controllers=controllers,
-        enable_serviceaccount=flags.enable_serviceaccount,
-        kubernetes_service="Upper" if flags.kubernetes_service == "upper" else "Lower",
-        kubernetes_service_url=flags.kubernetes_service_url,
-        ignore_labels=comma_list(flags.ignore_labels),
-        pod_sync_workers=int(positive("--pod-sync-workers", flags.pod_sync_workers)),
-        full_resync_period=flags.full_resync_period,
-        metrics_address=flags.metrics_addr,
-        web_address=flags.web_addr,
-        clusters=[cluster],
-    )
-    _fill_kubelet(config.kubelet, flags, environment)
-    _fill_leader_election(config.leader_election, flags)
-    return config
+    setting.apply(cluster, flags, environment)
+    cluster.name = cluster.node_name = cluster.node_name or DEFAULT_NODE_NAME
+    return cluster
 
 
-def _fill_kubelet(kubelet: KubeletConfig, flags: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    if port := environment.get("KUBELET_PORT"):
-        if not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"KUBELET_PORT: {port!r} is not a port number")
-        kubelet.port = int(port)
-    kubelet.tls_cert_file = environment.get("APISERVER_CERT_LOCATION", "") or kubelet.tls_cert_file
-    kubelet.tls_private_key_file = (
-        environment.get("APISERVER_KEY_LOCATION", "") or kubelet.tls_private_key_file
-    )
-    ca_file = flags.client_verify_ca or environment.get("APISERVER_CA_CERT_LOCATION", "")
-    kubelet.client_ca_file = ca_file or kubelet.client_ca_file
-    kubelet.node_ip = environment.get("VKUBELET_POD_IP", "") or kubelet.node_ip
-    kubelet.external_ip = environment.get("VKUBELET_EXTERNAL_POD_IP", "") or kubelet.external_ip
-    if flags.rotate_server_certificates and kubelet.serving_certificate is None:
+def _override(
+    config: Config, flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
+) -> None:
+    """Set the process-wide fields whose flag or environment variable is given, also beside a file."""
+    kubelet = config.kubelet
+    for target in (config, kubelet, config.leader_election):
+        setting.apply(target, flags, environment)
+    if flags.enable_controllers is not None:
+        # tensile-kube skips unknown names with a warning, and existing manifests rely on that.
+        unknown = [one for one in config.enable_controllers if one not in configuration.KNOWN_CONTROLLERS]
+        warnings += [f"--enable-controllers: {name!r} is unknown and skipped" for name in unknown]
+        config.enable_controllers = [one for one in config.enable_controllers if one not in unknown]
+    if flags.rotate_server_certificates:
         kubelet.serving_certificate = "CSR"
-    kubelet.approve_serving_certificate |= flags.approve_server_certificates
-    if flags.no_verify_clients:
-        kubelet.anonymous_auth = True
-        kubelet.authorization = False
+    elif flags.rotate_server_certificates is False and kubelet.serving_certificate == "CSR":
+        kubelet.serving_certificate = None
+    if flags.no_verify_clients is not None:
+        kubelet.anonymous_auth, kubelet.authorization = flags.no_verify_clients, not flags.no_verify_clients
 
 
-def _fill_leader_election(election: LeaderElectionConfig, flags: argparse.Namespace) -> None:
-    election.enabled = flags.leader_elect or election.enabled
-    election.namespace = flags.leader_elect_resource_namespace or election.namespace
-    election.name = flags.leader_elect_resource_name or election.name
+def _dest(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _node_label(environment: Mapping[str, str], warnings: list[str]) -> dict[str, str]:

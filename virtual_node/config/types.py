@@ -13,6 +13,20 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.api.policy.config import Policy
+from controller_runtime.process.flags import address, duration
+from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.setting import (
+    LOWER,
+    NODE,
+    PODS,
+    PROCESS,
+    UPPER,
+    Port,
+    Positive,
+    Setting,
+    positive_float,
+    positive_int,
+)
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
@@ -23,9 +37,6 @@ SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
-
-Positive = Annotated[float, Meta(gt=0)]
-Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -116,18 +127,20 @@ class ClusterConfig(_Base):
     """One lower cluster. ``nodeName`` and the other node fields are short for a single ``nodes`` entry."""
 
     name: str
-    kubeconfig: str = ""
+    kubeconfig: Annotated[str, Setting(LOWER, "--client-kubeconfig FILE")] = ""
     """Path of the lower cluster's kubeconfig. There is no default."""
     context: str = ""
     """The kubeconfig's context. Empty: its current context."""
     token_secrets: list[TokenSecret] = []
     """Secrets of the upper cluster with tokens for this lower cluster, which are renewed before they expire.
     Empty: no token is renewed, for example if the kubeconfig is only a file."""
-    client_qps: Positive = 500
+    client_qps: Annotated[Positive, Setting(LOWER, "--client-qps N")] = 500
     """Requests per second to the lower apiserver, on average."""
-    client_burst: Annotated[int, Meta(gt=0)] = 1000
+    client_burst: Annotated[int, Meta(gt=0), Setting(LOWER, "--client-burst N")] = 1000
     """Requests that may be sent at once before ``clientQps`` limits them."""
-    node_name: str = ""
+    node_name: Annotated[str, Setting(NODE, "--nodename NODE", "DEFAULT_NODE_NAME", "DEFAULTNODE_NAME")] = ""
+    """Name of the cluster's only virtual node. Empty: the cluster's name, or ``virtual-kubelet`` without
+    ``--config``. Not used beside ``nodes``."""
     node_selector: dict[str, str] = {}
     labels: dict[str, str] = {}
     taints: list[Taint] | None = None
@@ -156,57 +169,6 @@ class ClusterConfig(_Base):
                 port=self.port,
             ),
         ]
-
-
-class KubeletLimits(_Base):
-    """Limits of the kubelet APIs, shared by all virtual nodes of the process."""
-
-    connections: Annotated[int, Meta(ge=10)] = 1200
-    """Open connections. If all are in use, a new one closes one without a request."""
-    unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
-    """Connections of clients that are not authorized yet. If all are in use, a new one closes the oldest of
-    the address that has the most of them."""
-    streams: Annotated[int, Meta(ge=1)] = 1000
-    """Open streams (exec, attach, port-forward, logs), about 200 KiB each. Further ones are refused. The last
-    fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with none."""
-    streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
-    """Open streams to pods of one upper namespace. The API server does not send the name of the user."""
-
-
-class KubeletConfig(_Base):
-    """The kubelet API that the upper apiserver connects to for logs, exec, attach and port-forward."""
-
-    address: str = "0.0.0.0"  # noqa: S104 - the upper apiserver must reach it; every request is authenticated
-    port: Port = 10250
-    """First port to try; each further virtual node of the process uses the next free one."""
-    node_ip: str = ""
-    """InternalIP of the Node. Empty: the local address with a route to the upper apiserver."""
-    external_ip: str = ""
-    """ExternalIP of the Node. Empty: none."""
-    tls_cert_file: str = ""
-    """Serving certificate, for ``servingCertificate: Files``."""
-    tls_private_key_file: str = ""
-    serving_certificate: Literal["SelfSigned", "CSR", "Files"] | None = None
-    """SelfSigned: created at start. CSR: signed by the upper cluster (kubernetes.io/kubelet-serving),
-    renewed. Files: ``tlsCertFile`` and ``tlsPrivateKeyFile``. Unset: Files if these are set, else
-    SelfSigned."""
-    approve_serving_certificate: bool = False
-    """Approve our own certificate requests (CSR). Off: an administrator or an approver must approve them."""
-    client_ca_file: str = ""
-    """CA of client certificates. Empty: the upper cluster's own, from extension-apiserver-authentication."""
-    anonymous_auth: bool = False
-    """Serve requests without credentials, as system:anonymous; they are still authorized."""
-    drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds for open streams to end when the process stops. It must be less than the pod's
-    ``terminationGracePeriodSeconds``."""
-    authorization: bool = True
-    """Authorize requests by SubjectAccessReview in the upper cluster. Off: authentication is sufficient."""
-    limits: KubeletLimits = msgspec.field(default_factory=KubeletLimits)
-
-    @property
-    def certificate_source(self) -> Literal["SelfSigned", "CSR", "Files"]:
-        """Return ``servingCertificate``, or its default if it is unset."""
-        return self.serving_certificate or ("Files" if self.tls_cert_file else "SelfSigned")
 
 
 class ServicesConfig(_Base):
@@ -239,10 +201,11 @@ class LimitsConfig(_Base):
 class LeaderElectionConfig(_Base):
     """Leader election between replicas of a virtual-node process: one works, the others wait for its Lease."""
 
-    enabled: bool = False
-    namespace: str = "kube-system"
+    enabled: Annotated[bool, Setting(PROCESS, "--leader-elect")] = False
+    """One of several replicas works, the others wait."""
+    namespace: Annotated[str, Setting(PROCESS, "--leader-elect-resource-namespace NS")] = "kube-system"
     """Namespace of the Lease, in the upper cluster."""
-    name: str = "virtual-node"
+    name: Annotated[str, Setting(PROCESS, "--leader-elect-resource-name NAME")] = "virtual-node"
     """Name of the Lease. Two installations in one upper cluster need different names."""
     lease_duration: Positive = 15.0
     """Seconds without renewal after which another replica takes over."""
@@ -257,26 +220,34 @@ class Config(_Base):
 
     api_version: str = API_VERSION
     kind: str = KIND
-    kubeconfig: str = ""
+    kubeconfig: Annotated[str, Setting(UPPER, "--kubeconfig FILE")] = ""
     """Path of the upper cluster's kubeconfig. Empty: $KUBECONFIG, ~/.kube/config, in-cluster."""
-    server: str = ""
-    """Overrides the upper apiserver's URL in the kubeconfig (tensile-kube's MASTER_URI)."""
-    cluster_id: str = ""
+    server: Annotated[str, Setting(UPPER, "", "MASTER_URI")] = ""
+    """Overrides the upper apiserver's URL in the kubeconfig."""
+    cluster_id: Annotated[str, Setting(UPPER, "--cluster-id ID")] = ""
     """Identity of the upper cluster on lower objects. Empty: the uid of its kube-system namespace."""
-    kube_api_qps: Positive = 500
+    kube_api_qps: Annotated[Positive, Setting(UPPER, "--kube-api-qps N", parse=positive_float)] = 500
     """Requests per second to the upper apiserver, per lower cluster."""
-    kube_api_burst: Annotated[int, Meta(gt=0)] = 1000
-    enable_controllers: list[str] = msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
-    enable_serviceaccount: bool = True
+    kube_api_burst: Annotated[int, Meta(gt=0), Setting(UPPER, "--kube-api-burst N", parse=positive_int)] = (
+        1000
+    )
+    """Requests that may be sent at once before ``kubeApiQps`` limits them."""
+    enable_controllers: Annotated[list[str], Setting(PODS, "--enable-controllers CONTROLLERS")] = (
+        msgspec.field(default_factory=lambda: list(KNOWN_CONTROLLERS))
+    )
+    """Optional controllers: PVControllers, ServiceControllers."""
+    enable_serviceaccount: Annotated[bool, Setting(PODS, "--enable-serviceaccount")] = True
     """Give lower pods tokens of the upper cluster. Off: they get an identity of the lower cluster."""
-    kubernetes_service: Literal["Lower", "Upper"] = "Lower"
+    kubernetes_service: Annotated[Literal["Lower", "Upper"], Setting(PODS, "--kubernetes-service")] = "Lower"
     """The apiserver that KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
     ``virtual-node.io/kubernetes-service`` (upper or lower) overrides it."""
-    kubernetes_service_url: str = ""
+    kubernetes_service_url: Annotated[str, Setting(PODS, "--kubernetes-service-url URL")] = ""
     """URL of the upper apiserver for lower pods. Empty: the URL that this process uses."""
-    ignore_labels: list[str] = msgspec.field(default_factory=lambda: ["group.batch.scheduler.tencent.com"])
+    ignore_labels: Annotated[list[str], Setting(PODS, "--ignore-labels LIST")] = msgspec.field(
+        default_factory=lambda: ["group.batch.scheduler.tencent.com"]
+    )
     """Pod labels that are not copied to lower pods. They are kept in the annotation ``tripped-labels``."""
-    pod_sync_workers: Annotated[int, Meta(gt=0)] = 50
+    pod_sync_workers: Annotated[int, Meta(gt=0), Setting(PODS, "--pod-sync-workers N")] = 50
     """Maximum number of pods of one lower cluster that are reconciled at the same time."""
     ping_interval: Positive = 10.0
     """Seconds between health checks of a lower cluster."""
@@ -286,11 +257,13 @@ class Config(_Base):
     """Seconds between updates of an unchanged Node's status."""
     lease_duration: Positive = 40.0
     """Seconds for which a Node's Lease is valid. It is renewed after every quarter of this time."""
-    full_resync_period: Annotated[float, Meta(ge=0)] = 600.0
-    """Seconds between comparisons of all mirrored pods, from the caches. 0: never."""
-    metrics_address: str = ""
+    full_resync_period: Annotated[
+        float, Meta(ge=0), Setting(PODS, "--full-resync-period D", parse=duration)
+    ] = 600.0
+    """Time between comparisons of all mirrored pods, from the caches; in the file in seconds. 0: never."""
+    metrics_address: Annotated[str, Setting(PROCESS, "--metrics-addr HOST:PORT", parse=address)] = ""
     """host:port for /healthz, /readyz and /metrics. Empty: not served."""
-    web_address: str = ""
+    web_address: Annotated[str, Setting(PROCESS, "--web-addr HOST:PORT", parse=address)] = ""
     """host:port for a read-only page about this process. Empty: not served. The page needs no credentials, so
     keep it on loopback and use ``kubectl port-forward``."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)

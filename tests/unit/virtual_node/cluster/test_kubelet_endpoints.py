@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
-from virtual_node.config.types import KubeletConfig
+from virtual_node.config.kubelet_types import KubeletConfig
 
 
 class _Remains:

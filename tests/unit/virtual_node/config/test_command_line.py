@@ -140,3 +140,81 @@ def test_flags_of_tensile_kube_without_effect_are_taken_with_a_warning(flag):
     ]
     assert options.config == parse().config
     assert parse().warnings == ()
+
+
+_FILE = """
+apiVersion: virtual-node.io/v1alpha1
+kind: VirtualNodeConfiguration
+kubeconfig: /file
+server: https://file
+kubeApiQps: 7
+kubernetesService: Upper
+enableControllers: [PVControllers]
+fullResyncPeriod: 7
+metricsAddress: :7
+leaderElection: {enabled: true, name: file}
+kubelet: {port: 7, clientCaFile: /file, servingCertificate: CSR, approveServingCertificate: true, anonymousAuth: true}
+clusters: [{name: a, kubeconfig: /k, clientQps: 7, nodeName: vn-file}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "read", "expected"),
+    [
+        ([], {}, lambda config: config.kubeconfig, "/file"),
+        (["--kubeconfig=/flag"], {}, lambda config: config.kubeconfig, "/flag"),
+        (["--kubeconfig="], {}, lambda config: config.kubeconfig, ""),
+        ([], {"MASTER_URI": "https://env"}, lambda config: config.server, "https://env"),
+        ([], {}, lambda config: config.kube_api_qps, 7),
+        (["--kube-api-qps=500"], {}, lambda config: config.kube_api_qps, 500),
+        (["--kube-api-qps=0"], {}, lambda config: config.kube_api_qps, 7),
+        (["--kubernetes-service=lower"], {}, lambda config: config.kubernetes_service, "Lower"),
+        ([], {}, lambda config: config.enable_controllers, ["PVControllers"]),
+        (["--enable-controllers="], {}, lambda config: config.enable_controllers, []),
+        (["--full-resync-period=10m"], {}, lambda config: config.full_resync_period, 600),
+        (["--metrics-addr=:8"], {}, lambda config: config.metrics_address, ":8"),
+        (["--metrics-addr="], {}, lambda config: config.metrics_address, ""),
+        ([], {}, lambda config: config.leader_election.enabled, True),
+        (["--leader-elect=false"], {}, lambda config: config.leader_election.enabled, False),
+        (["--leader-elect-resource-name=flag"], {}, lambda config: config.leader_election.name, "flag"),
+        ([], {"KUBELET_PORT": "8"}, lambda config: config.kubelet.port, 8),
+        ([], {"KUBELET_PORT": ""}, lambda config: config.kubelet.port, 7),
+        ([], {"APISERVER_CA_CERT_LOCATION": "/env"}, lambda config: config.kubelet.client_ca_file, "/env"),
+        (
+            ["--client-verify-ca=/flag"],
+            {"APISERVER_CA_CERT_LOCATION": "/env"},
+            lambda config: config.kubelet.client_ca_file,
+            "/flag",
+        ),
+        ([], {}, lambda config: config.kubelet.certificate_source, "CSR"),
+        (["--no-verify-clients=false"], {}, lambda config: config.kubelet.anonymous_auth, False),
+        (
+            ["--rotate-server-certificates=false", "--approve-server-certificates=false"],
+            {},
+            lambda config: (config.kubelet.certificate_source, config.kubelet.approve_serving_certificate),
+            ("SelfSigned", False),
+        ),
+        ([], {"DEFAULT_NODE_NAME": "env"}, lambda config: config.clusters[0].node_name, "vn-file"),
+    ],
+)
+def test_a_flag_overrides_the_environment_and_that_overrides_the_file(
+    tmp_path, arguments, environment, read, expected
+):
+    """Given flags override, also with their default value, false or empty; empty variables do not."""
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE)
+    options = command_line.parse([f"--config={file}", *arguments], environment)
+    assert read(options.config) == expected
+    assert options.warnings == ()
+
+
+def test_flags_of_one_lower_cluster_warn_beside_a_file(tmp_path):
+    """They have no effect there, and the warning names the field."""
+    file = tmp_path / "config.yaml"
+    file.write_text(_FILE)
+    options = command_line.parse([f"--config={file}", "--client-qps=500", "--disable-taint"], {})
+    assert options.config.clusters[0].client_qps == 7
+    assert options.warnings == (
+        "--client-qps has no effect beside --config; set clusters[].clientQps",
+        "--disable-taint has no effect beside --config; set clusters[].taints",
+    )
