@@ -35,7 +35,7 @@ _KEY = re.compile(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----\n?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ServerSide:
-    """What the extender's Secret holds."""
+    """Content of the extender's Secret."""
 
     authorities: tuple[KeyPair, ...]
     """The CA, then earlier CAs that are still trusted; newest first."""

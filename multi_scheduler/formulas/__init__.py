@@ -1,1 +1,1 @@
-"""The formulas of scoring agents: plain numbers in, plain numbers out. No IO, no objects of the API."""
+"""Formulas of the scoring agents, from numbers to numbers. No IO, no API objects. Agents and ``usage`` import them."""

@@ -1,7 +1,7 @@
-"""The beta distribution: fitted to a mean and a deviation, and its distribution function. Pure.
+"""The beta distribution: fit to mean and deviation, moments, density, distribution function. No IO.
 
 Source of the continued fraction: Abramowitz and Stegun 26.5.8, evaluated by Lentz's method. It agrees with scipy's
-``betainc`` to 1e-12 and needs no library of 80 MB.
+``betainc`` to 1e-12 without a dependency of 80 MB.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 3000
 _NARROW = 1e6
-"""From this alpha + beta on the distribution is computed as a normal one: the difference is less than 1e-3, and the
-continued fraction would take milliseconds."""
+"""From this alpha + beta on, the normal distribution is used. The error is below 1e-3; the continued fraction would take
+milliseconds."""
 
 
 def fit(mean: float, deviation: float) -> tuple[float, float] | None:
-    """Return alpha and beta of the distribution with these moments; None: there is none."""
+    """Return alpha and beta of the distribution with these moments; None: none exists."""
     variance = deviation * deviation
     if not 0 < variance < mean * (1 - mean):
         return None
@@ -26,22 +26,22 @@ def fit(mean: float, deviation: float) -> tuple[float, float] | None:
 
 
 def maximum_variance(mean: float) -> float:
-    """Return the variance that a distribution on 0 to 1 with this mean stays below."""
+    """Return the upper bound of the variance of distributions on 0 to 1 with this mean."""
     return max(0.0, mean * (1 - mean))
 
 
 def moment(order: int, alpha: float, beta: float) -> float:
-    """Return the raw moment of an order."""
+    """Return the raw moment of this order."""
     return math.prod((alpha + step) / (alpha + beta + step) for step in range(order))
 
 
 def density(x: float, alpha: float, beta: float) -> float:
-    """Return the density at x, inside of 0 and 1."""
+    """Return the density at x, for 0 < x < 1."""
     return math.exp(_log_front(x, alpha, beta)) / (x * (1 - x))
 
 
 def distribution(x: float, alpha: float, beta: float) -> float:
-    """Return the probability of at most x: the regularised incomplete beta function; 0 for invalid parameters."""
+    """Return the probability of at most x (regularised incomplete beta function); 0 for invalid parameters."""
     if alpha <= 0 or beta <= 0 or x <= 0:
         return 0.0
     if x >= 1:
@@ -51,7 +51,7 @@ def distribution(x: float, alpha: float, beta: float) -> float:
         deviation = math.sqrt(mean * (1 - mean) / (alpha + beta + 1))
         return 0.5 * math.erfc((mean - x) / deviation / math.sqrt(2))
     front = math.exp(_log_front(x, alpha, beta))
-    # The fraction converges fast on the near side of the mean only.
+    # The continued fraction converges fast only on this side of the mean.
     if x < (alpha + 1) / (alpha + beta + 2):
         return front * _fraction(x, alpha, beta) / alpha
     return 1 - front * _fraction(1 - x, beta, alpha) / beta
@@ -86,5 +86,5 @@ def _fraction(x: float, alpha: float, beta: float) -> float:
 
 
 def _apart(value: float) -> float:
-    """Return the value, or a tiny one instead of zero."""
+    """Return the value, or a tiny positive number instead of zero."""
     return value if abs(value) > _TINY else _TINY

@@ -1,4 +1,4 @@
-"""Congestion of a node as a number that something else writes to it, by kube-safe-scheduler's formula. Pure."""
+"""kube-safe-scheduler's congestion formula, from an annotation that another program writes. No IO."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ DEFAULT_MAXIMUM = 100
 
 
 def score(factor: str | None, maximum: int = DEFAULT_MAXIMUM) -> float:
-    """Return 1 for a node without congestion, 0 for one at the maximum or beyond.
+    """Return 1 for a node without congestion, 0 at the maximum or above.
 
     Args:
-        factor: the annotation; not a positive integer: there is no congestion.
-        maximum: the factor of a node that is congested entirely.
+        factor: value of the annotation; anything but a positive integer: no congestion.
+        maximum: factor of a fully congested node.
     """
     try:
         value = int(factor or "")
@@ -23,5 +23,5 @@ def score(factor: str | None, maximum: int = DEFAULT_MAXIMUM) -> float:
 
 
 def points(factor: str | None, maximum: int = DEFAULT_MAXIMUM) -> int:
-    """Return the original's integer, 0 to 10."""
+    """Return kube-safe-scheduler's integer, 0 to 10."""
     return rounded(10 * score(factor, maximum))

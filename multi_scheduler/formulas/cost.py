@@ -1,4 +1,4 @@
-"""What a pod costs on a node, and how good that is among the prices of others. Pure."""
+"""Cost of a pod on a node, and a score relative to other nodes. No IO."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Per hour, in any currency."""
+    """Price per hour, in any currency."""
 
     cpu: float = 0.0
-    """Of one CPU."""
+    """Price of one CPU."""
     memory: float = 0.0
-    """Of one GiB."""
+    """Price of one GiB."""
 
 
 def hourly(requests: Mapping[str, int], price: Price, *, discount: float = 0.0) -> float:
-    """Return what a pod's requests cost in an hour.
+    """Return the cost of a pod's requests per hour.
 
     Args:
-        requests: CPU in thousandths, memory in bytes.
-        price: of the node.
-        discount: 0 to 1, of preemptible nodes.
+        requests: CPU in millicores, memory in bytes.
+        price: price of the node.
+        discount: 0 to 1, for preemptible nodes.
     """
     whole = requests.get("cpu", 0) / 1000 * price.cpu + requests.get("memory", 0) / _GIB * price.memory
     return whole * (1 - discount)
 
 
 def scores(costs: Mapping[str, float], ranks: Mapping[str, int] | None = None) -> dict[str, float]:
-    """Return 1 for the cheapest of the first rank; every node of a rank is better than all of later ranks.
+    """Return 1 for the cheapest node of the first rank. Every node of a rank scores higher than all nodes of later ranks.
 
     Args:
-        costs: by node.
-        ranks: 0 is the first; nodes without one are of the last.
+        costs: cost by node.
+        ranks: rank by node, 0 is first; nodes without a rank are last.
     """
     ranks = ranks or {}
     last = max(ranks.values(), default=-1) + 1
@@ -45,6 +45,6 @@ def scores(costs: Mapping[str, float], ranks: Mapping[str, int] | None = None) -
     found = {}
     for name, cost in costs.items():
         relative = cheapest[of[name]] / cost if cost > 0 else 1.0
-        # Even the dearest of a rank is better than what comes after it.
+        # Even the most expensive node of a rank scores higher than later ranks.
         found[name] = (len(present) - 1 - present.index(of[name]) + 0.01 + 0.99 * relative) / len(present)
     return found

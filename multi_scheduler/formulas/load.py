@@ -1,6 +1,7 @@
-"""Scores by measured load: the formulas of the scheduler plug-ins that are called Trimaran. Pure.
+"""Scores by measured load: the formulas of the scheduler plug-ins called Trimaran. No IO.
 
-Source: kubernetes-sigs/scheduler-plugins, ``pkg/trimaran``. Results are 0 to 1; times 100 and rounded they are upstream's.
+Source: kubernetes-sigs/scheduler-plugins, ``pkg/trimaran``. Results are 0 to 1; multiplied by 100 and rounded they equal
+the upstream scores.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ TARGET = 0.4
 _ESTIMATED = {"cpu": 0.85, "memory": 0.7}
 _WITHOUT_REQUEST = {"cpu": 250, "memory": 200 * 1024**2}
 _WIDEST = 0.99
-"""Of the greatest possible variance: a deviation beyond could not be fitted."""
+"""Share of the maximum variance that a deviation is limited to; above it no distribution can be fitted."""
 
 
 def predicted_milli(
     request: int, limit: int, *, multiplier: float = REQUEST_MULTIPLIER, without: int = MILLI_WITHOUT_REQUEST
 ) -> int:
-    """Return the CPU (in thousandths) that a container will use: its limit, or more than its request, or a constant."""
+    """Return the predicted CPU of a container in millicores: its limit, or a multiple of its request, or a constant."""
     if limit:
         return limit
     return math.floor(multiplier * request + 0.5) if request else without
 
 
 def estimated(resource: str, request: int, limit: int) -> float:
-    """Return what a pod that is not measured yet will use: by Koordinator's factors and defaults."""
+    """Return the predicted usage of a pod without measurements, by Koordinator's factors and defaults."""
     asked = max(request, limit)
     if not asked:
         return _WITHOUT_REQUEST.get(resource, 0)
@@ -38,13 +39,13 @@ def estimated(resource: str, request: int, limit: int) -> float:
 
 
 def target_load_packing(capacity: float, used: float, coming: float, target: float = TARGET) -> float:
-    """Return 1 for a node that the pod brings to the target utilisation, and less on both sides.
+    """Return 1 if the pod brings the node to the target utilisation, and less below and above it.
 
     Args:
         capacity: CPU of the node.
-        used: measured.
-        coming: predicted for the pod, and for pods that the measurement did not contain.
-        target: utilisation that is aimed at, 0 to 1.
+        used: measured CPU.
+        coming: predicted CPU of the pod and of pods that the measurement did not contain.
+        target: target utilisation, 0 to 1.
     """
     share = (used + coming) / capacity if capacity > 0 else 0.0
     if share <= target:
@@ -61,7 +62,7 @@ def load_variation(
     margin: float = 1.0,
     sensitivity: float = 1.0,
 ) -> float:
-    """Return 1 for an idle, steady resource, and less the more it is used and the more that varies."""
+    """Return 1 for an unused, steady resource; less with higher usage and deviation."""
     if capacity <= 0:
         return 0.0
     mean, spread = moments(capacity, used, deviation, request)
@@ -71,7 +72,7 @@ def load_variation(
 
 
 def moments(capacity: float, used: float, deviation: float, request: float) -> tuple[float, float]:
-    """Return mean and deviation of utilisation with a pod, as shares of a capacity."""
+    """Return mean and deviation of the utilisation with the pod, as shares of the capacity."""
     if capacity <= 0:
         return 0.0, 0.0
     used, spread = clamp(used, 0, capacity), clamp(deviation, 0, capacity)
@@ -80,7 +81,7 @@ def moments(capacity: float, used: float, deviation: float, request: float) -> t
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """What pods on a node may use of one resource: with the new pod, and without it."""
+    """Requests and limits of one resource on a node, with the new pod and without it."""
 
     request: float
     limit: float
@@ -94,7 +95,7 @@ class OverCommitment:
     """The risk of one resource, 0 to 1."""
 
     by_limits: float
-    """Share of the room between requests and limits that the node does not have."""
+    """Share of the difference between limits and requests that exceeds the node's capacity."""
     by_load: float
     """Probability that usage exceeds what is requested."""
     total: float
@@ -107,13 +108,13 @@ def over_commitment(
     samples: int = 5,
     limits_weight: float = 0.5,
 ) -> OverCommitment:
-    """Return the risk that pods use more than a node has.
+    """Return the risk that pods use more than the node has.
 
     Args:
         commitment: requests and limits.
-        measured: mean and deviation of utilisation without the pod; None: not known.
-        samples: over which the measurement was smoothed; its deviation is made larger accordingly.
-        limits_weight: of the limits beside the load, 0 to 1.
+        measured: mean and deviation of utilisation without the pod; None: unknown.
+        samples: samples over which each measurement is an average; the deviation is scaled up accordingly.
+        limits_weight: weight of the limits beside the load, 0 to 1.
     """
     capacity = commitment.capacity
     if capacity <= 0:
@@ -131,7 +132,7 @@ def over_commitment(
 
 
 def probability(mean: float, deviation: float, threshold: float) -> float:
-    """Return the probability that utilisation is at most a threshold."""
+    """Return the probability that utilisation is at most the threshold."""
     if mean == 0:
         return 1.0
     if deviation == 0:
@@ -141,7 +142,7 @@ def probability(mean: float, deviation: float, threshold: float) -> float:
 
 
 def _within(commitment: Commitment, mean: float, deviation: float) -> float:
-    """Return the probability that present pods use no more than they request, given that none exceeds its limit."""
+    """Return the probability that current pods use at most their requests, given that none exceeds its limit."""
     capacity, limit = commitment.capacity, max(commitment.limit_before, commitment.request_before)
     found = probability(mean, deviation, clamp(commitment.request_before / capacity))
     if limit >= capacity:

@@ -1,11 +1,11 @@
-"""Small arithmetic that several formulas share. Pure."""
+"""Arithmetic that several formulas share. No IO."""
 
 from __future__ import annotations
 
 import math
 
 NEUTRAL = 0.5
-"""The score of a node of which nothing is known: neither better nor worse than a node of average quality."""
+"""Score of a node without data: neither better nor worse than an average node."""
 
 
 def clamp(value: float, low: float = 0.0, high: float = 1.0) -> float:

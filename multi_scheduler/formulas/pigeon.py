@@ -1,7 +1,7 @@
-"""Objectives over all nodes by kube-safe-scheduler's pigeon-hole library: balance, consolidate, or pack adaptively. Pure.
+"""Objectives over all nodes from kube-safe-scheduler's pigeon-hole library: balance, consolidate, or pack adaptively. No IO.
 
-Each candidate is tried: what would the objective be with the pod on it? Differences from the original: double precision,
-resources that no node has are left out, and objectives that differ by rounding only are equal.
+The objective is computed with the pod on each candidate. Differences from the original: double precision, resources that
+no node has are left out, and objectives that differ only by rounding are equal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from multi_scheduler.formulas.numbers import clamp, rounded
 Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]
 Vector = Sequence[float]
 _SAMPLES = 100
-"""Demands that count alike; later ones are averaged exponentially with a weight of 1/100."""
+"""Demands with equal weight; after that, an exponential average with weight 1/100."""
 _EQUAL = 1e-9
 BEST = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One node, or one cluster."""
+    """Capacity and usage of a node or cluster."""
 
     capacity: Vector
     """By resource, always in the same order."""
@@ -31,7 +31,7 @@ class Bin:
 
 
 class DemandHistory:
-    """Mean and second moments of what pods demanded."""
+    """Mean and second moments of pods' demands."""
 
     def __init__(self, resources: int) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ class DemandHistory:
                 self.second[row][column] += weight * (one * other - self.second[row][column])
 
     def variation(self, capacity: Vector) -> float | None:
-        """Return the demands' coefficient of variation, in shares of a capacity; None: there were none."""
+        """Return the demands' coefficient of variation, as shares of the capacity; None without demands."""
         if not self.count:
             return None
         mean = [one / size for one, size in zip(self.mean, capacity, strict=True)]
@@ -71,15 +71,15 @@ def objectives(
     primary: int = 0,
     history: DemandHistory | None = None,
 ) -> dict[str, float | None]:
-    """Return the objective with the pod on each candidate, less is better; None: it does not fit there.
+    """Return the objective with the pod on each candidate, less is better; None: the pod does not fit there.
 
     Args:
         bins: all nodes.
-        candidates: those that are tried.
-        demand: the pod's, by resource.
-        objective: which one.
-        primary: the resource that LoadBalance and Consolidate look at.
-        history: of demands, for AdaptiveBinPack; without one all candidates are equal.
+        candidates: nodes to try.
+        demand: the pod's demand, by resource.
+        objective: the objective to compute.
+        primary: index of the resource for LoadBalance and Consolidate.
+        history: demands, for AdaptiveBinPack; without demands all candidates are equal.
     """
     tried: dict[str, float | None] = {}
     for name in candidates:
@@ -103,7 +103,7 @@ def objectives(
 
 
 def points(found: Mapping[str, float | None]) -> dict[str, int]:
-    """Return scores from 10 for the best candidate to 1 for the worst; 0 where the pod does not fit."""
+    """Return 10 for the best candidate down to 1 for the worst; 0 where the pod does not fit."""
     values = [value for value in found.values() if value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
     return {
@@ -122,7 +122,7 @@ def _deviation(shares: Vector) -> float:
 
 
 def _unevenness(shares: Vector) -> float:
-    """Return 1 less the scaled deviation: 0 where nodes are full or empty, 1 where all are alike."""
+    """Return 1 minus the scaled deviation: 0 if nodes are full or empty, 1 if all are equal."""
     mean = sum(shares) / len(shares)
     if not 0 < mean < 1:
         return 0.0
@@ -131,10 +131,10 @@ def _unevenness(shares: Vector) -> float:
 
 
 def _mismatch(bins: Sequence[Bin], history: DemandHistory | None) -> float:
-    """Return how much the variation of nodes' utilisation differs from that of demands."""
+    """Return the difference between the variation of nodes' utilisation and that of demands."""
     if history is None or not history.count:
         return 0.0
-    # What no node has would make the variation undefined.
+    # A resource that no node has would make the variation undefined.
     present = [index for index in range(len(history.mean)) if any(one.capacity[index] > 0 for one in bins)]
     if not present:
         return 0.0

@@ -1,7 +1,8 @@
-"""Pressure of a node: how full of pods it is, and how long tasks waited for CPU, memory and IO (PSI). Pure.
+"""Pressure of a node: its share of pods, and how long tasks waited for CPU, memory and IO (PSI). No IO.
 
 Sources: the kernel's ``Documentation/accounting/psi.rst``; KEP-4205; KEP-5394 for when pressure starts and ends. CPU
-pressure counts on busy nodes only: throttled containers raise it on idle ones, too (kubernetes/enhancements#5062).
+pressure counts only on busy nodes, because throttled containers raise it on idle nodes as well
+(kubernetes/enhancements#5062).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from multi_scheduler.formulas.numbers import clamp
 BUSY = 0.7
 """CPU utilisation from which CPU pressure counts."""
 _PODS, _CPU, _MEMORY, _IO = 0.4, 0.2, 0.25, 0.15
-"""Shares of the four in a node's load; kubeleet publishes none."""
+"""Weights of the four parts of a node's load. kubeleet publishes no weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Share of time, in percent, in which some or all tasks waited for one resource."""
+    """Percent of time in which some or all tasks waited for one resource, as averages over 10 and 60 seconds."""
 
     some10: float = 0.0
     some60: float = 0.0
@@ -28,7 +29,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a node reports of all three resources."""
+    """Pressure of a node by resource."""
 
     cpu: Stall = Stall()
     memory: Stall = Stall()
@@ -37,23 +38,23 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Percentages from which a node is pressed."""
+    """Percentages from which a node is under pressure."""
 
     cpu: float = 50.0
-    """Of ``some``; a node's ``full`` is always 0."""
+    """Threshold of ``some``, because a node's ``full`` is always 0."""
     memory: float = 10.0
-    """Of ``full``."""
+    """Threshold of ``full``."""
     io: float = 40.0
-    """Of ``full``."""
+    """Threshold of ``full``."""
 
 
 def load(pods: float, found: Pressure, *, utilisation: float | None) -> float:
     """Return a node's load from 0 to 1.
 
     Args:
-        pods: share of the pods that it may have.
-        found: its pressure.
-        utilisation: of its CPUs, 0 to 1; None: not known, then CPU pressure does not count.
+        pods: number of pods as a share of the node's limit.
+        found: pressure of the node.
+        utilisation: CPU utilisation, 0 to 1; None: unknown, so CPU pressure does not count.
     """
     cpu = found.cpu.some10 if _is_busy(utilisation) else 0.0
     memory = 0.5 * found.memory.some10 + 0.5 * found.memory.full10
@@ -62,14 +63,14 @@ def load(pods: float, found: Pressure, *, utilisation: float | None) -> float:
 
 
 def score(pods: float, found: Pressure, *, utilisation: float | None, is_pressed: bool) -> float:
-    """Return 1 for an empty node without pressure, 0 for one under pressure; the arguments are those of ``load``."""
+    """Return 1 for an empty node without pressure, 0 for a node under pressure. Arguments as for ``load``."""
     return 0.0 if is_pressed else 1 - load(pods, found, utilisation=utilisation)
 
 
 def is_pressed(
     found: Pressure, thresholds: Thresholds, *, utilisation: float | None, was_pressed: bool = False
 ) -> bool:
-    """Return whether a node is pressed: from both averages at a threshold until the longer one is below it."""
+    """Report whether a node is under pressure: from both averages reaching a threshold until the longer one falls below it."""
     pairs = (
         (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilisation)),
         (found.memory.full10, found.memory.full60, thresholds.memory, True),

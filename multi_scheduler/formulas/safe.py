@@ -1,8 +1,8 @@
-"""Risk of overload and balance of one node, by kube-safe-scheduler's formulas. Pure.
+"""Risk of overload and balance of one node, by kube-safe-scheduler's formulas. No IO.
 
-Utilisation is taken as a beta distribution with measured mean and deviation; risk is the probability that it exceeds a
-threshold. Differences from the original: values that are not finite count as missing, results stay within 0 to 1, and a
-percentile of 0 accepts only a risk of 0.
+Utilisation is modelled as a beta distribution with the measured mean and deviation. The risk is the probability that it
+exceeds a threshold. Differences from the original: non-finite values count as missing, results are limited to 0 to 1, and
+a percentile of 0 accepts only a risk of 0.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from multi_scheduler.formulas import beta
 from multi_scheduler.formulas.numbers import clamp
 
 POINTS = 10
-"""The original's best score."""
+"""Highest score of kube-safe-scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One resource of a node, as shares of its capacity, with the pod on it."""
+    """Utilisation of one resource with the pod, as shares of the capacity."""
 
     mean: float
     deviation: float
@@ -35,15 +35,15 @@ def load(
     demand: float,
     weight: float,
 ) -> Load | None:
-    """Return a resource's load with a pod; None: what is free is not known.
+    """Return a resource's load with the pod; None if the free amount is unknown.
 
     Args:
-        free: mean of what is free, in the unit of ``capacity``.
-        deviation: its standard deviation; None: unknown, as 0.
-        forecast: what will be free; None: unknown.
-        capacity: allocatable.
-        demand: what the pod requests.
-        weight: of the forecast beside the mean, 0 to 1.
+        free: mean free amount, in the unit of ``capacity``.
+        deviation: standard deviation of the free amount; None: unknown, taken as 0.
+        forecast: forecast of the free amount; None: unknown.
+        capacity: allocatable amount.
+        demand: the pod's request.
+        weight: weight of the forecast beside the mean, 0 to 1.
     """
     if not math.isfinite(free) or capacity <= 0:
         return None
@@ -55,7 +55,7 @@ def load(
 
 
 def risk(mean: float, deviation: float, threshold: float) -> float:
-    """Return the probability that utilisation exceeds a threshold."""
+    """Return the probability that utilisation exceeds the threshold."""
     if mean <= 0 or (deviation <= 0 and mean <= threshold):
         return 0.0
     fitted = beta.fit(mean, deviation)
@@ -65,27 +65,27 @@ def risk(mean: float, deviation: float, threshold: float) -> float:
 
 
 def overload_score(found: float, percentile: float) -> float:
-    """Return how far a risk is from the accepted one: 1 without risk, 0 from the accepted one on."""
+    """Return 1 without risk, 0 from the accepted risk on."""
     if percentile <= 0:
         return float(found <= 0)
     return 1 - math.sqrt(min(found / percentile, 1.0))
 
 
 def balance_score(mean: float, deviation: float) -> float:
-    """Return 1 for an idle, steady resource, and less the more it is used and the more that varies."""
+    """Return 1 for an unused, steady resource; less with higher usage and deviation."""
     return 1 - (mean + math.sqrt(deviation)) / 2
 
 
 def overload_points(found: float, percentile: float) -> int:
-    """Return the original's integer for ``overload_score``: truncated."""
+    """Return kube-safe-scheduler's integer for ``overload_score``, truncated."""
     return int(POINTS * overload_score(found, percentile))
 
 
 def balance_points(mean: float, deviation: float) -> int:
-    """Return the original's integer for ``balance_score``: rounded."""
+    """Return kube-safe-scheduler's integer for ``balance_score``, rounded."""
     return int(POINTS * balance_score(mean, deviation) + 0.5)
 
 
 def worst(scores: Iterable[float]) -> float | None:
-    """Return the lowest score of a node's resources; None: there is no resource of which anything is known."""
+    """Return the lowest score of a node's resources; None if there is none."""
     return min(scores, default=None)

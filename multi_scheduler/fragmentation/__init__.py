@@ -1,1 +1,1 @@
-"""Places pods where they fragment divisible devices least."""
+"""Computes how much a pod fragments divisible devices. No IO. Only the fragmentation agent imports it."""

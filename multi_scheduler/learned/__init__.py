@@ -1,1 +1,4 @@
-"""Learns from what became of pods which virtual nodes to prefer."""
+"""The model of the learned agent: learns from pods' outcomes which virtual nodes to prefer.
+
+``bandit``, ``memory`` and ``estimates`` do no IO; ``files`` saves the state. Only the learned agent imports them.
+"""

@@ -1,8 +1,8 @@
-"""A contextual bandit: discounted linear Thompson sampling. Pure.
+"""A contextual bandit: discounted linear Thompson sampling. No IO.
 
-Rewards are taken to be linear in the features of a choice, plus noise. Older rewards count less, so that the bandit
-follows clusters that change. Each choice is drawn from known probabilities (propensities), which makes it possible to
-estimate afterwards what other policies would have got from the same decisions.
+Rewards are modelled as linear in the features of a choice, plus noise. Older rewards count less, so the bandit follows
+changes of clusters. Each choice is drawn with known probabilities (propensities), so that the rewards of other policies
+can later be estimated from the same decisions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from operator import mul
 
 Vector = Sequence[float]
 _DRAWS = 24
-"""Sampled models by which propensities are estimated. The choice is drawn from the estimate, so it is exact."""
+"""Number of sampled models for the estimate of propensities. Choices are drawn from the estimate, so it is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Choice:
     scores: list[float]
     """From 0 to 1, 1 for the best."""
     propensities: list[float]
-    """Probability of each candidate to have been the best."""
+    """Probability of each candidate to be drawn as the best."""
 
 
 class Bandit:
@@ -35,9 +35,9 @@ class Bandit:
     Args:
         size: number of features.
         discount: weight of the past at each reward.
-        exploration: share of choices that are uniformly random, which bounds propensities from below.
+        exploration: share of choices that are uniformly random; gives propensities a lower bound.
         spread: width of the sampled models, as a multiple of the posterior's.
-        seed: of the random choices; None: different ones in every process.
+        seed: seed of the random choices; None: a random seed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Bandit:
         self._draws = []
 
     def choose(self, candidates: Sequence[Vector]) -> Choice:
-        """Rank candidates by their features; there must be one."""
+        """Rank candidates by their features; at least one is needed."""
         self._sample()
         wins = [0] * len(candidates)
         for model in self._draws:
@@ -87,12 +87,12 @@ class Bandit:
         return Choice(best, scores, propensities)
 
     def expected(self, features: Vector) -> float:
-        """Return the reward that is expected of a choice."""
+        """Return the expected reward of a choice."""
         self._sample()
         return float(sum(map(mul, self._mean, features)))
 
     def _sample(self) -> None:
-        """Draw models from the posterior, unless nothing was learnt since the last ones."""
+        """Draw models from the posterior, unless nothing was learned since the last draw."""
         if self._draws:
             return
         lower = _cholesky(self.precision)
@@ -103,7 +103,7 @@ class Bandit:
 
 
 def _cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
-    """Return the lower triangle whose product with its transpose is a positive definite matrix."""
+    """Return the lower triangular Cholesky factor of a positive definite matrix."""
     lower = [[0.0] * len(matrix) for _ in matrix]
     for row, values in enumerate(matrix):
         for column in range(row + 1):
@@ -122,7 +122,7 @@ def _forward(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 def _backward(lower: Sequence[Vector], right: Vector) -> list[float]:
-    """Solve with the transpose."""
+    """Solve with the transposed matrix."""
     found = list(right)
     for row in range(len(found) - 1, -1, -1):
         found[row] = (

@@ -1,4 +1,4 @@
-"""What another policy would have got from logged decisions: off-policy estimates with confidence intervals. Pure.
+"""Off-policy evaluation: estimates another policy's reward from logged decisions, with confidence intervals. No IO.
 
 Dudik, Langford and Li, "Doubly robust policy evaluation and learning", ICML 2011.
 """
@@ -16,19 +16,19 @@ _Z = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One decision and what came of it."""
+    """One decision and its reward."""
 
     candidates: Sequence[Sequence[float]]
     """Features by candidate."""
     chosen: int
     propensity: float
-    """With which the logging policy has chosen it."""
+    """Probability with which the logging policy made the choice."""
     reward: float
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean reward of a policy, and the interval that contains it with 95 % confidence."""
+    """Mean reward of a policy, with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -36,13 +36,13 @@ class Estimate:
 
 
 Policy = Callable[[Logged], Sequence[float]]
-"""Probabilities by candidate."""
+"""Returns a probability for each candidate."""
 Model = Callable[[Sequence[float]], float]
 """Predicts a reward from features."""
 
 
 def inverse_propensity(log: Sequence[Logged], policy: Policy) -> Estimate:
-    """Weight each reward by how much more probable the choice is under the policy; self-normalised, by bootstrap."""
+    """Weight each reward by the ratio of both policies' probabilities; self-normalised, interval by bootstrap."""
     pairs = [((weight := policy(one)[one.chosen] / one.propensity), weight * one.reward) for one in log]
     if not any(weight for weight, _ in pairs):
         return Estimate(math.nan, math.nan, math.nan)
@@ -59,7 +59,7 @@ def inverse_propensity(log: Sequence[Logged], policy: Policy) -> Estimate:
 
 
 def doubly_robust(log: Sequence[Logged], policy: Policy, model: Model) -> Estimate:
-    """Predict rewards by a model, and correct it by the weighted errors of the choices that were made.
+    """Predict rewards with a model, and correct them by the weighted errors of the logged choices.
 
     The model must not have been fitted to the same decisions.
     """

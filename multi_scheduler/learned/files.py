@@ -1,4 +1,4 @@
-"""The learned agent's files: its state, and the log of its decisions. A file that cannot be written stops nothing."""
+"""The learned agent's files: its state, and the log of its decisions. Write errors are logged and otherwise ignored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Files:
     Args:
         state: path of the state; empty: there is none.
         decisions: path of the log; empty: there is none.
-        log: for files that cannot be read or written.
+        log: logger for files that cannot be read or written.
     """
 
     def __init__(self, state: str, decisions: str, log: FilteringBoundLogger) -> None:
@@ -44,7 +44,7 @@ class Files:
             self._log.warning("a decision is not logged", file=str(path), error=str(error))
 
     def restore(self, memory: Memory) -> None:
-        """Continue from the saved state, if it can be read."""
+        """Load the saved state, if it can be read."""
         if self._state is None:
             return
         try:
@@ -56,7 +56,7 @@ class Files:
         self._saved = memory.bandit.rewards
 
     def save(self, memory: Memory) -> None:
-        """Save the state if it has changed; a crash leaves the old or the new one."""
+        """Save the state if it changed. After a crash the file has either the old or the new state."""
         path = self._state
         if path is None or self._saved == memory.bandit.rewards:
             return

@@ -1,4 +1,4 @@
-"""What the learned agent remembers: the model, recent rewards, and decisions whose reward is not known yet. Pure."""
+"""The learned agent's memory: the model, recent rewards, and decisions with unknown reward. No IO."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.learned.bandit import Bandit
 
 _WEIGHT = 0.1
-"""Of a new reward in a recent mean."""
+"""Weight of a new reward in a recent mean."""
 _MOST_PENDING = 5000
 _MOST_RECENT = 2000
 _HALF_SECONDS = 30.0
-"""A pod that takes this long from binding to Running has half the reward of one that starts at once."""
+"""Time from binding to Running at which the reward is half of that of an immediate start."""
 _VERSION = 1
 
 
 @dataclass(slots=True)
 class Decision:
-    """One choice that was made."""
+    """One decision."""
 
     names: Sequence[str]
     features: Sequence[Sequence[float]]
     propensities: Sequence[float]
     kind: str
-    """Of the pod: pods of one application have the same."""
+    """Kind of the pod, shared by all pods of an application."""
     node: str = ""
-    """Where the pod was bound. Empty: it is not."""
+    """Node where the pod was bound. Empty: not bound yet."""
     bound: float = 0.0
-    """When, in seconds of the caller's clock."""
+    """Time of the binding, in seconds of the caller's clock."""
     is_running: bool = False
 
 
 class Memory:
-    """Joins decisions with what became of the pods."""
+    """Joins decisions with the outcomes of their pods."""
 
     def __init__(self, bandit: Bandit) -> None:
         self.bandit = bandit
         self.pending: dict[str, Decision] = {}
-        """By uid, the oldest first."""
+        """Decisions by pod UID, oldest first."""
         self._recent: dict[str, float] = {}
 
     def recent(self, node: str, kind: str) -> tuple[float, float]:
-        """Return the recent mean reward of a node, and that of pods of a kind there."""
+        """Return the recent mean reward of a node, and of pods of this kind on it."""
         of_node = self._recent.get(node, NEUTRAL)
         return of_node, self._recent.get(f"{kind}@{node}", of_node)
 
     def decided(self, uid: str, decision: Decision) -> None:
-        """Keep a decision until its reward is known; that of an earlier try is dropped."""
+        """Keep a decision until its reward is known; it replaces the decision of an earlier attempt."""
         self.pending.pop(uid, None)
         self.pending[uid] = decision
         if len(self.pending) > _MOST_PENDING:
             del self.pending[next(iter(self.pending))]
 
     def bound(self, uid: str, node: str, now: float) -> bool:
-        """Keep where a pod was bound; tells whether a decision about it is known."""
+        """Note where a pod was bound; return whether there is a decision about it."""
         decision = self.pending.get(uid)
         if decision is None or node not in decision.names:
             self.pending.pop(uid, None)
@@ -67,7 +67,7 @@ class Memory:
         return True
 
     def runs(self, uid: str, now: float) -> float | None:
-        """Learn from a pod that runs; returns the reward, None: it was known, or nothing was decided."""
+        """Learn from a running pod; return the reward, None if it was known or there is no decision."""
         decision = self.pending.get(uid)
         if decision is None or not decision.node or decision.is_running:
             return None
@@ -75,16 +75,16 @@ class Memory:
         return self._learn(decision, 2.0 ** (-max(0.0, now - decision.bound) / _HALF_SECONDS))
 
     def failed(self, uid: str) -> float | None:
-        """Learn from a pod that failed, was evicted, or did not start in time; returns the reward."""
+        """Learn from a pod that failed, was evicted, or did not start in time; return the reward, None without a decision."""
         decision = self.pending.pop(uid, None)
         return self._learn(decision, 0.0) if decision is not None and decision.node else None
 
     def forget(self, uid: str) -> None:
-        """Drop a decision: the pod is gone, and nothing can be learnt from that."""
+        """Drop the decision about a pod; nothing is learned."""
         self.pending.pop(uid, None)
 
     def _learn(self, decision: Decision, reward: float) -> float:
-        # Of all candidates only the one that was taken has a reward, whoever took it.
+        # Only the chosen candidate gets a reward, even if another agent or scheduler chose it.
         self.bandit.add(decision.features[decision.names.index(decision.node)], reward)
         for key in (decision.node, f"{decision.kind}@{decision.node}"):
             before = self._recent.pop(key, NEUTRAL)
@@ -94,7 +94,7 @@ class Memory:
         return reward
 
     def state(self) -> dict[str, Any]:
-        """Return what has to survive a restart, as JSON."""
+        """Return the state to save across restarts, as JSON values."""
         return {
             "version": _VERSION,
             "precision": self.bandit.precision,
@@ -104,10 +104,10 @@ class Memory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state.
+        """Load a saved state.
 
         Raises:
-            ValueError: it is not one, or of another version.
+            ValueError: the state is invalid or has another version.
         """
         try:
             size = self.bandit.size

@@ -39,7 +39,7 @@ PRIORITIES_ONLY = frozenset({"safe-balance", "congestion", "pigeon-holing"})
 
 @dataclass(frozen=True, slots=True)
 class SafeSchedulerSettings:
-    """What the original reads from its environment."""
+    """Settings that kube-safe-scheduler reads from its environment."""
 
     threshold: float = 0.9
     percentile: float = 0.3
@@ -64,7 +64,7 @@ def read_settings(environment: Mapping[str, str]) -> SafeSchedulerSettings:
 
 @dataclass(slots=True)
 class SafeScheduler:
-    """All its agents."""
+    """All agents of kube-safe-scheduler."""
 
     settings: SafeSchedulerSettings
     _history: pigeon.DemandHistory = field(init=False)
