@@ -1,1 +1,4 @@
-"""The fit agent: does a real node behind the virtual one have room for the pod?"""
+"""The fit agent: checks whether a lower node behind a virtual node has room for a pod.
+
+Import ``agent`` and ``settings``. ``cluster`` is also used by ``view``, ``annotator`` and ``fragmentation``.
+"""

@@ -1,4 +1,4 @@
-"""The fit agent: a virtual node passes only if one lower node could take the pod as it will be there."""
+"""The fit agent: passes a virtual node only if one lower node could take the pod as it will be created there."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from multi_scheduler.fit.reservations.reservations import Place, Reservations
 from multi_scheduler.fit.settings import FitSettings
 
 _SETTLE_SECONDS = 2.0
-"""How long a filter call waits for other pods' promises to be settled before it says that nothing fits."""
+"""How long a filter call waits for other pods' reservations to be decided before it rejects all nodes."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
 _ADOPTION_SECONDS = 0.02
-"""How long a filter call may work on other tenants' pods; what is left waits for the next call."""
+"""How long a filter call may work on pods of other schedulers; the rest is left for the next call."""
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class FitAgent(Agent):
-    """Looks into every lower cluster."""
+    """Checks every lower cluster for room."""
 
     def __init__(self, context: AgentContext) -> None:
-        """Set up; ``run`` fills the indexes.
+        """Create an index, feeds and admission rules for each lower cluster; ``run`` fills them.
 
         Raises:
             ConfigError: a setting is wrong.
@@ -76,10 +76,10 @@ class FitAgent(Agent):
         self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
         self._log = log.get_logger(component="fit")
         self.judged: dict[str, dict[str, Prediction]] = {}
-        """What filter calls found, until the scheduler has chosen: by uid and virtual node."""
+        """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""
 
     async def run(self) -> None:
-        """Follow all clusters until cancelled."""
+        """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bound_pods.run())
             group.create_task(self._sweeping())
@@ -87,7 +87,7 @@ class FitAgent(Agent):
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
-        """Only what nobody can do without; a silent lower cluster is no reason not to serve the others."""
+        """Return what is still missing; None: ready. One synced lower cluster is enough, so an unreachable one blocks no others."""
         if not self._bound_pods.has_synced:
             return "the upper cluster's pods have not been read yet"
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
@@ -95,32 +95,32 @@ class FitAgent(Agent):
         return None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Every virtual node without a lower node for the pod, with kube-scheduler's sentence about why."""
+        """Reject every virtual node without a lower node for the pod, with kube-scheduler's reasons."""
         uid = pod["metadata"].get("uid", "")
-        # What was promised at an earlier try is given back first: it must not stand in its own way.
+        # Release the reservation of an earlier attempt first, so that it does not block the pod itself.
         self.reservations.release(uid)
         deadline = _now() + _SETTLE_SECONDS
         while True:
             found = self.judge(pod, nodes)
             if found.rejected < len(nodes):
                 break
-            # Others hold promises on several clusters of which they will use one: a moment tells which.
+            # Other pods hold reservations in several clusters and will use one. Soon it will be known which.
             until = deadline if self._may_change(uid, found.hopeful) else min(deadline, found.counted_by)
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
         self.judged.pop(uid, None)
         self.judged[uid] = found.judged
-        # At once: while other agents are asked, another call must not be told of the same room.
+        # Reserve at once: while other agents answer, another call must not count on the same room.
         self.reservations.promise(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Keep the pod's room on the nodes that the scheduler may still choose."""
+        """Keep the pod's reservations only on nodes that the scheduler may still choose."""
         self.reservations.narrow(pod["metadata"].get("uid", ""), {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """How well the pod fits each cluster, by the chosen strategy; 0 where nobody could look."""
+        """Return a score for each cluster by the configured strategy; 0 if the cluster was unreadable."""
         judged = self.judged.get(pod["metadata"].get("uid", ""), {})
         return {
             node.name: score(self.indexes[node.cluster], judged.get(node.name), self._settings.score)
@@ -131,11 +131,11 @@ class FitAgent(Agent):
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """The victims whose lower pods make way for the pod: those given, or others where these do not."""
+        """Return the given victims if evicting them makes room in the lower cluster, otherwise other victims; None: no use."""
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
-        # What was promised at an earlier try is in the way of nobody but the pod itself.
+        # The pod's own reservation of an earlier attempt must not block it.
         self.reservations.release(pod["metadata"].get("uid", ""))
         below = self._entrances[node.cluster].judge(pod, node)
         if below.refusal:
@@ -154,15 +154,15 @@ class FitAgent(Agent):
         return choosing.choose(index, wanted, candidates) or None
 
     def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
-        """What an upper pod takes room as: its lower pod, or the promise of one."""
+        """Return the index keys of an upper pod: its lower pod's UID, and its reservation."""
         return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
 
     def bound(self, uid: str, node: str) -> None:
-        """We have bound the pod ourselves."""
+        """Mark the reservation as bound: the extender bound the pod itself."""
         self.reservations.bind(uid, node)
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
-        """Look for a pod's place behind each virtual node; promises nothing."""
+        """Find the pod's place behind each virtual node, without reserving it."""
         found = Judgement()
         demands: dict[Any, Demand] = {}
         differs = any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
@@ -171,7 +171,7 @@ class FitAgent(Agent):
         for node in nodes:
             feed = self.feeds.get(node.cluster)
             if feed is None:
-                continue  # a virtual node that nobody has told us about: not ours to judge
+                continue  # not a configured lower cluster, so the node passes
             if trouble := feed.trouble():
                 if self._settings.unreachable == "Reject":
                     found.unresolvable[node.name] = (
@@ -185,7 +185,7 @@ class FitAgent(Agent):
                 if below.may_change:
                     found.hopeful.append((node.cluster, None))
                 continue
-            # Where neither pools, namespaces nor volumes make a difference every cluster is asked the same.
+            # Clusters share a demand unless pools, namespaces or volumes differ.
             alike = (repr(node.pool), below.alike)
             wanted = demands.get(alike)
             if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
@@ -203,7 +203,7 @@ class FitAgent(Agent):
         return found
 
     def _may_change(self, uid: str, hopeful: Sequence[tuple[str, Demand | None]]) -> bool:
-        """Whether the pod would find a place if promises to others turned out unused."""
+        """Report whether the pod would find a place if reservations of other pods were released."""
         for cluster, wanted in hopeful:
             keys = self.reservations.tentative(cluster, besides=uid)
             if keys and (wanted is None or choosing.suffices(self.indexes[cluster], wanted, keys)):
@@ -227,7 +227,7 @@ class FitAgent(Agent):
         )
 
     def _bound_above(self, pod: Object) -> bool:
-        """A pod is bound above; tells whether its room is accounted for: it is seen below, or was promised."""
+        """Handle a newly bound upper pod; return whether its room is counted: by its lower pod, or by a reservation."""
         self.judged.pop(pod.uid, None)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
@@ -235,14 +235,15 @@ class FitAgent(Agent):
         return self.reservations.bind(pod.uid, (pod.spec or {}).get("nodeName", ""))
 
     def _seen_below(self, uid: str) -> None:
-        self.reservations.arrived(uid)  # perhaps it has its node at first sight
+        self.reservations.arrived(uid)  # the lower pod may have a node when it is first seen
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)
 
     def _adopt(self, nodes: Sequence[VirtualNode]) -> None:
-        """Keep room for pods that others have bound to these nodes: they are on their way below like ours.
+        """Reserve room for pods that other schedulers bound to these nodes, because they will need room in the lower cluster.
 
-        Any tenant can make such pods, with ``spec.nodeName``: what is in them fails and delays nobody else's call.
+        Any tenant can create such pods with ``spec.nodeName``, so errors caused by their content are logged, and the time
+        spent on them is limited.
         """
         known = {node.name: node for node in nodes}
         deadline = time.perf_counter() + _ADOPTION_SECONDS
@@ -263,7 +264,7 @@ class FitAgent(Agent):
         below = self._entrances[node.cluster].judge(pod.to_dict(), node)
         has_arrived = pod.uid in feed.lower_uid
         if below.refusal and not has_arrived:
-            return  # it will not come, or waits for somebody else's end
+            return  # it is not created in the lower cluster, or waits until another pod is gone
         index, wanted = self.indexes[node.cluster], self._demand(below, node)
         if slots := index.feasible(wanted):
             charge = None if has_arrived else below.charge
@@ -272,7 +273,7 @@ class FitAgent(Agent):
             self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:
-        """Forget what has not been asked for in time: promises, and the oldest of very many judgements."""
+        """Expire reservations, and drop the oldest predictions above the limit."""
         self.reservations.expire()
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]

@@ -1,7 +1,7 @@
-"""What is free on each device of the lower nodes, for a resource of which a pod takes part of one device. Pure.
+"""Free units per device of lower nodes, for a resource of which a pod can take a part of one device. No IO.
 
 A request below one device's units takes a share of a single device; a larger one takes whole devices. Koordinator's
-``koordinator.sh/gpu-core`` (100 units) and Alibaba's ``alibabacloud.com/gpu-milli`` (1000 units) count like this.
+``koordinator.sh/gpu-core`` (100 units) and Alibaba's ``alibabacloud.com/gpu-milli`` (1000 units) are counted this way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Taking = tuple[str, int, Sequence[int]]
-"""Uid, units, and the devices where these are known."""
+"""UID, units, and the devices if they are known."""
 
 
 def parts(count: int, units: int) -> tuple[int, int]:
@@ -24,12 +24,12 @@ class DeviceColumn:
         """Create the column.
 
         Args:
-            units: of one device.
-            slots: how many slots the index has.
+            units: units of one device.
+            slots: number of slots in the index.
         """
         self.units = units
         self.free: list[tuple[int, ...]] = [()] * slots
-        """By slot: what each device has left."""
+        """By slot: free units of each device."""
         self._largest = [0] * slots
         self._whole = [0] * slots
         self._taken: list[dict[str, tuple[int, ...]]] = [{} for _ in range(slots)]
@@ -42,7 +42,7 @@ class DeviceColumn:
         self._taken.append({})
 
     def reset(self, slot: int, total: int, taken: Iterable[Taking]) -> None:
-        """Set the devices of a node, and what its pods take."""
+        """Set a node's devices and the pods that use them."""
         rest = total % self.units
         self._taken[slot] = {}
         self._set(slot, [self.units] * (total // self.units) + ([rest] if rest else []))
@@ -50,12 +50,12 @@ class DeviceColumn:
             self.take(slot, uid, count, devices)
 
     def take(self, slot: int, uid: str, count: int, devices: Sequence[int] = ()) -> None:
-        """Take units of a node: on the devices that are named, or else on those that they fit most tightly."""
+        """Take units of a node: from the given devices, otherwise from those where they fit most tightly."""
         free = list(self.free[slot])
         number, share = parts(count, self.units)
         if len(devices) != number or not all(0 <= device < len(free) for device in devices):
             fitting = sorted((left, device) for device, left in enumerate(free) if left >= share)
-            # A node that is overcommitted: the devices that have most left go below zero.
+            # The node is overcommitted: the devices with most free units go below zero.
             others = sorted(
                 ((left, device) for device, left in enumerate(free) if left < share), reverse=True
             )
@@ -66,7 +66,7 @@ class DeviceColumn:
         self._set(slot, free)
 
     def give(self, slot: int, uid: str, count: int) -> None:
-        """Give back what a pod takes."""
+        """Release the units of a pod."""
         free = list(self.free[slot])
         share = parts(count, self.units)[1]
         for device in self._taken[slot].pop(uid, ()):
@@ -75,7 +75,7 @@ class DeviceColumn:
         self._set(slot, free)
 
     def fitting(self, slots: Sequence[int], count: int) -> list[int]:
-        """Return the slots that have a device, or enough whole ones, for a request."""
+        """Return the slots with a device, or enough whole devices, for the request."""
         if count < self.units:
             largest = self._largest
             return [slot for slot in slots if largest[slot] >= count]

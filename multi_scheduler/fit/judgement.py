@@ -1,4 +1,4 @@
-"""What the fit agent finds out about one pod in all lower clusters. Pure."""
+"""The fit agent's results about one pod. No IO."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from multi_scheduler.fit.reservations.reservations import Place
 
 @dataclass(slots=True)
 class Judgement:
-    """What a look into every cluster has found; by virtual node."""
+    """Results for all virtual nodes of a call, by virtual node."""
 
     judged: dict[str, Prediction] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     resolvable: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
     hopeful: list[tuple[str, Demand | None]] = field(default_factory=list)
-    """Lower clusters that have rejected the pod for want of room, with what it asks; or of quota, with None."""
+    """Lower clusters that rejected the pod for lack of room, with its demand, or for a quota, with None."""
     counted_by: float = 0.0
-    """Until then a quota that has rejected it may count less."""
+    """Until this time a quota that rejected the pod may still be recounted; seconds of the event loop's clock."""
 
     @property
     def rejected(self) -> int:
-        """How many virtual nodes are ruled out."""
+        """Return the number of rejected virtual nodes."""
         return len(self.resolvable) + len(self.unresolvable)

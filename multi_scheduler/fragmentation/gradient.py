@@ -1,8 +1,8 @@
-"""How much a pod would fragment the devices of a lower node (fragmentation gradient descent, USENIX ATC 2023). Pure.
+"""How much a pod fragments the devices of a lower node (fragmentation gradient descent, USENIX ATC 2023). No IO.
 
-A node's free units are fragmented to the degree that typical pods cannot use them: for a typical pod that the node
-cannot take, all of them; for one that it can take, those on devices that are too full for the pod. The gradient is by
-how much a pod raises the expected fragments of a node. Less is better, below zero it fills holes.
+Free units of a node count as fragments for a typical pod if it cannot use them: all of them if the node cannot take the
+pod, otherwise those on devices with too little free. The gradient is the increase of a node's expected fragments by a
+pod. Less is better; below zero, the pod fills fragments.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from multi_scheduler.fit.devices import parts
 from multi_scheduler.fragmentation.workload import Shape, Typical
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
-"""What a large node has: the scale on which what is left of cpu and devices is added."""
+"""Size of a large node; scales the remaining cpu and devices before they are added."""
 _LEVEL = 1000.0
 _MOST_STATES = 200_000
-"""Kept results; beyond, all of them are calculated again as they are needed."""
+"""Number of cached results. At this number the cache is cleared."""
 
 
 class Step(NamedTuple):
-    """Taking a pod."""
+    """The effect of placing a pod on a node."""
 
     gradient: float
-    """Units of the devices that become fragments."""
+    """Device units that become fragments."""
     level: int
-    """The gradient's class, from 0 to 100: steps of about a twenty-fifth of a device, wider for large gradients."""
+    """The gradient's class, from 0 to 100. A class is about a twenty-fifth of a device, wider for large gradients."""
     device: int
-    """What the chosen device has free before; -1: there is no choice."""
+    """Free units of the chosen device before the placement; -1: no device is taken."""
 
 
 class _Group(NamedTuple):
-    """The typical pods that take the same of the devices, and that the same nodes admit."""
+    """Typical pods with the same device units and the same node requirements."""
 
     units: int
     cpus: list[int]
     """Ascending."""
     shares: list[float]
-    """Of the pods that ask for at most as much cpu; one more than there are ``cpus``."""
+    """Share of the pods that request at most this cpu; one more entry than ``cpus``."""
 
 
 class Fragmentation:
-    """One workload on the nodes of any number of indexes."""
+    """Computes gradients of one workload on the nodes of any index."""
 
     def __init__(self, typical: Sequence[Typical], resource: str, units: int) -> None:
         """Prepare tables.
 
         Args:
             typical: the workload.
-            resource: the divisible one.
-            units: of one device.
+            resource: the divisible resource.
+            units: units of one device.
         """
         self._resource, self._units = resource, units
         self._large = _LARGE_DEVICES * units
@@ -82,11 +82,11 @@ class Fragmentation:
         return groups
 
     def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[float]:
-        """Return for each slot what nodes and clusters are compared by: smaller is better.
+        """Return a key for each slot by which nodes and clusters are compared; smaller is better.
 
-        Small differences of the gradient say less than how tightly a pod fits: gradients are compared in classes, and
-        among equals the node wins that is left with least. With exact gradients, or with ties broken at random, nodes
-        are left with devices that they have no cpu for.
+        Small differences of the gradient matter less than how tightly a pod fits. So gradients are compared by class, and ties
+        go to the node with the least left over. With exact gradients, or with random tie-breaking, nodes end up with devices
+        but without cpu for them.
         """
         cpu, units = index.free("cpu"), index.free(self._resource)
         return [
@@ -95,7 +95,7 @@ class Fragmentation:
         ]
 
     def steps(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[Step]:
-        """Return for each slot what becomes of its node with a pod. All of them must have room for it."""
+        """Return for each slot the effect of the pod on its node. All nodes must have room for it."""
         if self._states > _MOST_STATES:
             self._forget()
         known = self._steps.setdefault((pod.cpu, pod.units), {})
@@ -106,7 +106,7 @@ class Fragmentation:
             state = (classes[slot], free[slot], devices[slot])
             step = known.get(state)
             if step is None:
-                # The order of the devices does not matter: nodes with the same ones share the result.
+                # The order of the devices does not matter, so nodes with the same devices share the result.
                 ordered = (state[0], state[1], tuple(sorted(state[2])))
                 step = known.get(ordered)
                 if step is None:
@@ -135,7 +135,7 @@ class Fragmentation:
         return Step(gradient, 100 - int(100 / (1 + exp(min(gradient / self._units, 700.0)))), device)
 
     def _usable(self, which: int, cpu: int, devices: tuple[int, ...]) -> float:
-        """Units that the next typical pod could use, in expectation."""
+        """Return the expected units that the next typical pod could use."""
         shares = self._by_cpu.get((which, cpu))
         if shares is None:
             shares = self._by_cpu[which, cpu] = self._admitted_shares(which, cpu)
@@ -145,7 +145,7 @@ class Fragmentation:
         return float(sum(map(mul, shares, sums)))
 
     def _admitted_shares(self, which: int, cpu: int) -> list[float]:
-        """By size: the share of the typical pods that a node of a class admits and has the cpu for."""
+        """Return by size the share of typical pods that nodes of this class admit with this cpu."""
         found = [0.0] * len(self._sizes)
         for bit, key in enumerate(self._keys):
             if which >> bit & 1:
@@ -159,7 +159,7 @@ class Fragmentation:
         return sum(fitting) if len(fitting) >= number else 0
 
     def _classes_of(self, index: ClusterIndex) -> list[int]:
-        """By slot: a bit for each selector of the typical pods that the node satisfies."""
+        """Return by slot a bit mask of the typical pods' selectors that the node satisfies."""
         version, classes = self._classes.get(index, (-1, []))
         if version != index.version:
             classes = [0] * len(index.free("cpu"))

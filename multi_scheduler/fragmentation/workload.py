@@ -1,4 +1,4 @@
-"""Which pods are typical: shapes of the pods that were seen, by how often. Pure."""
+"""Selects typical pods: the most frequent shapes of the pods seen so far. No IO."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _RESCALE = 1e100
 
 
 class Shape(NamedTuple):
-    """What matters of a pod."""
+    """The properties of a pod that matter for fragmentation."""
 
     cpu: int
-    """Thousandths."""
+    """Millicores."""
     units: int
-    """Of the devices."""
+    """Device units."""
     key: str
-    """Equal for all pods that the same nodes admit."""
+    """Equal for pods that the same nodes admit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """A shape, and its share of the workload."""
+    """A shape and its share of the workload."""
 
     shape: Shape
     share: float
     spec: Mapping[str, Any]
-    """What nodes that admit the shape are found by."""
+    """Node requirements of the shape, as ``ClusterIndex.admitted`` reads them."""
 
 
 def shape_of(demand: Demand, resource: str) -> Shape:
-    """Return the shape of a pod that takes a divisible resource, or none of it."""
+    """Return a pod's shape with regard to a divisible resource."""
     return Shape(demand.requests.get("cpu", 0), demand.requests.get(resource, 0), demand.key)
 
 
 class Workload:
-    """Counts shapes. Older pods count less, and rare shapes are forgotten where there are very many."""
+    """Counts shapes. Older pods count less, and rare shapes are dropped when there are too many."""
 
     def __init__(self, *, half_life: float, popularity: float = 0.95) -> None:
-        """Start without any pod.
+        """Start without pods.
 
         Args:
-            half_life: after how many further pods a pod counts half.
+            half_life: number of further pods after which a pod's weight is halved.
             popularity: share of all pods that the typical shapes cover.
         """
         self._growth = 2.0 ** (1.0 / half_life)
@@ -56,16 +56,16 @@ class Workload:
         self._specs: dict[str, Mapping[str, Any]] = {}
         self._uids: dict[str, None] = {}
         self.seen = 0
-        """How many pods have been counted."""
+        """Number of counted pods."""
 
     def add(self, uid: str, shape: Shape, spec: Mapping[str, Any]) -> None:
-        """Count a pod, once by uid however often it is tried."""
+        """Count a pod, once per UID even if it is retried."""
         if uid in self._uids:
             return
         self._uids[uid] = None
         if len(self._uids) > _MOST_UIDS:
             del self._uids[next(iter(self._uids))]
-        # A growing weight of new pods instead of a shrinking one of all old ones.
+        # New pods get a growing weight, so that the weights of old pods need no update.
         self._weight *= self._growth
         self._counts[shape] = self._counts.get(shape, 0.0) + self._weight
         self._specs.setdefault(shape.key, spec)
@@ -74,7 +74,7 @@ class Workload:
             self._trim()
 
     def typical(self) -> list[Typical]:
-        """Return the most frequent shapes with their shares, which add up to 1."""
+        """Return the most frequent shapes with their shares, which sum to 1."""
         ordered = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         enough = self._popularity * sum(self._counts.values())
         chosen, covered = [], 0.0

@@ -1,1 +1,1 @@
-"""Predicts a lower cluster's admission: policy, quotas and limit ranges. No IO."""
+"""Predicts admission in a lower cluster: policy, quotas, limit ranges. No IO. ``agent``, feeds and reservations import it."""

@@ -1,4 +1,4 @@
-"""A pod as one lower cluster would have it, or why it would not: the virtual node's rules, then admission's. Pure."""
+"""Predicts the pod that a lower cluster would get, or why it is refused: by the virtual node's rules, then by admission. No IO."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from multi_scheduler.fit.admission.quotas import Charge
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What becomes of a pod."""
+    """The prediction for a pod."""
 
     pod: Mapping[str, Any]
-    """With its lower namespace, and what that namespace adds."""
+    """The pod with its lower namespace and that namespace's defaults."""
     charge: Charge | None = None
-    """What it counts in the quotas of its namespace; None: there are none."""
+    """The pod's charge to the quotas of its namespace; None: no quotas."""
     refusal: str = ""
-    """Why it would not get in; empty: it would. Nobody's end would help."""
+    """Why the pod would be refused; empty: admitted. Evicting other pods does not help."""
     alike: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
-    """Equal where the pods are."""
+    """Equal for pods with equal demands in clusters of equal rules."""
     may_change: bool = False
-    """Promises to other pods are behind the refusal."""
+    """Whether the refusal is caused by reservations of other pods."""
     counted_by: float = 0.0
-    """Until then a quota behind the refusal may count less."""
+    """Until this time a quota that caused the refusal may be recounted; seconds of the event loop's clock."""
     rules: Effective | None = None
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
 
 
 class Entrance:
-    """One lower cluster's."""
+    """The admission rules of one lower cluster, including those of its virtual nodes."""
 
     def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
-        """Set up.
+        """Compile the rules.
 
         Args:
-            config: the cluster.
-            admission: the rules of its namespaces.
-            enforces: these refuse pods; off: they only add their defaults.
+            config: configuration of the cluster.
+            admission: admission rules of its namespaces.
+            enforces: refuse pods by quotas and limit ranges; False: only apply their defaults.
         """
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
@@ -61,7 +61,7 @@ class Entrance:
         self._enforces = enforces
 
     def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> Below:
-        """Return what becomes of an upper pod that is bound to one of the cluster's virtual nodes."""
+        """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
         if refusal := self._not_here(metadata, spec):
@@ -85,7 +85,7 @@ class Entrance:
     def _not_there(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
 
-        Which upper cluster a mark names is not known here: a namespace of another one is not foreseen.
+        The upper cluster in the namespace's labels is not checked, so a namespace of another upper cluster is not predicted.
         """
         origins = self._admission.origins(namespace)
         if origins is None or {above, ""} & origins:
@@ -97,7 +97,7 @@ class Entrance:
         return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
 
     def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-        """Why the virtual node would not create the pod below; empty: it would."""
+        """Return why the virtual node would not create the lower pod; empty: it would."""
         namespace = metadata.get("namespace", "")
         if namespace == namespace_map.NEVER_MIRRORED:
             return f"pods of namespace {namespace} are not mirrored to lower clusters"

@@ -1,7 +1,7 @@
-"""LimitRange below: what it adds to a pod's containers, and why it refuses a pod. Pure.
+"""LimitRanges of lower namespaces: their defaults for containers, and why they refuse a pod. No IO.
 
-Source: Kubernetes' admission plug-in LimitRanger; its sentences are the apiserver's own. Where several LimitRanges of a
-namespace have defaults for one resource, which of them wins is not defined; here the first that is given does.
+Source: Kubernetes' admission plug-in LimitRanger; the messages are the apiserver's. If several LimitRanges of a namespace
+have defaults for a resource, it is undefined which wins; here the first one does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KINDS = ("containers", "initContainers")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one LimitRange demands of one resource."""
+    """A limit of one LimitRange on one resource."""
 
     verb: str
     """``min``, ``max`` or ``maxLimitRequestRatio``."""
@@ -29,17 +29,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class LimitRange:
-    """A LimitRange, as far as it is about pods."""
+    """A LimitRange, reduced to its rules for pods."""
 
     name: str
     requests: tuple[tuple[str, str], ...]
-    """Resource and quantity that a container gets which does not request any; so are ``limits``."""
+    """Default requests by resource, for containers without a request; ``limits`` has the default limits."""
     limits: tuple[tuple[str, str], ...]
     bounds: tuple[Bound, ...]
 
 
 def read(limit_range: Mapping[str, Any]) -> LimitRange | None:
-    """A LimitRange; None when nothing in it is about pods."""
+    """Parse a LimitRange; None if it has no rules for pods."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     bounds = []
@@ -61,7 +61,7 @@ def read(limit_range: Mapping[str, Any]) -> LimitRange | None:
 
 
 def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapping[str, Any]:
-    """A pod's spec with what its containers get where they say nothing."""
+    """Return the pod's spec with default requests and limits filled in."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for one in reversed(ranges):
@@ -77,11 +77,11 @@ def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapp
 
 
 def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
-    """Why a pod would be refused; empty: it would not.
+    """Return why the pod would be refused; empty: admitted.
 
     Args:
-        spec: the pod's, with the defaults of these very ranges.
-        ranges: of its namespace.
+        spec: the pod's spec with the defaults of these ranges.
+        ranges: limit ranges of its namespace.
     """
     if ranges and (told := _contradiction(spec)):
         return f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {told}"
@@ -105,7 +105,7 @@ def _filled(
 
 
 def _contradiction(spec: Mapping[str, Any]) -> str:
-    """A request above its limit: what validation says after the defaults are in."""
+    """Return the error for a request above its limit, which API validation reports after defaulting; empty: none."""
     for container in _containers(spec):
         requests, limits = _of(container, "requests"), _of(container, "limits")
         for name, count in requests.items():
@@ -126,7 +126,7 @@ def _objection(bound: Bound, spec: Mapping[str, Any]) -> str:
 
 def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Mapping[str, int]]]:
     if of == "Pod":
-        # What a RuntimeClass adds does not count here, unlike in a quota.
+        # Unlike in quotas, the overhead of a RuntimeClass does not count here.
         bare = {**spec, "overhead": None}
         yield pod_resources.pod_requests(bare), pod_resources.pod_limits(bare)
         return

@@ -1,8 +1,8 @@
-"""What admission in a lower cluster will do with a pod: its namespace's quotas and limit ranges. Pure.
+"""Predicts quotas and limit ranges of a lower namespace. No IO.
 
-A quota's ``used`` counts what is there. What was promised and has not arrived is held here, and let go as soon as the
-lower pod exists, for then the quota counts it: earlier than its room, which it takes once it is on a lower node. A quota
-may report a pod before the pod is seen: see ``recently_counted``.
+A quota's ``used`` counts existing pods. The charges of reserved pods are held here and released as soon as the lower pod
+exists, because then the quota counts it. This is earlier than its room, which it takes once it is on a lower node. A
+quota may count a pod before the pod is seen: see ``recently_counted``.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ Rule = TypeVar("Rule")
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A pod as admission would leave it."""
+    """A pod after admission."""
 
     spec: Mapping[str, Any]
     charge: Charge | None
-    """What it will count in quotas; None: there is none in its namespace."""
+    """The pod's charge to quotas; None: its namespace has none."""
     refusal: str = ""
-    """Why it would not get in; empty: it would."""
+    """Why the pod would be refused; empty: admitted."""
     may_change: bool = False
-    """Promises to other pods alone are in the way, which may soon turn out unused."""
+    """Whether only reservations of other pods are in the way, which may turn out unused."""
     counted_by: float = 0.0
-    """Until then the quota may count less: a pod of the namespace has gone, and it has not been counted again."""
+    """Until this time the quota may be recounted, because a pod of the namespace is gone; 0: no recount is due."""
 
 
 class Admission:
-    """The rules of one lower cluster's namespaces."""
+    """The admission rules of one lower cluster."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know no rules yet; ``clock`` returns monotonic seconds."""
+        """Start without rules; ``clock`` returns monotonic seconds."""
         self._quotas: dict[str, dict[str, Quota]] = {}
-        """By namespace and name; so are the ranges."""
+        """By namespace and name, like ``_ranges``."""
         self._ranges: dict[str, dict[str, LimitRange]] = {}
         self._default_classes: dict[str, int] = {}
         """PriorityClass → value."""
         self._origins: dict[str, frozenset[str]] = {}
-        """By lower namespace: the upper ones that its marks name; none: virtual-node did not create it."""
+        """By lower namespace: the upper namespaces in its labels and annotations; empty: not created by virtual-node."""
         self.unknown: set[str] = set()
-        """Resources that are kept from us (again): what was known of them is not believed."""
+        """Plurals of resources that cannot be read now; earlier objects of them are ignored."""
         self._held: dict[str, Charge] = {}
-        """By upper uid."""
+        """Held charges by UID of the upper pod."""
         self._promised: dict[str, dict[Kind, Counter[str]]] = {}
-        """By namespace: the sum of what is held."""
+        """By namespace: the sums of the held charges."""
         self._recently_counted = RecentlyCounted(clock)
         self._counted_by: dict[str, float] = {}
-        """By namespace: see ``left``."""
+        """By namespace: when the quota controller has recounted; see ``left``."""
         self.recounted: Callable[[], object] = lambda: None
-        """Called when a quota changes that was about to be counted again."""
+        """Called when a quota with a pending recount changes."""
 
     # --- rules --------------------------------------------------------------------------------------
 
     def upsert_quota(self, quota: Mapping[str, Any]) -> None:
-        """A ResourceQuota appeared or changed."""
+        """Add or update a ResourceQuota."""
         metadata = quota["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         before, after = self._quotas.get(namespace, {}).get(name), quotas.read(quota)
@@ -76,32 +76,32 @@ class Admission:
             self.recounted()
 
     def remove_quota(self, namespace: str, name: str) -> None:
-        """A ResourceQuota is gone."""
+        """Remove a ResourceQuota."""
         self._recently_counted.forget(namespace, name)
         _put(self._quotas, namespace, name, None)
 
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
-        """A LimitRange appeared or changed."""
+        """Add or update a LimitRange."""
         metadata = limit_range["metadata"]
         _put(self._ranges, metadata["namespace"], metadata["name"], limit_ranges.read(limit_range))
 
     def remove_range(self, namespace: str, name: str) -> None:
-        """A LimitRange is gone."""
+        """Remove a LimitRange."""
         _put(self._ranges, namespace, name, None)
 
     def upsert_class(self, priority_class: Mapping[str, Any]) -> None:
-        """A PriorityClass appeared or changed; only those that are somebody's default matter."""
+        """Add or update a PriorityClass; only global defaults matter."""
         name = priority_class["metadata"]["name"]
         self._default_classes.pop(name, None)
         if priority_class.get("globalDefault"):
             self._default_classes[name] = int(priority_class.get("value") or 0)
 
     def remove_class(self, name: str) -> None:
-        """A PriorityClass is gone."""
+        """Remove a PriorityClass."""
         self._default_classes.pop(name, None)
 
     def upsert_namespace(self, namespace: Mapping[str, Any]) -> None:
-        """A Namespace appeared or changed."""
+        """Add or update a Namespace."""
         metadata = namespace["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         found = set()
@@ -112,51 +112,51 @@ class Admission:
         self._origins[metadata["name"]] = frozenset(found)
 
     def remove_namespace(self, name: str) -> None:
-        """A Namespace is gone."""
+        """Remove a Namespace."""
         self._origins.pop(name, None)
 
     def origins(self, namespace: str) -> frozenset[str] | None:
-        """Return the upper namespaces that a lower one's marks name, empty for one that virtual-node did not create.
+        """Return the upper namespaces that a lower namespace's marks name; empty: virtual-node did not create it.
 
-        An empty name among them: the mark was removed. None: there is no such namespace, or it is not known.
+        An empty name in the set: the mark was removed. None: the namespace does not exist or cannot be read.
         """
         return self._origins.get(namespace) if NAMESPACES.plural not in self.unknown else None
 
     def has_quotas(self, namespace: str) -> bool:
-        """Whether there are any about pods."""
+        """Report whether the namespace has quotas for pods."""
         return namespace in self._quotas
 
     def left(self, namespace: str, *, counted_by: float) -> None:
-        """A pod of a namespace has gone, or ended: the quota controller sees it when we do, and counts after that.
+        """Note that a pod is deleted or finished. The quota controller sees this at the same time, and recounts afterwards.
 
         Args:
-            namespace: the lower one; it has quotas.
-            counted_by: when that will be over; seconds of the caller's clock.
+            namespace: lower namespace with quotas.
+            counted_by: time by which the quota is recounted; seconds of the caller's clock.
         """
         self._counted_by[namespace] = counted_by
 
     # --- questions ----------------------------------------------------------------------------------
 
     def ranges(self, namespace: str) -> tuple[LimitRange, ...]:
-        """The limit ranges of a namespace, in the order of their names."""
+        """Return the limit ranges of a namespace, ordered by name."""
         there = self._ranges.get(namespace)
         if not there or LIMIT_RANGES.plural in self.unknown:
             return ()
         return tuple(there[name] for name in sorted(there))
 
     def admit(self, spec: Mapping[str, Any], namespace: str, *, priority_class: str = "") -> Admitted:
-        """What becomes of an upper pod's spec in a lower namespace.
+        """Predict admission of an upper pod's spec in a lower namespace.
 
         Args:
-            spec: the upper pod's.
-            namespace: the lower one.
-            priority_class: what the pod keeps of its class; empty: the lower cluster's default is used.
+            spec: spec of the upper pod.
+            namespace: the lower namespace.
+            priority_class: the class that the lower pod will name; empty: the lower cluster's default.
         """
         ranges = self.ranges(namespace)
         first = self._admit(spec, namespace, ranges, priority_class)
         if not first.refusal or len(ranges) < 2:
             return first
-        # Which range's default wins is not defined: where the pod may get in, it is not kept out.
+        # It is undefined which range's defaults win, so the pod passes if any order admits it.
         turned = (
             self._admit(spec, namespace, ranges[at:] + ranges[:at], priority_class)
             for at in range(1, len(ranges))
@@ -186,7 +186,7 @@ class Admission:
     ) -> str:
         for name, quota in sorted(there.items()):
             if quota.covers(charge.kind):
-                # Subtraction keeps what is left over zero.
+                # Counter subtraction keeps only positive counts.
                 on_their_way = _on_their_way(quota, promised)
                 on_their_way -= self._recently_counted.unseen(charge.namespace, name)
                 if told := quota.objection(charge, on_their_way):
@@ -203,7 +203,7 @@ class Admission:
     # --- promises -----------------------------------------------------------------------------------
 
     def hold(self, uid: str, charge: Charge) -> None:
-        """A pod may come: until it has, or will not, it counts."""
+        """Hold a pod's charge until the pod exists or is dropped."""
         self.drop(uid)
         self._held[uid] = charge
         self._promised.setdefault(charge.namespace, {}).setdefault(charge.kind, Counter()).update(
@@ -211,7 +211,7 @@ class Admission:
         )
 
     def arrived(self, uid: str) -> None:
-        """The pod is there, and its quotas count it, or will in a moment."""
+        """Release the charge of a pod that exists now: its quotas count it already, or will shortly."""
         charge = self._held.get(uid)
         if charge is None:
             return
@@ -221,12 +221,12 @@ class Admission:
                 self._recently_counted.seen(charge.namespace, name, charge.usage)
 
     def drop(self, uid: str) -> None:
-        """The pod will not come, or is accounted for otherwise."""
+        """Release the charge of a pod that will not be created, or is counted otherwise."""
         charge = self._held.pop(uid, None)
         if charge is None:
             return
         kinds = self._promised[charge.namespace]
-        # Subtraction keeps what is left over zero, and nothing is below: all of it was added.
+        # Counter subtraction keeps only positive counts; none are negative, because the charge was added before.
         kinds[charge.kind] -= Counter(charge.usage)
         if not kinds[charge.kind]:
             del kinds[charge.kind]
@@ -243,7 +243,7 @@ def _on_their_way(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counte
 
 
 def _put(kept: dict[str, dict[str, Rule]], namespace: str, name: str, rule: Rule | None) -> None:
-    """Keep a rule, or with None forget it; namespaces without any are not kept."""
+    """Store a rule, or remove it with None; empty namespaces are removed."""
     if rule is not None:
         kept.setdefault(namespace, {})[name] = rule
     elif namespace in kept:

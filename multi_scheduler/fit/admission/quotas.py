@@ -1,7 +1,7 @@
-"""ResourceQuota below: what a pod would be charged, and which quota would refuse it. Pure.
+"""ResourceQuotas of lower namespaces: a pod's charge, and which quota would refuse it. No IO.
 
 Source: Kubernetes' admission plug-in ResourceQuota (``CheckRequest``) and its evaluator of pods
-(``pkg/quota/v1/evaluator/core/pods.go``). The sentences are the apiserver's own.
+(``pkg/quota/v1/evaluator/core/pods.go``). The messages are the apiserver's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller_runtime.api import matching, names, pod_resources, quantity
 _COUNTS = ("pods", "count/pods")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _HAVE_TO_BE_SET = frozenset(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in ("cpu", "memory"))  # fmt: skip
-"""A quota of one of these refuses pods with a container that does not say it."""
+"""A quota of one of these refuses pods with a container that does not set it."""
 _OF_PODS = frozenset((*_COUNTS, *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in _COMPUTE)))  # fmt: skip
 _HUGE_PAGES = "hugepages-"
 _PRIORITY_CLASS = "PriorityClass"
@@ -23,49 +23,49 @@ _PRIORITY_CLASS = "PriorityClass"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a quota's scopes ask about a pod."""
+    """The properties of a pod that quota scopes select."""
 
     is_terminating: bool
     is_best_effort: bool
     priority_class: str | None
-    """Empty: it has none. None: nobody tells; quotas of priority classes are not believed to be about it."""
+    """Empty: none. None: unknown, so quotas of priority classes are assumed not to cover it."""
     crosses_namespaces: bool
-    """It has pod (anti-)affinity with pods of other namespaces."""
+    """Whether it has pod (anti-)affinity with pods of other namespaces."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charge:
-    """What a pod counts in the quotas of its lower namespace."""
+    """A pod's charge to the quotas of its lower namespace."""
 
     namespace: str
     kind: Kind
     usage: Mapping[str, int]
-    """By the resource's name in a quota; cpu in thousandths, all else in whole units. Zeros left out."""
+    """By resource name in a quota; cpu in millicores, all else in base units. Without zeros."""
     unset: Mapping[str, Sequence[str]]
-    """By such a name: the containers that say nothing of it, where a quota demands that they do."""
+    """By such a name: the containers that do not set it although a quota requires it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quota:
-    """A ResourceQuota, as far as it is about pods."""
+    """A ResourceQuota, reduced to its rules for pods."""
 
     name: str
     hard: Mapping[str, int]
-    """``status.hard``, in the units of ``Charge.usage``: what is enforced."""
+    """``status.hard``, which is what is enforced, in the units of ``Charge.usage``."""
     used: Mapping[str, int]
     scopes: Sequence[Mapping[str, Any]]
-    """``scopeSelector.matchExpressions``, and ``scopes`` as such."""
+    """``scopeSelector.matchExpressions``, and ``scopes`` in the same form."""
 
     def covers(self, kind: Kind) -> bool:
-        """Whether pods of a kind are charged."""
+        """Report whether the quota counts pods of this kind."""
         return all(_is_in(scope, kind) for scope in self.scopes)
 
     def objection(self, charge: Charge, promised: Mapping[str, int]) -> str:
-        """Why a pod that the quota covers would be refused; empty: it would not.
+        """Return why a pod that the quota covers would be refused; empty: admitted.
 
         Args:
-            charge: the pod's.
-            promised: what pods that are on their way will be charged, besides ``used``.
+            charge: the pod's charge.
+            promised: charges of reserved pods, in addition to ``used``.
         """
         missing = [
             f"{name} for: {','.join(charge.unset[name])}"
@@ -93,7 +93,7 @@ class Quota:
 
 
 def read(quota: Mapping[str, Any]) -> Quota | None:
-    """A ResourceQuota; None when nothing in it is about pods."""
+    """Parse a ResourceQuota; None if it has no rules for pods."""
     spec, status = quota.get("spec") or {}, quota.get("status") or {}
     hard = {
         name: _count(name, value) for name, value in (status.get("hard") or {}).items() if _is_of_pods(name)
@@ -107,12 +107,12 @@ def read(quota: Mapping[str, Any]) -> Quota | None:
 
 
 def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | None) -> Charge:
-    """What a pod counts when it is created below.
+    """Return a pod's charge when it is created in the lower cluster.
 
     Args:
-        spec: the pod's, with the defaults that the namespace gives to its containers.
-        namespace: the lower one.
-        priority_class: which it has there; empty: none; None: unknown.
+        spec: the pod's spec with the namespace's defaults.
+        namespace: the lower namespace.
+        priority_class: its class in the lower cluster; empty: none; None: unknown.
     """
     usage = dict.fromkeys(_COUNTS, 1)
     for name, count in pod_resources.pod_requests(spec).items():
@@ -146,12 +146,12 @@ def _is_of_pods(name: str) -> bool:
 
 
 def _is_extended(name: str) -> bool:
-    """Whether a resource is neither Kubernetes' own nor, having no domain, a native one."""
+    """Report whether a resource is an extended one: it has a domain that is not Kubernetes' own."""
     return "/" in name and "kubernetes.io/" not in name
 
 
 def _names(resource: str) -> Sequence[str]:
-    """The names under which a quota counts requests of a resource."""
+    """Return the names under which a quota counts requests of a resource."""
     if resource in _COMPUTE or resource.startswith(_HUGE_PAGES):
         return resource, f"requests.{resource}"
     return (f"requests.{resource}",) if _is_extended(resource) else ()
@@ -186,7 +186,7 @@ def _is_in(scope: Mapping[str, Any], kind: Kind) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """No cpu and no memory is asked for by anybody (``ComputePodQOS``)."""
+    """Report whether no container requests or limits cpu or memory (``ComputePodQOS``)."""
     holders = [spec] if spec.get("resources") else _containers(spec)
     return not any(
         quantity.of(name, value) > 0
@@ -198,7 +198,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
-    """Among the terms that are carried below, which are those about single nodes."""
+    """Report whether a term that the lower pod keeps, with topology key hostname, selects other namespaces."""
     affinity = spec.get("affinity") or {}
     terms = [
         term
@@ -229,5 +229,5 @@ def _rendered(counts: Mapping[str, int]) -> str:
 
 
 def _counted(name: str) -> str:
-    """The resource behind a quota's name."""
+    """Return the resource of a quota's name: ``requests.cpu`` becomes ``cpu``."""
     return name.removeprefix("requests.").removeprefix("limits.")

@@ -1,8 +1,8 @@
-"""Growth of quotas whose lower pods have not been seen yet, so that no pod counts as used and as promised at once. Pure.
+"""Growth of quotas by pods that have not been seen yet, so that no pod counts both as used and as reserved. No IO.
 
-A quota's ``status.used`` and the pod that it counts arrive by two watches, in any order. Growth cancels out with the
-promised pods that are seen. Growth that is left belongs to a promised pod that is seen a moment later, or to a pod of
-somebody else: it is believed for a second only, and the lower API server decides in the end.
+A quota's ``status.used`` and the pod that it counts arrive by two watches, in any order. Growth cancels out against
+reserved pods that are seen. The remaining growth belongs to a reserved pod that is seen a moment later, or to an
+unrelated pod. It is therefore used for one second only, and the lower API server decides in the end.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 LAG_SECONDS = 1.0
-"""Seconds that one watch may be behind the other."""
+"""Seconds that one watch may lag behind the other."""
 
 
 class RecentlyCounted:
-    """The changes of the last second, of all quotas of a lower cluster."""
+    """Recent changes of all quotas of a lower cluster."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Remember nothing yet.
+        """Start without changes.
 
         Args:
             clock: monotonic seconds.
         """
         self._clock = clock
         self._changes: dict[tuple[str, str], deque[tuple[float, Counter[str]]]] = {}
-        """By namespace and name of the quota: until when each counts, and how much; pods that were seen are negative."""
+        """By namespace and name of the quota: expiry and amount of each change; pods that were seen are negative."""
 
     def grown(self, namespace: str, quota: str, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Remember by how much a quota's ``used`` has grown."""
+        """Record the growth of a quota's ``used``."""
         growth = {name: after[name] - before[name] for name in before.keys() & after.keys()}
         self._add(namespace, quota, Counter({name: count for name, count in growth.items() if count > 0}))
 
     def seen(self, namespace: str, quota: str, usage: Mapping[str, int]) -> None:
-        """Remember that a promised pod that the quota covers is seen: growth by its usage is accounted for."""
+        """Record that a reserved pod covered by the quota was seen: its share of the growth is explained."""
         self._add(namespace, quota, Counter({name: -count for name, count in usage.items()}))
 
     def forget(self, namespace: str, quota: str) -> None:
-        """Forget a quota that is gone."""
+        """Drop the changes of a deleted quota."""
         self._changes.pop((namespace, quota), None)
 
     def unseen(self, namespace: str, quota: str) -> Counter[str]:
-        """Return what the quota counts of pods that have not been seen, by resource; only counts above zero."""
+        """Return the quota's usage by pods that have not been seen, by resource; only counts above zero."""
         total: Counter[str] = Counter()
         for _, change in self._recent(namespace, quota):
             total.update(change)

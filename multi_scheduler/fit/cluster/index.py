@@ -1,7 +1,7 @@
-"""One lower cluster as the fit agent sees it: what is free on which node, kept as nodes and pods change. Pure.
+"""Index of a lower cluster's nodes, pods and free resources, updated with every change. No IO.
 
-Nodes have numbered slots, free resources are columns over them, so asking "which of five hundred nodes have three
-cores left" is one pass over a list of integers.
+Nodes have numbered slots, and free resources are columns over the slots. The question "which of five hundred nodes have
+three cores free" is one pass over a list of integers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClusterIndex:
         self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
         self._nodes: list[Node | None] = []
         self._names: list[str] = []
-        """By slot; empty: there is no node in it."""
+        """By slot; empty: no node."""
         self._slots: dict[str, int] = {}
         self._empty: list[int] = []
         self._free: dict[str, list[int]] = {}
@@ -40,11 +40,11 @@ class ClusterIndex:
         self._admitting = Admitting(self._nodes)
         self._company = topology.Company(self._names, self._by_node, self._placed, self._with_anti_affinity)
         self.total: Counter[str] = Counter()
-        """Allocatable of all nodes."""
+        """Sums of the allocatable resources of all nodes."""
         self.used: Counter[str] = Counter()
-        """Requests of everything placed on known nodes."""
+        """Sums of the requests on known nodes."""
         self.version = 0
-        """Changes when a node is new, gone, or admits other pods."""
+        """Changes when a node is added, removed, or admits other pods."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -52,7 +52,7 @@ class ClusterIndex:
     # --- nodes --------------------------------------------------------------------------------------
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
-        """A node appeared or changed."""
+        """Add or update a node."""
         fresh = _read(node)
         slot = self._slots.get(fresh.name)
         old = self._nodes[slot] if slot is not None else None
@@ -69,7 +69,7 @@ class ClusterIndex:
         self._recount(slot, fresh)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         slot = self._slots.pop(name, None)
         if slot is None:
             return
@@ -110,7 +110,7 @@ class ClusterIndex:
     def _recount(self, slot: int, node: Node) -> None:
         for resource in node.allocatable:
             if resource not in self._free:
-                # What takes of it on nodes that do not offer it (a device plug-in that is away) counts there, too.
+                # Count pods that take the resource on nodes that do not offer it now, for example while a device plug-in is down.
                 self._free[resource] = [-self._taken(name).get(resource, 0) for name in self._names]
         taken = self._taken(node.name)
         for resource, column in self._free.items():
@@ -132,7 +132,7 @@ class ClusterIndex:
     # --- pods and reservations ----------------------------------------------------------------------
 
     def place(self, uid: str, placed: Placed) -> None:
-        """Something takes room on a node; what the uid took before is given back first."""
+        """Place a pod or reservation on a node; replaces its earlier placement."""
         self.remove(uid)
         self._placed[uid] = placed
         self._by_node.setdefault(placed.node, {})[uid] = placed
@@ -141,7 +141,7 @@ class ClusterIndex:
         self._count(uid, placed, 1)
 
     def remove(self, uid: str) -> Placed | None:
-        """What the uid took is free again; returns it."""
+        """Remove a pod or reservation; return it, None if it was not placed."""
         placed = self._placed.pop(uid, None)
         if placed is None:
             return None
@@ -154,7 +154,7 @@ class ClusterIndex:
         return placed
 
     def placed(self, uid: str) -> Placed | None:
-        """What a uid takes."""
+        """Return the placement of a UID; None: not placed."""
         return self._placed.get(uid)
 
     def _count(self, uid: str, placed: Placed, sign: int) -> None:
@@ -176,12 +176,12 @@ class ClusterIndex:
     # --- questions ----------------------------------------------------------------------------------
 
     def feasible(self, demand: Demand, reasons: Counter[str] | None = None, *, only: str = "") -> list[int]:
-        """The slots of the nodes that can take a pod, in no order that means anything.
+        """Return the slots of the nodes that can take a pod, in no particular order.
 
         Args:
-            demand: what it asks.
-            reasons: counted up by why nodes cannot, in kube-scheduler's words, when none can.
-            only: the one node that is asked about; empty: all are.
+            demand: the pod's demand.
+            reasons: if no node can, incremented by why, in kube-scheduler's words.
+            only: check only this node; empty: all nodes.
         """
         answer = self._admitting.ask(demand.key, demand.spec)
         slots: Sequence[int] = answer.slots
@@ -208,27 +208,27 @@ class ClusterIndex:
         return list(slots)
 
     def name(self, slot: int) -> str:
-        """The node in a slot."""
+        """Return the name of the node in a slot."""
         return self._names[slot]
 
     def slot(self, name: str) -> int | None:
-        """The slot of a node; None: there is none of that name."""
+        """Return the slot of a node; None: unknown."""
         return self._slots.get(name)
 
     def pods(self) -> Iterable[tuple[str, Placed]]:
-        """Everything that is placed, by uid."""
+        """Return all placements, by UID."""
         return self._placed.items()
 
     def free(self, resource: str) -> Sequence[int]:
-        """By slot: what is free of a resource. Read only."""
+        """Return the free amount of a resource by slot. Read only."""
         return self._free.get(resource) or [0] * len(self._nodes)
 
     def admitted(self, key: str, spec: Mapping[str, Any]) -> Sequence[int]:
-        """The slots of the nodes whose labels and taints admit a pod: ``Demand.key`` and ``Demand.spec``."""
+        """Return the slots of the nodes whose labels and taints admit a pod, given its ``Demand.key`` and ``Demand.spec``."""
         return self._admitting.ask(key, spec).slots
 
     def node(self, name: str) -> Node | None:
-        """Return a node; None: there is none of that name."""
+        """Return a node; None: unknown."""
         slot = self._slots.get(name)
         return self._nodes[slot] if slot is not None else None
 
@@ -237,20 +237,20 @@ class ClusterIndex:
         return [node for node in self._nodes if node is not None]
 
     def cpus(self) -> dict[str, float]:
-        """Return the allocatable CPU of all nodes, in thousandths."""
+        """Return the allocatable CPU of all nodes, in millicores."""
         return {node.name: node.allocatable.get("cpu", 0) for node in self.nodes()}
 
     def on(self, name: str) -> Mapping[str, Placed]:
-        """Return what is on a node, by uid. Read only."""
+        """Return the placements on a node, by UID. Read only."""
         return self._by_node.get(name, {})
 
     def left_over(self, slot: int, demand: Demand, resources: Sequence[str]) -> list[float]:
-        """What stays free of a node's resources when it takes a pod, as shares: 0 fits exactly.
+        """Return the shares of a node's resources that stay free with the pod on it; 0: exact fit.
 
         Args:
-            slot: of the node.
-            demand: what the pod asks.
-            resources: which ones; those that the node does not have are left out.
+            slot: slot of the node.
+            demand: the pod's demand.
+            resources: resources to compute; those that the node does not have are left out.
         """
         node = self._nodes[slot]
         assert node is not None

@@ -1,7 +1,7 @@
-"""Which lower nodes' labels, names, taints and cordons admit a pod, and why the others do not. Pure.
+"""Filters lower nodes by labels, names, taints and cordons, with reasons for rejected nodes. No IO.
 
-Labels and taints change rarely and are asked the same question by every pod of a Deployment: answers are kept until
-a node changes. Nodes that are alike in what is asked about get the same answer: judged once, looked up after that.
+Labels and taints change rarely, and all pods of a Deployment ask the same question, so answers are cached until a node
+changes. Nodes with equal values of the relevant properties are evaluated once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "No
 
 @dataclass(slots=True)
 class Node:
-    """What is asked about a lower node, and what it offers."""
+    """A lower node, reduced to what filters read."""
 
     name: str
     labels: dict[str, str]
@@ -29,7 +29,7 @@ class Node:
     allocatable: dict[str, int]
 
     def is_like(self, other: Node) -> bool:
-        """Whether both admit the same pods, room aside."""
+        """Report whether both nodes admit the same pods, apart from free resources."""
         return (
             self.labels == other.labels
             and self.taints_key == other.taints_key
@@ -39,36 +39,36 @@ class Node:
 
 @dataclass(slots=True)
 class Answer:
-    """The slots of the nodes that admit a pod, and the objections of the others, counted."""
+    """The slots of the nodes that admit a pod, and the number of other nodes by reason."""
 
     slots: list[int]
     reasons: Counter[str]
 
 
 class Admitting:
-    """The answers about one list of nodes."""
+    """Cached answers about one list of nodes."""
 
     def __init__(self, nodes: Sequence[Node | None]) -> None:
-        """Set up.
+        """Create an empty cache.
 
         Args:
-            nodes: by slot; None: the slot is empty. ``changed`` is called when anything but room changes in it.
+            nodes: by slot; None: empty slot. The owner calls ``changed`` when anything but allocatable resources changes.
         """
         self._nodes = nodes
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._columns: dict[str, list[Any]] = {}
 
     def changed(self) -> None:
-        """A node is new, gone, or admits other pods now."""
+        """Clear the cache: a node was added, removed, or admits other pods."""
         self._answers.clear()
         self._columns.clear()
 
     def ask(self, key: str, spec: Mapping[str, Any]) -> Answer:
-        """Who admits a pod.
+        """Return which nodes admit a pod.
 
         Args:
-            key: equal for specs that are.
-            spec: nodeSelector, affinity, tolerations, and volumes' required terms, as ``demand`` makes them.
+            key: cache key; equal for equal specs.
+            spec: nodeSelector, affinity, tolerations, and required terms of volumes, as returned by ``demand``.
         """
         answer = self._answers.get(key)
         if answer is None:
@@ -99,11 +99,11 @@ class Admitting:
         return Answer(slots, reasons)
 
     def _state_column(self) -> list[Any]:
-        """By slot: what the nodes' taints and cordons are."""
+        """Return by slot the node's taints and cordon."""
         return self._column("", lambda node: (node.unschedulable, node.taints_key))
 
     def _label_column(self, key: str) -> list[Any]:
-        """By slot: a label's value."""
+        """Return by slot the value of a label."""
         return self._column(f"label {key}", lambda node: node.labels.get(key))
 
     def _column(self, name: str, value: Callable[[Node], Any]) -> list[Any]:
@@ -115,7 +115,7 @@ class Admitting:
 
 
 def _objection(node: Node, spec: Mapping[str, Any]) -> str:
-    """Why a node's state, taints or labels keep a pod out, in kube-scheduler's words and order; empty: they do not."""
+    """Return why a node's state, taints or labels reject a pod, in kube-scheduler's words and order; empty: admitted."""
     tolerations = spec.get("tolerations") or ()
     if node.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
@@ -136,7 +136,7 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Collection[Mapping[str, An
 
 
 def _keys(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The label keys that a spec asks about."""
+    """Return the label keys that a spec refers to."""
     keys = set(spec.get("nodeSelector") or ())
     for term in _terms(spec):
         keys.update(expression.get("key", "") for expression in term.get("matchExpressions") or ())

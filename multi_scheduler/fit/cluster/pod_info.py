@@ -1,4 +1,4 @@
-"""What takes room on a lower node: a pod that is there, or the promise of one. Pure."""
+"""A pod or reservation that takes room on a lower node. No IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multi_scheduler.fit.cluster.pod_requirements import Port, Term
 
 @dataclass(slots=True, eq=False)
 class Placed:
-    """A pod on a node, or a reservation of one."""
+    """A pod on a node, or a reservation for one."""
 
     node: str
     requests: Mapping[str, int]
@@ -20,10 +20,10 @@ class Placed:
     labels: Mapping[str, str] = field(default_factory=dict)
     anti_affinity: tuple[Term, ...] = ()
     is_ending: bool = False
-    """It is being deleted: it still takes room, and keeps others away, but nothing is spread from it."""
+    """Whether it is being deleted: it still takes room and repels other pods, but does not count for topology spread."""
     devices: Sequence[int] = ()
-    """The devices of the node that it takes its divisible resource from. Empty: not known."""
+    """Devices of the node that its divisible resource is taken from. Empty: unknown."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Of cpu and memory, where they differ from the requests."""
+    """Limits of cpu and memory where they differ from the requests."""
     since: float = math.inf
-    """When the lower scheduler bound the pod, in seconds since the epoch. A reservation is not bound yet."""
+    """When the lower scheduler bound the pod, in seconds since the epoch. Infinite for reservations."""

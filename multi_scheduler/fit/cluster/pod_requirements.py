@@ -1,7 +1,7 @@
-"""What a pod asks of a lower node: the pod as it will be there. Pure.
+"""A pod's requirements for a lower node, as the lower pod will have them. No IO.
 
-Without a ``clusterSelector`` the upper selectors chose the virtual node and mean nothing below (as the virtual node
-translates it); with one, its members are what the lower scheduler will apply.
+Without a ``clusterSelector``, the upper selectors chose the virtual node and do not apply in the lower cluster (as the
+virtual node translates them). With one, its fields are what the lower scheduler will apply.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from controller_runtime.api.policy.scheduling import keep_off_control_plane
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
 _MOST_TERMS = 10
-"""Terms of a kind that are looked at. Each is compared with every pod of a cluster, and a pod's author may write
-thousands; the lower scheduler applies all."""
+"""Number of terms of a kind that are evaluated. Each is compared with every pod of a cluster, and a pod may have thousands;
+the lower scheduler applies all of them."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
@@ -28,44 +28,44 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A required pod (anti-)affinity term over ``kubernetes.io/hostname``."""
+    """A required pod (anti-)affinity term with topology key ``kubernetes.io/hostname``."""
 
     namespaces: frozenset[str]
     selects: matching.Matcher
-    """The namespaceSelector: asked about a namespace's name, the one label of it that we know."""
+    """The namespaceSelector, applied to the namespace's name label, which is the only known label."""
     matches: matching.Matcher
 
     def covers(self, namespace: str) -> bool:
-        """Whether the term speaks of pods in a namespace."""
+        """Report whether the term applies to pods in a namespace."""
         return namespace in self.namespaces or self.selects({_NAMESPACE_NAME: namespace})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """A topology spread constraint over ``kubernetes.io/hostname`` that must hold."""
+    """A required topology spread constraint over ``kubernetes.io/hostname``."""
 
     max_skew: int
     min_domains: int
-    """With fewer nodes than that to spread over, the emptiest counts as empty."""
+    """With fewer nodes than this, the minimum count is taken as 0."""
     matches: matching.Matcher
     domain_key: str
     domain_spec: Mapping[str, Any]
-    """What the nodes that pods are spread over admit, by nodeAffinityPolicy and nodeTaintsPolicy."""
+    """Requirements that select the nodes of the constraint, by nodeAffinityPolicy and nodeTaintsPolicy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """One pod's wishes."""
+    """A pod's scheduling requirements."""
 
     uid: str
     namespace: str
     labels: Mapping[str, str]
     requests: Mapping[str, int]
-    """By resource, ``pods`` included; zeros left out."""
+    """By resource, including ``pods``; without zeros."""
     spec: Mapping[str, Any]
-    """nodeSelector, affinity, tolerations: what ``matching.admits`` reads."""
+    """nodeSelector, affinity, tolerations, as ``matching.admits`` reads them."""
     key: str
-    """Equal for all pods that the same nodes admit."""
+    """Equal for pods that the same nodes admit."""
     ports: tuple[Port, ...] = ()
     anti_affinity: tuple[Term, ...] = ()
     affinity: tuple[Term, ...] = ()
@@ -81,14 +81,14 @@ def demand(
     pool: Mapping[str, str] | None = None,
     volumes: Sequence[Mapping[str, Any]] = (),
 ) -> Demand:
-    """What an upper pod would ask of the nodes behind a virtual node.
+    """Return the requirements of an upper pod for the nodes behind a virtual node.
 
     Args:
         pod: the upper pod.
-        rules: the lower cluster's policy for the pod, which may keep it off control-plane nodes.
-        node_name: the virtual node.
+        rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
+        node_name: name of the virtual node.
         node_labels: its labels.
-        pool: labels that every lower node behind it has.
+        pool: labels that all its lower nodes have.
         volumes: ``spec.nodeAffinity.required`` of the lower volumes that the pod's claims are bound to.
     """
     metadata, above = pod["metadata"], pod["spec"]
@@ -129,7 +129,7 @@ def demand(
 def _both(
     required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    """The required affinity, and what the pod's own selector says where the pool's says something else."""
+    """Return the required affinity, extended by the pod's own selector values that the pool overrides."""
     overruled = [
         {"key": key, "operator": "In", "values": [own[key]]}
         for key, value in pool.items()
@@ -147,7 +147,7 @@ def _both(
 
 
 def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
-    """The ports of the node that a pod takes."""
+    """Return the host ports of a pod."""
     found = []
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
@@ -168,7 +168,7 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
 
 
 def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term, ...]:
-    """The required terms of one kind of pod affinity that speak of single nodes."""
+    """Return the required terms of one kind of pod affinity with topology key hostname."""
     terms = (((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ())[:_MOST_TERMS]
     return tuple(
         Term(
@@ -182,7 +182,7 @@ def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term
 
 
 def _own(term: Mapping[str, Any], namespace: str) -> list[str]:
-    """A term that says nothing of namespaces is about the pod's own."""
+    """Return the pod's namespace, unless the term has a namespaceSelector."""
     return [namespace] if term.get("namespaceSelector") is None else []
 
 
@@ -215,7 +215,7 @@ def _spread(
 
 
 def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The labelSelector, narrowed by matchLabelKeys; apiservers from 1.34 on have done so themselves already."""
+    """Return the labelSelector with matchLabelKeys merged in; apiservers from 1.34 on merge them themselves."""
     selector = constraint.get("labelSelector")
     keys = [key for key in constraint.get("matchLabelKeys") or () if key in labels]
     if selector is None or not keys:
@@ -229,7 +229,7 @@ def _key(spec: Mapping[str, Any]) -> str:
 
 
 def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:
-    """A selector that is absent matches nothing; one that is empty matches everything."""
+    """Compile a selector: an absent one matches nothing, an empty one matches everything, an invalid one nothing."""
     if selector is None:
         return lambda _labels: False
     try:

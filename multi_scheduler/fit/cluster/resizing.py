@@ -1,4 +1,4 @@
-"""What a pod takes while it is being resized in place: the most it may have at any moment. Pure.
+"""Requests of a pod during an in-place resize: the most that it may use at any moment. No IO.
 
 Source: KEP-1287, ``k8s.io/component-helpers/resource`` (PodRequests with UseStatusResources).
 """
@@ -14,12 +14,12 @@ _KINDS = (("containers", "containerStatuses"), ("initContainers", "initContainer
 
 
 def requests(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, int]:
-    """A placed pod's requests: of each container the largest of what is asked for, granted and in use.
+    """Return the requests of a placed pod: for each container the largest of requested, allocated and actual resources.
 
-    What is asked for does not count where the kubelet says that it can never be granted.
+    Requested resources do not count if the kubelet reported the resize as infeasible.
 
     Returns:
-        By resource: cpu in thousandths, all else in whole units. Without ``pods``.
+        By resource: cpu in millicores, all else in base units. Without ``pods``.
     """
     is_infeasible = any(
         one.get("type") == "PodResizePending" and one.get("reason") == "Infeasible"

@@ -1,4 +1,4 @@
-"""Where a pod will most likely be below, and how good that is. Pure."""
+"""Predicts a pod's lower node, and scores clusters by it. No IO."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Strategy = Literal["BestFit", "Spread", "BinPack"]
 Lower = Literal["LeastAllocated", "MostAllocated"]
 _RESOURCES = ("cpu", "memory")
 _LOOKED_AT = 64
-"""Feasible nodes of a cluster that are compared; more would cost time and change little."""
+"""Number of feasible nodes that are compared. More would take time and change little."""
 _KEPT = 8
-"""Of these, the most likely ones are kept for other agents."""
+"""Number of most likely nodes that are kept for other agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What becomes of a pod in a cluster that has room."""
+    """The prediction for a pod in a cluster with room."""
 
     place: Placed
-    """Where the lower scheduler will most likely put it."""
+    """Placement on the most likely node."""
     left_over: float
-    """What the tightest fitting node would have left, as a share."""
+    """Share that the tightest fitting node would have left."""
     likely: Sequence[str]
-    """The nodes that the lower scheduler may choose, the most likely one first."""
+    """Nodes that the lower scheduler may choose, the most likely one first."""
     wanted: Demand
-    """What the pod asks of them."""
+    """The pod's requirements."""
 
 
 def predict(
     index: ClusterIndex, wanted: Demand, slots: Sequence[int], lower: Lower = "LeastAllocated"
 ) -> Prediction:
-    """Return where the lower scheduler will most likely put a pod.
+    """Return the prediction of the lower scheduler's choice.
 
     Args:
         index: the lower cluster.
-        wanted: what the pod asks.
-        slots: the nodes that can take it; at least one.
-        lower: the lower scheduler's strategy. LeastAllocated is kube-scheduler's default: the node with most cpu and
-            memory free in the mean. MostAllocated is to pack divisible devices, too.
+        wanted: the pod's requirements.
+        slots: slots of the nodes that can take the pod; at least one.
+        lower: strategy of the lower scheduler. LeastAllocated, kube-scheduler's default: the node with most cpu and memory
+            free on average. MostAllocated also packs divisible devices.
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
     left = [index.left_over(slot, wanted, _RESOURCES) for slot in looked_at]
@@ -66,7 +66,7 @@ def predict(
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
-    """From 0 to 1; 0 where nobody could look."""
+    """Return a score from 0 to 1; 0 without a prediction."""
     if predicted is None:
         return 0.0
     if strategy == "BestFit":

@@ -1,7 +1,7 @@
-"""Pods among pods: spreading, affinity and anti-affinity between single nodes, by kube-scheduler's rules. Pure.
+"""Topology spread, pod affinity and anti-affinity between single nodes, by kube-scheduler's rules. No IO.
 
-Source: kube-scheduler's plug-ins PodTopologySpread and InterPodAffinity. Topology is ``kubernetes.io/hostname``
-alone: other keys are judged above (``virtual_node.translate``).
+Source: kube-scheduler's plug-ins PodTopologySpread and InterPodAffinity. Only ``kubernetes.io/hostname`` is evaluated;
+other topology keys are evaluated in the upper cluster (``virtual_node.translate``).
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from multi_scheduler.fit.cluster.pod_requirements import Demand, Term
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """Who is where in one lower cluster: the index's own dicts, read only."""
+    """Placements in one lower cluster: the index's own dicts, read only."""
 
     names: Sequence[str]
-    """Of the nodes, by slot; empty: there is none."""
+    """Node names by slot; empty: no node."""
     by_node: Mapping[str, Mapping[str, Placed]]
     everybody: Mapping[str, Placed]
     with_anti_affinity: Mapping[str, Placed]
 
     def on(self, slot: int) -> Collection[Placed]:
-        """What is on the node in a slot."""
+        """Return the placements on the node in a slot."""
         return self.by_node.get(self.names[slot], {}).values()
 
 
 def remaining(
     slots: Sequence[int], demand: Demand, company: Company, admitting: Admitting, told: Counter[str]
 ) -> list[int]:
-    """Those of the slots whose company suits the pod.
+    """Return the slots where the pod's constraints towards other pods hold.
 
     Args:
-        slots: of the nodes that have room.
-        demand: what the pod asks.
-        company: who is there.
-        admitting: asked for the nodes among which pods are spread.
-        told: counted up by why the others do not suit, in kube-scheduler's words.
+        slots: slots of the nodes with room.
+        demand: the pod's requirements.
+        company: placements in the cluster.
+        admitting: finds the nodes over which pods are spread.
+        told: incremented by why other nodes are rejected, in kube-scheduler's words.
     """
     found = list(slots)
     if demand.spread:
@@ -56,7 +56,7 @@ def _spread(
     slots: list[int], demand: Demand, company: Company, admitting: Admitting, told: Counter[str]
 ) -> list[int]:
     for constraint in demand.spread:
-        # Nodes without room are domains, too, and by default even those whose taints keep the pod out.
+        # Nodes without room are domains as well, by default also those with taints that reject the pod.
         domains = admitting.ask(constraint.domain_key, constraint.domain_spec).slots
         counts = {
             slot: sum(
@@ -77,7 +77,7 @@ def _spread(
 
 
 def _near(slots: list[int], demand: Demand, company: Company, told: Counter[str]) -> list[int]:
-    # All terms are about one and the same pod.
+    # One existing pod must match all terms.
     homes = {
         placed.node
         for placed in company.everybody.values()
@@ -87,7 +87,7 @@ def _near(slots: list[int], demand: Demand, company: Company, told: Counter[str]
         term.covers(demand.namespace) and term.matches(demand.labels) for term in demand.affinity
     )
     if is_first:
-        return slots  # of a group that wants to be together
+        return slots  # the first pod of a group may go anywhere
     kept = [slot for slot in slots if company.names[slot] in homes]
     if len(kept) < len(slots):
         told["node(s) didn't match pod affinity rules"] += len(slots) - len(kept)

@@ -1,1 +1,1 @@
-"""Informers that keep the index and the admission rules of a lower cluster current."""
+"""Informers that keep the index and the admission rules of a lower cluster current. Only the fit agent imports them."""

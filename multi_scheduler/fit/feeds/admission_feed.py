@@ -1,7 +1,7 @@
-"""Keeps what is known of admission below true: informers on quotas, limit ranges, priority classes and namespaces.
+"""Keeps the admission rules of a lower cluster current: informers of quotas, limit ranges, priority classes, namespaces.
 
-A kubeconfig may lack these rights. Then pods are sent where admission may refuse them, as if there were no such rules;
-it is said once in the log, and by a metric for as long as it lasts.
+A kubeconfig may lack the rights to read them. Then pods are sent to the cluster as if it had no such rules. This is logged
+once and reported by a metric as long as it lasts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNKNOWN = Gauge(
 _REFUSALS = (401, 403, 404)
 _LOOK = 5.0
 _COUNTED = 1.0
-"""Seconds in which the quota controller has counted a pod that has gone no more."""
+"""Seconds in which the quota controller stops counting a deleted pod."""
 
 
 class AdmissionFeed:
-    """One lower cluster's informers on the rules of its namespaces."""
+    """Informers of one lower cluster's admission rules."""
 
     def __init__(self, client: Client, admission: Admission) -> None:
-        """Set up; whoever runs the ``informers`` runs this, too."""
+        """Register handlers; the caller runs both ``run`` and the ``informers``."""
         self._cluster = client.cluster
         self._admission = admission
         quotas = Informer(client, resources.RESOURCE_QUOTAS)
@@ -64,27 +64,27 @@ class AdmissionFeed:
         self._log = log.get_logger(component="extender")
 
     async def run(self) -> None:
-        """Tell what is unknown until cancelled."""
+        """Report unreadable rules until cancelled."""
         while True:
             await asyncio.sleep(_LOOK)
             self.look()
 
     def left(self, namespace: str) -> None:
-        """A lower pod has gone, or ended."""
+        """Note that a lower pod was deleted or finished."""
         if self._admission.has_quotas(namespace):
             self._admission.left(namespace, counted_by=asyncio.get_running_loop().time() + _COUNTED)
 
     @property
     def is_settled(self) -> bool:
-        """Whether each of them has been read, or cannot be for now: nobody waits for a right that is missing."""
-        if not self._is_settled:  # asked for every pod and virtual node
+        """Report whether each informer has synced or failed, so that a missing right does not delay readiness."""
+        if not self._is_settled:  # cached, because it is read for every pod and virtual node
             self._is_settled = all(
                 informer.has_synced or informer.last_error is not None for informer in self.informers
             )
         return self._is_settled
 
     def look(self) -> None:
-        """Believe what can be read, forget what cannot, and say so when that changes."""
+        """Apply readable rules and ignore unreadable ones; log when this changes."""
         for informer in self.informers:
             plural, error = informer.resource.plural, informer.last_error
             is_refused = isinstance(error, ApiError) and error.code in _REFUSALS

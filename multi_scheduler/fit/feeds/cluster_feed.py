@@ -1,4 +1,4 @@
-"""Keeps a cluster's index true: informers on the lower nodes, pods and volumes, trimmed to what fitting needs."""
+"""Keeps the index of a lower cluster current: informers of its nodes, pods and volumes, reduced to the needed fields."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FINISHED = ("Succeeded", "Failed")
 _LIMITED = ("cpu", "memory")
 _BOUND = "Bound"
 _QUIET = 75.0
-"""Seconds without a word after which a watch proves nothing; apiservers send a bookmark every minute."""
+"""Seconds without an event after which a watch proves nothing; apiservers send a bookmark every minute."""
 _LOOK = 10.0
 _PING = 5.0
 
 
 class Feed:
-    """One lower cluster's informers."""
+    """Informers of one lower cluster."""
 
     def __init__(
         self,
@@ -41,29 +41,29 @@ class Feed:
         seen: Callable[[str], None],
         unseen: Callable[[str], None],
     ) -> None:
-        """Set up.
+        """Create the informers and register handlers; ``run`` starts them.
 
         Args:
-            client: of the lower cluster.
-            index: to keep; so is ``admission``.
-            admission: what the cluster's namespaces let in.
-            arrived: called with the uid of an upper pod whose lower pod exists now.
-            seen: called with the uid of an upper pod whose lower pod is on a lower node now.
-            unseen: called with the uid of an upper pod whose lower pod is gone.
+            client: client of the lower cluster.
+            index: index of nodes and pods to update.
+            admission: admission rules to update.
+            arrived: called with the UID of an upper pod when its lower pod exists.
+            seen: called with the UID of an upper pod when its lower pod is on a lower node.
+            unseen: called with the UID of an upper pod when its lower pod is gone.
         """
         self._client = client
         self._index = index
         self._deaf = ""
-        """Why the cluster is not believed: it was last asked in vain."""
+        """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
         self._arrived = arrived
         self._seen = seen
         self._unseen = unseen
         self.visible: set[str] = set()
-        """Uids of upper pods whose lower pod is on a lower node."""
+        """UIDs of upper pods with a lower pod on a lower node."""
         self.lower_uid: dict[str, str] = {}
-        """Upper uid → lower uid of the mirrored pods that have not ended."""
+        """Upper UID → lower UID of mirrored pods that have not finished."""
         self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        """By volume: the claim it is bound to and its required node affinity."""
+        """By volume: its claim and its required node affinity."""
         self._by_claim: dict[str, Mapping[str, Any]] = {}
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
@@ -87,7 +87,7 @@ class Feed:
         )
 
     def follow_nodes(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
-        """Have a function called with the name and the annotations of each node that is new, changed or gone."""
+        """Call a function with name and annotations of each node that is added, changed or deleted."""
         self._nodes.add_handler(
             on_add=lambda node, _initial: changed(node.name, node.annotations),
             on_update=lambda _old, new: changed(new.name, new.annotations),
@@ -104,20 +104,20 @@ class Feed:
 
     @property
     def has_synced(self) -> bool:
-        """Whether nodes and pods have been read; volumes and admission's rules may be forbidden to us."""
+        """Report whether nodes, pods and admission rules are read. Missing rights to volumes and rules do not count."""
         return self._nodes.has_synced and self._pods.has_synced and self._rules.is_settled
 
     def trouble(self) -> str:
-        """Why what is known of the cluster cannot be relied on, for people; empty when it can."""
+        """Return why the cluster's data is unreliable, for users; empty: it is reliable."""
         if not self.has_synced:
             error = self._last_error()
             return str(error) if error else "it is being read"
         return f"not heard of for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
 
     async def _listen(self) -> None:
-        """Ask the cluster whether it is there, as long as its watches leave that open.
+        """Check periodically that the cluster responds, if the watches do not prove it.
 
-        A watch that is behind is not behind because the cluster is away: a quiet one says nothing either.
+        A quiet or late watch does not prove that the cluster is unreachable.
         """
         while True:
             await asyncio.sleep(_LOOK)
@@ -127,7 +127,7 @@ class Feed:
             elif isinstance(error, (Forbidden, Unauthorized)):
                 self._deaf = str(error)
             elif isinstance(error, ApiError) and error.code and self._silence() >= _QUIET:
-                # It is there, and has refused for longer than any restart takes to tell us what happens in it.
+                # The cluster responds, but has refused the watches for longer than a restart takes.
                 self._deaf = str(error)
             else:
                 self._deaf = await self._ping()
@@ -137,7 +137,7 @@ class Feed:
             async with asyncio.timeout(_PING):
                 await self._client.ping(timeout=_PING)
         except (ApiError, ConfigError, TimeoutError) as error:
-            # ConfigError: a credential has ended, and what gives us a new one fails.
+            # ConfigError: a credential expired and the renewal failed.
             return str(error) or f"no answer within {_PING:g} s"
         return ""
 
@@ -148,7 +148,7 @@ class Feed:
         return self._nodes.last_error or self._pods.last_error
 
     def volume_affinity(self, namespace: str, claim: str) -> Mapping[str, Any] | None:
-        """``nodeAffinity.required`` of the lower volume that is bound to a lower claim."""
+        """Return ``nodeAffinity.required`` of the lower volume that is bound to a lower claim; None: no such volume."""
         return self._by_claim.get(f"{namespace}/{claim}")
 
     def _pod_changed(self, old: Object, new: Object) -> None:
@@ -204,7 +204,7 @@ class Feed:
         spec, status = volume.spec or {}, volume.status or {}
         claim = spec.get("claimRef") or {}
         required = (spec.get("nodeAffinity") or {}).get("required")
-        # A volume that is released still refers to the claim that it had.
+        # A released volume still refers to its former claim.
         if claim and required and status.get("phase") == _BOUND:
             key = f"{claim.get('namespace')}/{claim.get('name')}"
             self._volumes[volume.name] = (key, required)
@@ -217,14 +217,14 @@ class Feed:
 
 
 def shrink_node(node: Object) -> Object:
-    """Keep of a lower node what fitting asks about."""
+    """Reduce a lower node to the fields that fitting reads."""
     spec, status = node.spec or {}, node.status or {}
     kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
     return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
 
 
 def shrink_pod(pod: Object) -> Object:
-    """Keep of a lower pod where it is, what it takes and whom it repels."""
+    """Reduce a lower pod to its node, requests, ports, anti-affinity and labels."""
     spec, status = pod.spec or {}, pod.status or {}
     requests = {**resizing.requests(spec, status), "pods": 1}
     kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}
@@ -243,7 +243,7 @@ def shrink_pod(pod: Object) -> Object:
 
 
 def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:
-    """Return when a pod was bound, in seconds since the epoch; static pods have their creation alone."""
+    """Return when a pod was bound, in seconds since the epoch; static pods have only their creation time."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
             text = condition.get("lastTransitionTime")

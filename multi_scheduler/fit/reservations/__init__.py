@@ -1,1 +1,1 @@
-"""Room that is promised to pods on their way, preemption, and the score."""
+"""Reserves room for pods until their lower pods run, and chooses preemption victims. Only the fit agent imports it."""

@@ -1,4 +1,4 @@
-"""The upper pods that are bound: whose promise is settled, who went without one, and who could be preempted."""
+"""Follows bound upper pods: confirms reservations, finds pods without one, and lists candidates for preemption."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from multi_scheduler.bound_pods import BY_NODE, PENDING, bound_pods
 
 
 class BoundPods:
-    """Follows them."""
+    """The bound upper pods, and those among them whose room is not counted yet."""
 
     def __init__(
         self, context: AgentContext, *, bound: Callable[[Object], bool], gone: Callable[[str], None]
     ) -> None:
-        """Set up.
+        """Register handlers on the informer of bound pods.
 
         Args:
-            context: the agent's.
-            bound: called with every pod that is bound; tells whether its room is accounted for.
-            gone: called with the uid of a pod that is gone or has ended.
+            context: context of the agent.
+            bound: called with every newly bound pod; returns whether its room is counted.
+            gone: called with the UID of a pod that is deleted or finished.
         """
         self._bound = bound
         self._gone = gone
         self._strangers: dict[str, Object] = {}
-        """By uid: pods that are bound, do not run yet, and whose room nobody has accounted for."""
+        """By UID: bound pods that do not run yet and whose room is not counted."""
         self._is_shared = context.bound_pods is not None
         self._pods = context.bound_pods or bound_pods(context.upper)
         self._pods.add_handler(
@@ -35,39 +35,39 @@ class BoundPods:
         )
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled, unless the multi-scheduler does so for all agents."""
+        """Follow the upper cluster until cancelled, unless the multi-scheduler runs the shared informer."""
         if not self._is_shared:
             await self._pods.run()
 
     @property
     def has_synced(self) -> bool:
-        """Whether all of them have been read."""
+        """Report whether the informer has synced."""
         return self._pods.has_synced
 
     def on(self, node: str) -> list[Object]:
-        """The pods that are bound to a node."""
+        """Return the pods that are bound to a node."""
         return self._pods.store.by_index(BY_NODE, node)
 
     def strangers(self, nodes: Collection[str]) -> list[Object]:
-        """The pods on these nodes that somebody else has bound, and that do not run yet."""
+        """Return pending pods on these nodes that another scheduler bound."""
         return [pod for pod in self._strangers.values() if (pod.spec or {}).get("nodeName") in nodes]
 
     def accounted(self, uid: str) -> None:
-        """The pod's room is accounted for now."""
+        """Note that the pod's room is counted."""
         self._strangers.pop(uid, None)
 
     def added(self, pod: Object) -> None:
-        """A pod is bound."""
+        """Handle a newly bound pod."""
         if not self._bound(pod) and _is_pending(pod):
             self._strangers[pod.uid] = pod
 
     def changed(self, pod: Object) -> None:
-        """A bound pod says something new."""
+        """Handle a change of a bound pod."""
         if not _is_pending(pod):
             self.accounted(pod.uid)
 
     def ended(self, uid: str) -> None:
-        """A bound pod is gone, or needs no room any more."""
+        """Handle a bound pod that was deleted or finished."""
         self.accounted(uid)
         self._gone(uid)
 

@@ -1,8 +1,8 @@
-"""Preemption that helps: pods whose end makes room on one lower node. Pure but for the index, which is left as it was.
+"""Chooses pods to preempt that make room on one lower node. No IO. The index is unchanged afterwards.
 
-kube-scheduler chooses victims by the virtual node's sum, the same ones at every try. Where their room lies on several
-lower nodes they would end for nothing, while others might do. An extender may name other victims (extender/v1,
-ExtenderPreemptionResult).
+kube-scheduler chooses victims by the virtual node's totals, and the same ones at every attempt. If their room is spread
+over several lower nodes, evicting them does not help, while other victims might. An extender may return other victims
+(extender/v1, ExtenderPreemptionResult).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _LOWEST_PRIORITY = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """An upper pod and what its lower pod takes room as."""
+    """An upper pod and its key in the index of the lower cluster."""
 
     uid: str
     key: str
-    """In the index."""
+    """Key in the index."""
     priority: int
 
 
 def suffices(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> bool:
-    """Whether a pod would fit if these were gone."""
+    """Report whether the pod would fit without these pods."""
     with _without(index, keys):
         return bool(index.feasible(wanted))
 
 
 def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) -> list[str]:
-    """Whose end makes room for a pod on one node: upper uids; empty when nobody's does.
+    """Return UIDs of the upper pods to evict so that the pod fits on one node; empty: preemption does not help.
 
-    Of several nodes the one where the most important victim is least important, then by the sum of priorities, then
-    by the number of victims, as kube-scheduler chooses between nodes.
+    Between nodes, the one with the lowest highest priority of a victim is chosen, then by the sum of priorities, then by
+    the number of victims, as in kube-scheduler.
 
     Args:
         index: the lower cluster.
-        wanted: what the pod asks.
-        candidates: those that may go.
+        wanted: the pod's demand.
+        candidates: pods that may be evicted.
     """
     by_node: defaultdict[str, list[Mirrored]] = defaultdict(list)
     for candidate in candidates:
@@ -55,7 +55,7 @@ def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) 
 
 
 def _on_node(index: ClusterIndex, wanted: Demand, node: str, candidates: list[Mirrored]) -> list[Mirrored]:
-    """As few as it takes of those on one node; the most important are let off first."""
+    """Return the fewest victims on one node; the candidates with the highest priority are kept first."""
     candidates.sort(key=lambda one: (-one.priority, one.uid))
     with _without(index, [one.key for one in candidates]) as put_back:
         if not index.feasible(wanted, only=node):
@@ -76,7 +76,7 @@ def _cost(victims: list[Mirrored]) -> tuple[int, int, int]:
 
 @contextlib.contextmanager
 def _without(index: ClusterIndex, keys: Iterable[str]) -> Iterator[Callable[[str], Callable[[], object]]]:
-    """The index less some pods, inside the block; yields what puts one back, and returns what takes it out again."""
+    """Remove pods from the index inside the block. Yields a function that puts a pod back; it returns the function to undo this."""
     lifted = {key: placed for key in keys if (placed := index.remove(key)) is not None}
 
     def put_back(key: str) -> Callable[[], object]:

@@ -1,9 +1,9 @@
-"""Room that is promised but not yet taken below: no two pods are promised the same.
+"""Reservations of room that is not used in a lower cluster yet, so that no two pods count on the same room.
 
-A pod that passes the filter is *tentative* on every node that passed, for nobody has told us yet which of them the
-scheduler takes. Once the upper pod is seen bound it is *bound*: kept on that node's cluster only, until its lower pod
-is seen on a lower node (which then counts by itself), the pod ends, or the time runs out. What quotas below will charge
-it is held besides, only until the lower pod exists.
+After the filter, a pod is *tentative* on every node that passed, because the scheduler's choice is not known yet. When
+the upper pod is seen bound, its reservation is *bound*: it stays only on that node's cluster, until the lower pod is
+seen on a lower node (and counts itself), the pod finishes, or the time expires. Its charge to lower quotas is held only
+until the lower pod exists.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
 
 TENTATIVE_SECONDS = 10.0
-"""What a scheduler takes at most from filter to bind; afterwards it has decided otherwise."""
+"""Longest time from filter to bind. After it, the scheduler has decided otherwise."""
 BOUND_SECONDS = 120.0
-"""What a virtual node takes at most to create a pod below."""
+"""Longest time in which a virtual node creates the lower pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod may go."""
+    """A possible place of a pod."""
 
     cluster: str
-    """The lower one."""
+    """Name of the lower cluster."""
     placed: Placed
     charge: Charge | None = None
-    """What it will count in quotas; None: nothing, or it is counted already."""
+    """The pod's charge to quotas; None: no charge, or already counted."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Reservation:
 
 
 class Reservations:
-    """The promises of all lower clusters."""
+    """The reservations in all lower clusters."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Reservations:
         *,
         clock: Callable[[], float],
     ) -> None:
-        """Set up.
+        """Start without reservations.
 
         Args:
-            indexes: by lower cluster; so are ``admissions``.
-            admissions: where the charges are held.
+            indexes: indexes by lower cluster.
+            admissions: admission rules by lower cluster; they hold the charges.
             clock: monotonic seconds.
         """
         self._indexes = indexes
@@ -72,11 +72,11 @@ class Reservations:
         return len(self._held)
 
     def promise(self, uid: str, places: Mapping[str, Place]) -> None:
-        """A pod may go to any of these.
+        """Reserve places for a pod; replaces its earlier reservation.
 
         Args:
-            uid: the upper pod's.
-            places: by virtual node.
+            uid: UID of the upper pod.
+            places: place by virtual node.
         """
         self.release(uid)
         if not places:
@@ -89,11 +89,11 @@ class Reservations:
             self._indexes[place.cluster].place(_key(uid, node), place.placed)
             self._tentative[place.cluster].add(uid)
             if place.charge is not None:
-                # Once for a cluster, however many virtual nodes stand for it.
+                # Once per cluster, even if several virtual nodes represent it.
                 self._admissions[place.cluster].hold(uid, place.charge)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
-        """Of the places that a pod may go to only these are left."""
+        """Release the pod's places except those on these nodes."""
         held = self._held.get(uid)
         if held is None:
             return
@@ -103,7 +103,7 @@ class Reservations:
         self._note()
 
     def bind(self, uid: str, node: str) -> bool:
-        """The upper pod is bound; tells whether there was a promise on that node."""
+        """Note that the upper pod was bound to a node; return whether it had a reservation there."""
         held = self._held.get(uid)
         if held is None or node not in held.on:
             self.release(uid)
@@ -118,14 +118,14 @@ class Reservations:
         return True
 
     def arrived(self, uid: str) -> None:
-        """The lower pod exists: quotas count it from now on, though it may not have its room yet."""
+        """Note that the lower pod exists: quotas count it now, even if it has no node yet."""
         if (held := self._held.get(uid)) is not None:
             for cluster in set(held.on.values()):
                 self._admissions[cluster].arrived(uid)
             self._note()
 
     def release(self, uid: str) -> None:
-        """The pod is seen below, has ended, or was never to come."""
+        """Release all of a pod's places: it runs, it finished, or it will not be created."""
         held = self._held.get(uid)
         if held is None:
             return
@@ -134,13 +134,13 @@ class Reservations:
         self._note()
 
     def expire(self) -> None:
-        """Give back what has been promised for too long."""
+        """Release reservations whose time expired."""
         now = self._clock()
         for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
             self.release(uid)
 
     def tentative(self, cluster: str, *, besides: str) -> list[str]:
-        """What pods other than one hold in a cluster's index and may soon turn out not to use: its keys there."""
+        """Return index keys of other pods' tentative reservations in a cluster; they may turn out unused."""
         return [
             _key(uid, node)
             for uid in self._tentative[cluster]
@@ -150,7 +150,7 @@ class Reservations:
         ]
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for any promise to be settled, or a quota to be counted again; False when none was in time."""
+        """Wait until a reservation or a quota changes; return False after the timeout."""
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):
