@@ -6,7 +6,7 @@ resources).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import quantity
@@ -31,14 +31,6 @@ def pod_limits(spec: Mapping[str, Any]) -> dict[str, int]:
     total = _sum(spec, "limits")
     if overhead := spec.get("overhead"):
         _add(total, {name: count for name, count in _counted(overhead).items() if total.get(name)})
-    return total
-
-
-def total_requests(specs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the sum of several pods' requests."""
-    total: dict[str, int] = {}
-    for spec in specs:
-        _add(total, pod_requests(spec))
     return total
 
 

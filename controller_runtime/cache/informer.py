@@ -44,7 +44,6 @@ class Informer:
         field_selector: str | None = None,
         indexers: Mapping[str, Indexer] | None = None,
         transform: Callable[[Object], Object] | None = None,
-        resync_period: float = 0,
         page_size: int = 500,
         name: str = "",
         is_minor: bool = False,
@@ -59,7 +58,6 @@ class Informer:
             field_selector: as kubectl's ``--field-selector``.
             indexers: by index name, a function that returns an object's index values.
             transform: called on every object before it is stored; removes fields that are not needed.
-            resync_period: seconds between two re-deliveries of the whole cache to the handlers; 0: never.
             page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics; empty: the resource.
             is_minor: after its first list it yields to other informers while they wait for a server; for
@@ -83,7 +81,6 @@ class Informer:
             name=self.name,
             is_minor=is_minor,
         )
-        self._resync_period = max(1.0, resync_period) if resync_period else 0.0
         self._registrations: tuple[Registration, ...] = ()
         """Replaced, never changed in place: handlers may be added or removed during an iteration."""
         self._synced = asyncio.Event()
@@ -160,8 +157,6 @@ class Informer:
             try:
                 for registration in self._registrations:
                     group.create_task(registration.pump(), name=f"{self.name} handler")
-                if self._resync_period:
-                    group.create_task(self._resync(), name=f"{self.name} resync")
                 with consistency.following(self._client, self.resource, self):
                     await self._reflector.run()
             finally:
@@ -227,17 +222,6 @@ class Informer:
         self.store.remove(key)
         for registration in self._registrations:
             registration.deliver("delete", final)
-
-    async def _resync(self) -> None:
-        """Deliver the complete cache as updates every resync period, without a request to the server."""
-        while True:
-            await asyncio.sleep(self._resync_period)
-            slicer = Slicer()
-            for cached in self.store.list():
-                if self.store.get(cached.key) is cached:
-                    for registration in self._registrations:
-                        registration.deliver("update", cached, cached)
-                await slicer.tick()
 
     def __repr__(self) -> str:
         return f"<Informer {self.name} objects={len(self.store)} synced={self.has_synced} rv={self._reflector.resource_version}>"

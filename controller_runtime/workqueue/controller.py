@@ -43,8 +43,6 @@ class Controller(Generic[K]):
         *,
         workers: int = 1,
         queue: WorkQueue[K] | None = None,
-        max_retries: int | None = None,
-        on_giving_up: Callable[[K, Exception], None] | None = None,
     ) -> None:
         """Create a controller; ``run`` starts the workers.
 
@@ -53,15 +51,11 @@ class Controller(Generic[K]):
             reconcile: called with a key; level-triggered, so it may run at any time and any number of times.
             workers: keys reconciled at the same time.
             queue: the work queue; None: a new one.
-            max_retries: failures after which a key is dropped; None: never, because the object still exists.
-            on_giving_up: called with the key and its last error when it is dropped.
         """
         self.name = name
         self.queue: WorkQueue[K] = queue if queue is not None else WorkQueue(name)
         self._reconcile = reconcile
         self._workers = workers
-        self._max_retries = max_retries
-        self._on_giving_up = on_giving_up
         self._own_writes: OwnWrites[K] = OwnWrites(name)
         self._log = structlog.get_logger(controller=name)
 
@@ -108,11 +102,6 @@ class Controller(Generic[K]):
 
     def _failed(self, key: K, error: Exception) -> None:
         failures = self.queue.num_requeues(key)
-        if self._max_retries is not None and failures >= self._max_retries:
-            self._log.error("giving up", key=str(key), error=str(error), attempts=failures + 1)
-            self.queue.forget(key)
-            self._tell_giving_up(key, error)
-            return
         delay = self.queue.add_rate_limited(key)
         details = {"key": str(key), "error": str(error), "attempt": failures + 1, "retry_in": round(delay, 3)}
         if isinstance(error, (ApiError, ConfigError, TimeoutError)):
@@ -121,11 +110,3 @@ class Controller(Generic[K]):
         else:
             # A programming error: log it with its traceback the first time, then in one line.
             self._log.error("reconcile failed", exc_info=error if not failures else None, **details)
-
-    def _tell_giving_up(self, key: K, error: Exception) -> None:
-        if self._on_giving_up is None:
-            return
-        try:
-            self._on_giving_up(key, error)
-        except Exception:  # noqa: BLE001 - a failing callback must not end the worker
-            self._log.exception("on_giving_up failed", key=str(key))

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from controller_runtime.util.backoff import ExponentialBackoff, RateLimiter
+from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.lanes import Lanes
 
 K = TypeVar("K", bound=Hashable)
@@ -55,7 +55,7 @@ class WorkQueue(Generic[K]):
         self,
         name: str,
         *,
-        rate_limiter: RateLimiter | None = None,
+        rate_limiter: ExponentialBackoff | None = None,
         flow: Callable[[K], str] | None = None,
         workers: int = 0,
     ) -> None:
@@ -80,7 +80,6 @@ class WorkQueue(Generic[K]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._shut_down = False
-        self._idle: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._depth: Any = _DEPTH.labels(name)
         self._adds: Any = _ADDS.labels(name)
@@ -97,11 +96,6 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker now, without delayed ones."""
         return len(self._lanes)
-
-    @property
-    def is_shut_down(self) -> bool:
-        """Report whether ``shut_down`` was called."""
-        return self._shut_down
 
     def add(self, key: K, *, priority: int = 0) -> None:
         """Queue a key unless it is queued; keys of higher priority come first.
@@ -188,8 +182,6 @@ class WorkQueue(Generic[K]):
             self._push(key, again[0])
         elif self._lanes:
             self._wake()
-        elif self._idle is not None and not self._processing:
-            self._idle.set()
 
     def shut_down(self) -> None:
         """Ignore further adds and drop delayed ones; ``get`` drains queued keys and then raises."""
@@ -207,14 +199,6 @@ class WorkQueue(Generic[K]):
         self.shut_down()
         self._lanes.clear()
         self._dirty.clear()
-
-    async def shut_down_with_drain(self) -> None:
-        """Shut down, then wait until all queued and held keys are done."""
-        self.shut_down()
-        if self._processing or self._lanes:
-            if self._idle is None:
-                self._idle = asyncio.Event()
-            await self._idle.wait()
 
     def _push(self, key: K, priority: int) -> None:
         self._lanes.push(key, priority)

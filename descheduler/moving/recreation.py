@@ -78,11 +78,6 @@ class Recreator:
             for registration in self._registrations:
                 registration.remove()
 
-    @property
-    def under_way(self) -> int:
-        """Number of records that exist."""
-        return len({*self._store.informer.store.keys(), *self._own} - self._finished)
-
     async def begin(
         self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False
     ) -> None:

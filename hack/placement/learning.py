@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hack.placement.estimates import Estimate, Logged, doubly_robust, inverse_propensity
 from multi_scheduler.learned.bandit import Bandit
-from multi_scheduler.learned.estimates import Estimate, Logged, doubly_robust, inverse_propensity
 from multi_scheduler.learned.memory import Decision, Memory
 
 CLUSTERS, KINDS, DECISIONS = 10, 12, 3000

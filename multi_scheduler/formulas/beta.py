@@ -35,11 +35,6 @@ def moment(order: int, alpha: float, beta: float) -> float:
     return math.prod((alpha + step) / (alpha + beta + step) for step in range(order))
 
 
-def density(x: float, alpha: float, beta: float) -> float:
-    """Return the density at x, for 0 < x < 1."""
-    return math.exp(_log_front(x, alpha, beta)) / (x * (1 - x))
-
-
 def distribution(x: float, alpha: float, beta: float) -> float:
     """Return the probability of at most x (regularised incomplete beta function); 0 for invalid parameters."""
     if alpha <= 0 or beta <= 0 or x <= 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.pod_resources import pod_requests, total_requests
+from controller_runtime.api.pod_resources import pod_requests
 
 Spec = dict[str, Any]
 
@@ -126,11 +126,3 @@ def test_bad_quantity_is_a_value_error() -> None:
     """A quantity that cannot be read says so instead of counting as nothing."""
     with pytest.raises(ValueError, match="'much' is not a quantity"):
         pod_requests({"containers": [container(cpu="much")]})
-
-
-def test_total_of_several_pods() -> None:
-    """Pods add up; of none the total is empty."""
-    one: Spec = {"containers": [container(cpu="1", memory="1Ki")]}
-    other: Spec = {"containers": [container(cpu="500m")], "overhead": {"memory": "1"}}
-    assert total_requests(iter([one, other])) == {"cpu": 1500, "memory": 1025}
-    assert total_requests([]) == {}

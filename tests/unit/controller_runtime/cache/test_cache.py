@@ -101,7 +101,7 @@ async def test_synced_only_after_the_whole_list(server, started):
 async def test_cancel_ends_the_informer_quickly(server):
     """With a watch open and a handler stuck, cancelling ``run`` ends everything within a second."""
     server.lists = [([pod("a", 1)], "1")]
-    informer = make(server, resync_period=60)
+    informer = make(server)
 
     async def stuck(_new: Object, _initial: bool) -> None:  # noqa: FBT001 - the handler's signature
         await asyncio.Event().wait()

@@ -65,14 +65,6 @@ async def test_a_late_handler_gets_what_is_there(server, started):
     assert sorted(call[1] for call in recorder.calls) == ["a", "b"]
 
 
-async def test_resync_delivers_the_cache_and_asks_nothing(server, following):
-    """Resync hands every object out again, from memory."""
-    recorder, _feed = await following([([pod("a", 1)], "1")], resync_period=60)
-    await asyncio.sleep(121)
-    assert recorder.calls[1:] == [("update", "a", "1", "1")] * 2
-    assert (server.listed, len(server.watched_from)) == (1, 1)
-
-
 async def test_coroutine_handlers_sync_after_they_were_called(server, started):
     """A buffered handler has synced when it has dealt with the whole first list, not when the store has."""
     server.lists = [([pod("a", 1)], "1")]

@@ -143,31 +143,8 @@ async def test_workers_are_how_many_keys_at_a_time(start: Start) -> None:
     assert [moments[key] - begun for key in "abcd"] == pytest.approx([0, 0, 0, 1], abs=1e-3)
 
 
-async def test_given_up_after_max_retries(start: Start) -> None:
-    """With ``max_retries`` 2 the third failure drops the key, tells so once, and a new add starts afresh."""
-    attempts = 0
-    told: list[tuple[str, str]] = []
-
-    async def reconcile(_key: str) -> None:
-        nonlocal attempts
-        attempts += 1
-        raise NotFound("gone", code=404)
-
-    controller = start(
-        reconcile, max_retries=2, on_giving_up=lambda key, error: told.append((key, str(error)))
-    )
-    controller.enqueue("a")
-    await asyncio.sleep(3600)
-    assert attempts == 3
-    assert told == [("a", "gone (404)")]
-    assert controller.queue.num_requeues("a") == 0
-    controller.enqueue("a")
-    await asyncio.sleep(3600)
-    assert attempts == 6
-
-
-async def test_never_given_up_by_default(start: Start) -> None:
-    """Without ``max_retries`` a key is tried until it succeeds, at last every 1000 s."""
+async def test_never_given_up(start: Start) -> None:
+    """A key is tried until it succeeds, at last every 1000 s."""
     moments: list[float] = []
 
     async def reconcile(_key: str) -> None:
@@ -178,26 +155,6 @@ async def test_never_given_up_by_default(start: Start) -> None:
     await asyncio.sleep(10_000)
     assert moments[-1] - moments[-2] == pytest.approx(1000, abs=0.01)
     assert now() - moments[-1] <= 1000
-
-
-async def test_failing_farewell_harms_nobody(start: Start) -> None:
-    """An ``on_giving_up`` that raises costs neither the worker nor the other keys."""
-    seen: list[str] = []
-
-    async def reconcile(key: str) -> None:
-        seen.append(key)
-        if key == "bad":
-            raise NotFound("gone", code=404)
-
-    def farewell(_key: str, _error: Exception) -> None:
-        raise RuntimeError("a bug")
-
-    controller = start(reconcile, max_retries=0, on_giving_up=farewell)
-    controller.enqueue("bad")
-    await asyncio.sleep(1)
-    controller.enqueue("good")
-    await asyncio.sleep(1)
-    assert seen == ["bad", "good"]
 
 
 async def test_cancellation_from_inside_is_a_failure(start: Start) -> None:

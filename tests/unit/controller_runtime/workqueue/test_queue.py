@@ -92,25 +92,6 @@ async def test_done_without_get_changes_nothing():
 
 
 @pytest.mark.looptime
-async def test_drain_waits_for_work_under_way_for_every_caller():
-    """shut_down_with_drain returns, to two callers alike, when the last key is done and not before."""
-    queue: WorkQueue[str] = WorkQueue("drain")
-    queue.add("a")
-    queue.add("b")
-    key = await queue.get()
-    queue.add(key)
-    draining = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
-    await asyncio.sleep(0)
-    queue.done(key)
-    for expected in ("b", "a"):
-        assert not any(task.done() for task in draining)
-        assert await queue.get() == expected
-        queue.done(expected)
-    await asyncio.wait_for(asyncio.gather(*draining), 1)
-    await asyncio.wait_for(queue.shut_down_with_drain(), 1)
-
-
-@pytest.mark.looptime
 async def test_metrics_are_those_of_client_go():
     """Depth, adds, retries, latency, duration and work under way are told by queue name."""
     queue: WorkQueue[str] = WorkQueue("metrics")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from controller_runtime.util.backoff import ExponentialBackoff, FastSlow, MaxOf
+from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.queue import WorkQueue
 
 
@@ -75,12 +75,3 @@ def test_exponential_backoff_stops_at_its_maximum():
     waits = [limiter.when("a") for _ in range(2000)]
     assert waits[17] == pytest.approx(655.36)
     assert waits[18] == waits[-1] == 1000
-
-
-def test_fast_slow_and_the_longest_of_several():
-    """A few quick attempts, then slow ones; MaxOf takes the longest wait."""
-    limiter = MaxOf(FastSlow(0.1, 10, fast_attempts=2), ExponentialBackoff(1, 5))
-    assert [limiter.when("a") for _ in range(4)] == [1, 2, 10, 10]
-    assert limiter.num_requeues("a") == 4
-    limiter.forget("a")
-    assert limiter.when("a") == 1

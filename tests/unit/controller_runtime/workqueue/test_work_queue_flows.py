@@ -110,7 +110,7 @@ async def test_drain_ends_with_held_back_keys(workers: int) -> None:
     for number in range(200):
         queue.add(f"a/{number}")
     await asyncio.sleep(0.5)
-    await queue.shut_down_with_drain()
+    queue.shut_down()
     await task
     assert len(done) == 200
 
