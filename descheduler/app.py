@@ -99,9 +99,9 @@ class App:
             name=PROGRAM,
             identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
             on_started=lambda: self._work(client, view),
-            lease_duration=float(lease["lease_duration"]),
-            renew_deadline=float(lease["renew_deadline"]),
-            retry_period=float(lease["retry_period"]),
+            lease_duration=lease["lease_duration"],
+            renew_deadline=lease["renew_deadline"],
+            retry_period=lease["retry_period"],
         )
 
     async def _work(self, client: Client, view: ClusterView) -> None:
@@ -147,7 +147,7 @@ class App:
         for informer in self._informers:
             await informer.wait_synced()
         lifecycle.tune_gc()
-        await _read(memory)
+        await _load(memory)
         self._log.info(
             "descheduling",
             strategies=[strategy.name for strategy in strategies],
@@ -163,16 +163,16 @@ class App:
                 group.create_task(strategy.run(), name=strategy.name)
 
     def _strategies(self, context: Context) -> list[Strategy]:
-        found = registry.strategies()
-        made = []
+        known = registry.strategies()
+        created = []
         for config in self._options.strategies:
-            kind = found[config.name]
+            kind = known[config.name]
             params = convert(config.params, kind.params_type, where=config.where)
-            made.append(kind(context, params, where=config.where))
-        return made
+            created.append(kind(context, params, where=config.where))
+        return created
 
 
-async def _read(memory: Memory) -> None:
+async def _load(memory: Memory) -> None:
     """Load the memory; retry until it succeeds. No pod may be moved before earlier moves are known."""
     while True:
         try:

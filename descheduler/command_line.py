@@ -13,18 +13,18 @@ LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "l
 
 def parser() -> Parser:
     """Return the parser of all flags."""
-    whole = Parser(
+    flags = Parser(
         PROGRAM,
         about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
         examples=[
-            ("What would be done, without doing it", "--kubeconfig upper.yaml --dry-run"),
+            ("Report the moves without moving pods", "--kubeconfig upper.yaml --dry-run"),
             (
-                "By a policy file, as kubernetes-sigs/descheduler has them",
+                "Use a policy file of kubernetes-sigs/descheduler",
                 "--policy-config-file policy.yaml",
             ),
         ],
     )
-    cluster = whole.add_argument_group("upper cluster")
+    cluster = flags.add_argument_group("upper cluster")
     add_upper_flags(cluster)
     cluster.add_argument(
         "--kube-api-qps", type=float, default=50.0, metavar="N", help="requests per second (50)"
@@ -33,90 +33,90 @@ def parser() -> Parser:
         "--kube-api-burst", type=int, default=100, metavar="N", help="requests at once (100)"
     )
     cluster.add_argument(
-        "--node-selector", default="", metavar="SELECTOR", help="which virtual nodes to look after (all)"
+        "--node-selector", default="", metavar="SELECTOR", help="virtual nodes to deschedule from (all)"
     )
 
-    what = whole.add_argument_group("strategies")
-    what.add_argument(
+    strategies = flags.add_argument_group("strategies")
+    strategies.add_argument(
         "--policy-config-file",
         default="",
         metavar="FILE",
-        help="DeschedulerPolicy, v1alpha1 or v1alpha2; decides alone which strategies run",
+        help="DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--descheduling-interval",
         type=duration,
         default=0.0,
         metavar="D",
-        help="between two passes of the periodic strategies (0: one pass at start)",
+        help="time between two passes of periodic strategies (0: only one pass, at start)",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--unschedulable-threshold",
         type=duration,
         default=180.0,
         metavar="D",
         help="how long a lower cluster may try to schedule a pod (3m)",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--include-failures",
         default="",
         metavar="LIST",
-        help="failures below that count, too: image, quota, admission (none)",
+        help="failures in a lower cluster that also count: image, quota, admission (none)",
     )
     add_boolean(
-        what,
+        strategies,
         "--move-off-lost-clusters",
         default=True,
-        help_text="move pods off clusters that are lost (true)",
+        help_text="move pods off lost clusters (true)",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--stale-after",
         type=duration,
         default=20.0,
         metavar="D",
-        help="a virtual node NotReady or silent for longer is lost (20s)",
+        help="time of NotReady or of a silent Lease after which a virtual node is lost (20s)",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--heal-after",
         type=duration,
         default=30.0,
         metavar="D",
-        help="a virtual node well for this long is used again (30s)",
+        help="time a lost virtual node must be healthy before it is used again (30s)",
     )
-    what.add_argument(
+    strategies.add_argument(
         "--stale-pods-per-second",
         type=float,
         default=5.0,
         metavar="N",
-        help="how fast pods leave a lost cluster (5)",
+        help="moves per second off lost clusters (5)",
     )
-    _add_moving(whole.add_argument_group("moving"))
-    _add_process(whole.add_argument_group("process"))
-    return whole
+    _add_moving(flags.add_argument_group("moving"))
+    _add_process(flags.add_argument_group("process"))
+    return flags
 
 
 def _add_moving(group: argparse._ArgumentGroup) -> None:
     add_boolean(
-        group, "--dry-run", default=False, help_text="only tell, in log and events, what would be done"
+        group, "--dry-run", default=False, help_text="move no pods; report planned moves in log and events"
     )
     group.add_argument(
         "--max-pods-to-evict-per-node",
         type=int,
         default=None,
         metavar="N",
-        help="per pass, or minute without --descheduling-interval (0: no limit)",
+        help="moves off a node per pass, or per minute without --descheduling-interval (0: no limit)",
     )
     add_boolean(
         group,
         "--evict-local-storage-pods",
         default=None,  # type: ignore[arg-type] # None: the policy file decides
-        help_text="pods with emptyDir or hostPath volumes may go, too",
+        help_text="also move pods with emptyDir or hostPath volumes",
     )
     group.add_argument(
         "--freeze-namespace",
         default="kube-system",
         metavar="NS",
-        help="the descheduler's own namespace: its memory, records of moves and their key (kube-system)",
+        help="namespace of the descheduler's ConfigMaps, its records of moves and their key (kube-system)",
     )
     group.add_argument(
         "--freeze-period",
@@ -130,21 +130,21 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="rounds of moving per owner until it is given up (5; 0: never)",
+        help="rounds of moves per owner, after which its pods stay (5; 0: no limit)",
     )
     group.add_argument(
         "--deschedule-window",
         type=duration,
         default=7200.0,
         metavar="D",
-        help="time without a round after which an owner starts anew (2h)",
+        help="time without a round after which an owner's rounds are forgotten (2h)",
     )
     group.add_argument(
         "--backoff",
         type=duration,
         default=60.0,
         metavar="D",
-        help="between an owner's first round and its second; doubles (1m)",
+        help="time between an owner's first and second round; doubles every round (1m)",
     )
 
 

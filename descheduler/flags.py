@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 
 from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
+from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.flags import comma_list, positive, take_klog
 from descheduler.command_line import LEADER_FLAGS, parser
 from descheduler.config import policy as policies
@@ -17,7 +17,6 @@ from descheduler.config.policy import Policy, StrategyConfig
 from descheduler.strategies import registry
 from descheduler.view.unschedulable import FAILURES
 
-_PASS = 60.0
 _STRATEGY_FLAGS = (
     "unschedulable_threshold",
     "include_failures",
@@ -77,7 +76,7 @@ def _warnings(given: argparse.Namespace) -> tuple[str, ...]:
     flags = parser()
     void = [name for name in _STRATEGY_FLAGS if getattr(given, name) != flags.get_default(name)]
     return tuple(
-        f"--{name.replace('_', '-')} has no effect: the policy file alone says which strategies run, and how"
+        f"--{name.replace('_', '-')} has no effect: --policy-config-file configures all strategies"
         for name in void
     )
 
@@ -87,7 +86,7 @@ def _by_flags(given: argparse.Namespace) -> tuple[StrategyConfig, ...]:
     failures = comma_list(given.include_failures)
     for failure in failures:
         if failure not in FAILURES:
-            raise ConfigError(f"--include-failures: {failure!r}: known are {', '.join(FAILURES)}")
+            raise ConfigError(f"--include-failures: {failure!r}: write one of {', '.join(FAILURES)}")
     threshold = positive("--unschedulable-threshold", given.unschedulable_threshold)
     chosen = [
         StrategyConfig(
@@ -113,25 +112,18 @@ def _eviction(given: argparse.Namespace, policy: Policy) -> EvictionOptions:
         rounds=given.max_deschedules,
         window=positive("--deschedule-window", given.deschedule_window),
     )
-    options = EvictionOptions(
+    local_storage = given.evict_local_storage_pods
+    return EvictionOptions(
         dry_run=given.dry_run,
-        local_storage=_either(given.evict_local_storage_pods, policy.local_storage, default=False),
+        local_storage=bool(policy.local_storage if local_storage is None else local_storage),
         system_critical=bool(policy.system_critical),
         ignore_pvc=bool(policy.ignore_pvc),
         max_per_node=_number(given.max_pods_to_evict_per_node, policy.max_per_node),
         max_per_namespace=policy.max_per_namespace or 0,
         max_total=policy.max_total or 0,
+        pass_seconds=given.descheduling_interval or EvictionOptions().pass_seconds,
         limits=limits,
     )
-    return replace(options, pass_seconds=given.descheduling_interval or _PASS)
-
-
-def _either(flag: bool | None, policy: bool | None, *, default: bool) -> bool:  # noqa: FBT001 - three states each
-    """Return the flag if given, otherwise the policy's value if given, otherwise the default."""
-    for value in (flag, policy):
-        if value is not None:
-            return value
-    return default
 
 
 def _number(flag: int | None, policy: int | None) -> int:
@@ -141,11 +133,11 @@ def _number(flag: int | None, policy: int | None) -> int:
     return value
 
 
-def _lease(given: argparse.Namespace) -> dict[str, float | str]:
-    duration_, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
-    if not duration_ > deadline > period * 1.2 > 0:
+def _lease(given: argparse.Namespace) -> dict[str, float]:
+    duration, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
+    if not duration > deadline > period * JITTER > 0:
         raise ConfigError(
             "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
-            "and that more than 1.2 × --leader-elect-retry-period"
+            f"and that more than {JITTER} × --leader-elect-retry-period"
         )
-    return {"lease_duration": duration_, "renew_deadline": deadline, "retry_period": period}
+    return {"lease_duration": duration, "renew_deadline": deadline, "retry_period": period}

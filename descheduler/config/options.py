@@ -49,7 +49,7 @@ class Options:
     qps: float = 50.0
     burst: int = 100
     leader_elect: bool = True
-    lease: Mapping[str, float | str] = field(default_factory=dict)
+    lease: Mapping[str, float] = field(default_factory=dict)
     health_address: str = ""
     log_level: str = "info"
     log_format: str = "auto"

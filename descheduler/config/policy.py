@@ -51,7 +51,7 @@ _EVICTOR_ARGS = {
 }
 NESTED_PARAMS = ("podLifeTime", "removeDuplicates", "nodeResourceUtilizationThresholds")
 _PRIORITY_PARAMS = {"thresholdPriority": "value", "thresholdPriorityClassName": "name"}
-_ELSEWHERE = frozenset(
+_ONLY_UPSTREAM = frozenset(
     {
         "HighNodeUtilization",
         "RemoveFailedPods",
@@ -243,10 +243,10 @@ def _registered(name: str, where: str, known: Mapping[str, str]) -> str:
     if registered is not None:
         return registered
     names = ", ".join(sorted(set(known))) + guess(name, known)
-    if name in _ELSEWHERE:
+    if name in _ONLY_UPSTREAM:
         raise ConfigError(
-            f"{where}: {name} is no strategy of this descheduler, which moves pods between virtual nodes; "
-            f"disable it and run sigs.k8s.io/descheduler beside this one for it. Known here: {names}"
+            f"{where}: {name} is not a strategy of this descheduler, which moves pods between virtual nodes; "
+            f"disable it here and run sigs.k8s.io/descheduler too. Known are: {names}"
         )
     raise ConfigError(f"{where}: there is no strategy {name!r}; known are {names}")
 

@@ -27,7 +27,7 @@ HISTORY = "virtual-node-descheduler"
 _PRUNE_SLACK = 5.0
 """Seconds to wait after an expiry, so that later expiries are pruned with the same write."""
 
-_MOST = 2000
+_MAX_OWNERS = 2000
 """Maximum number of owners per ConfigMap (1 MiB). Beyond it, the oldest of the largest namespace is dropped."""
 
 
@@ -126,7 +126,7 @@ class Memory:
             return
         await self._write(node_avoidance.CONFIG_MAP, changes)
         self._keep(kept)
-        self._tell_thaw()
+        self._notify()
 
     async def note_round(self, key: str, namespace: str) -> int:
         """Count a round of an owner; return its number of rounds in the window.
@@ -182,9 +182,9 @@ class Memory:
             for key in old:
                 del self._histories[key]
         if changes:
-            self._tell_thaw()
+            self._notify()
 
-    def _tell_thaw(self) -> None:
+    def _notify(self) -> None:
         for on_thaw in list(self._subscribers):
             on_thaw()
 
@@ -241,11 +241,13 @@ def _oldest(entries: Mapping[str, datetime]) -> list[str]:
     They are of the namespace with most keys. A tenant can create any number of owners, because it writes the owner
     UIDs in its pods, and must not displace other tenants' entries.
     """
-    if len(entries) < _MOST:
+    if len(entries) < _MAX_OWNERS:
         return []
     counts = Counter(_namespace(key) for key in entries)
     return heapq.nsmallest(
-        len(entries) - _MOST + 1, entries, key=lambda owner: (-counts[_namespace(owner)], entries[owner])
+        len(entries) - _MAX_OWNERS + 1,
+        entries,
+        key=lambda owner: (-counts[_namespace(owner)], entries[owner]),
     )
 
 

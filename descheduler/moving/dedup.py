@@ -13,22 +13,22 @@ from controller_runtime.objects import Object
 _REMEMBERED = 4096
 
 
-class Announcer:
+class EventOnce:
     """Records an event once per pod and reason."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._recorded: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def tell(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
+    def record(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
         """Record an event; return False if it was recorded before."""
         key = (pod.uid, reason)
-        if key in self._told:
-            self._told.move_to_end(key)
+        if key in self._recorded:
+            self._recorded.move_to_end(key)
             return False
-        self._told[key] = None
-        while len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._recorded[key] = None
+        while len(self._recorded) > _REMEMBERED:
+            self._recorded.popitem(last=False)
         self._recorder.event(pod, type_, reason, message)
         return True
 

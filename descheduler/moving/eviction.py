@@ -5,8 +5,6 @@ Source: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 
 from __future__ import annotations
 
-from typing import Any
-
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import TooManyRequests
@@ -23,19 +21,13 @@ async def evict(client: Client, pod: Object) -> None:
         Conflict: the pod has changed, or another pod has its name.
         ApiError: another error of the request.
     """
-    await client.create(
-        resources.PODS, eviction(pod), namespace=pod.namespace, name=pod.name, subresource="eviction"
-    )
-
-
-def eviction(pod: Object) -> dict[str, Any]:
-    """Return the Eviction object of a pod."""
-    return {
+    body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
         "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}},
     }
+    await client.create(resources.PODS, body, namespace=pod.namespace, name=pod.name, subresource="eviction")
 
 
 def is_budget(error: TooManyRequests) -> bool:

@@ -25,7 +25,7 @@ from descheduler.memory import history
 from descheduler.memory.history import Verdict
 from descheduler.memory.store import Memory
 from descheduler.moving import eviction
-from descheduler.moving.dedup import Announcer, KeyedLock
+from descheduler.moving.dedup import EventOnce, KeyedLock
 from descheduler.moving.limits import PassLimits
 from descheduler.moving.pending import Waiting
 from descheduler.moving.record_store import NotRecordedError
@@ -42,8 +42,8 @@ _SETTLE = 0.25
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
 _FAILED = "request failed"
-_GONE = "it has gone by itself"
-_CHANGED = "it has just changed"
+_GONE = "the pod no longer exists"
+_CHANGED = "the pod has just changed"
 
 
 class Mover:
@@ -72,7 +72,7 @@ class Mover:
         self._limits = PassLimits(options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
         self._owners = KeyedLock()
-        self._tell = Announcer(recorder).tell
+        self._event_once = EventOnce(recorder).record
         self.waiting = Waiting(view.pods)
         self._log = log.get_logger(component="mover")
 
@@ -114,9 +114,7 @@ class Mover:
         if why := self.why_not_movable(pod):
             return self._stays(pod, why, cause="not evictable")
         if not self._view.alternatives(pod):
-            return self._stays(
-                pod, "no other virtual node is ready and would take it", cause="no node", needs_node=True
-            )
+            return self._stays(pod, "no other ready virtual node admits it", cause="no node", needs_node=True)
         if claim := await claims.pinning(
             self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
         ):
@@ -140,15 +138,16 @@ class Mover:
             return self._give_up(pod, decision)
         if decision.verdict is Verdict.WAIT:
             return Outcome(
-                moved=False, why="its owner backs off", cause="back-off", retry_after=decision.wait
+                moved=False, why="its owner is in back-off", cause="back-off", retry_after=decision.wait
             )
         taken = asyncio.get_running_loop().time()
         wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
-            why = "the pass has moved its number of pods"
+            why = "the limit of moves per pass is reached"
             return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
         if self._options.dry_run:
             return self._pretend(pod, node, request)
+        outcome = None
         try:
             is_new = decision.verdict is Verdict.NEW_ROUND
             if owner is None:
@@ -158,11 +157,9 @@ class Mover:
                     await self._memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
                 outcome = await self._evict(pod, node, request)
-        except BaseException:
-            self._limits.give_back(node, pod.namespace, taken=taken)
-            raise
-        if not outcome.moved:
-            self._limits.give_back(node, pod.namespace, taken=taken)
+        finally:
+            if outcome is None or not outcome.moved:
+                self._limits.give_back(node, pod.namespace, taken=taken)
         return outcome
 
     async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
@@ -184,7 +181,7 @@ class Mover:
             if not eviction.is_budget(error):
                 return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
             if request.budget_matters:
-                self._tell(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
+                self._event_once(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
                 return Outcome(moved=False, why=error.message, cause="disruption budget", retry_after=wait)
             try:
                 await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
@@ -194,12 +191,12 @@ class Mover:
         return self._moved(pod, node, request, how="evicted")
 
     async def _recreate(self, pod: Object, node: str, request: Move, *, is_new_round: bool) -> Outcome:
-        whole = await self.fresh(pod)
-        if whole is None:
+        current = await self.read_unchanged(pod)
+        if current is None:
             return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         successor = replacement.of(
-            whole,
-            avoid=replacement.avoided(whole, self._now(), self._freeze_period),
+            current,
+            avoid=replacement.avoided(current, self._now(), self._freeze_period),
             node=node if request.avoid else "",
             usable=self._view.open_names(),
             now=self._now(),
@@ -209,7 +206,7 @@ class Mover:
             if is_new_round:  # not before the rehearsal: a move that was not attempted does not count
                 await self._memory.note_round(pods.owner_key(pod), pod.namespace)
             await self._recreator.begin(
-                whole, replacement=successor, reason=request.reason, force=request.force
+                current, replacement=successor, reason=request.reason, force=request.force
             )
         except (Invalid, Forbidden) as error:
             why = f"the upper cluster would refuse its replacement: {error.message}"
@@ -218,19 +215,33 @@ class Mover:
             return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
         return self._moved(pod, node, request, how="re-created")
 
-    async def fresh(self, pod: Object) -> dict[str, Any] | None:
+    async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
         """Return the pod from the API server; None if it is gone or differs from the cached one."""
         try:
-            whole = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
+            current = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
         except NotFound:
             return None
-        is_same = whole["metadata"]["resourceVersion"] == pod.resource_version
-        return whole if is_same else None
+        is_same = current["metadata"]["resourceVersion"] == pod.resource_version
+        return current if is_same else None
 
     def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
         _MOVED.labels(node, request.strategy, how).inc()
+        self._log_move("pod is being moved", pod, node, request, how=how)
+        if how == "evicted":  # the event of a re-created pod is recorded for the new pod
+            self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
+        return Outcome(moved=True)
+
+    def _pretend(self, pod: Object, node: str, request: Move) -> Outcome:
+        how = "re-created" if pods.controller_of(pod) is None else "evicted"
+        if self._event_once(
+            pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"
+        ):
+            self._log_move("dry run: pod would be moved", pod, node, request, how=how)
+        return Outcome(moved=False, why="dry run")
+
+    def _log_move(self, text: str, pod: Object, node: str, request: Move, *, how: str) -> None:
         self._log.info(
-            "pod moves",
+            text,
             pod=pod.key,
             uid=pod.uid,
             node=node,
@@ -238,30 +249,13 @@ class Mover:
             how=how,
             why=request.reason,
         )
-        if how == "evicted":  # the event of a re-created pod is recorded for the new pod
-            self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
-        return Outcome(moved=True)
-
-    def _pretend(self, pod: Object, node: str, request: Move) -> Outcome:
-        how = "re-created" if pods.controller_of(pod) is None else "evicted"
-        if self._tell(pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"):
-            self._log.info(
-                "dry run: pod would move",
-                pod=pod.key,
-                uid=pod.uid,
-                node=node,
-                strategy=request.strategy,
-                how=how,
-                why=request.reason,
-            )
-        return Outcome(moved=False, why="dry run")
 
     def _give_up(self, pod: Object, decision: history.Decision) -> Outcome:
-        self._tell(
+        self._event_once(
             pod,
             "Warning",
             "RescheduleGivenUp",
-            f"Stays: {decision.rounds} attempts to place it elsewhere have not helped (--max-deschedules)",
+            f"Stays: {decision.rounds} moves have not helped (--max-deschedules)",
         )
         return Outcome(moved=False, why="given up", cause="given up", retry_after=decision.wait)
 
@@ -274,5 +268,5 @@ class Mover:
         needs_node: bool = False,
         retry_after: float | None = None,
     ) -> Outcome:
-        self._tell(pod, "Normal", "NotRescheduled", f"Stays: {why}")
+        self._event_once(pod, "Normal", "NotRescheduled", f"Stays: {why}")
         return Outcome(moved=False, why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)

@@ -17,12 +17,12 @@ from controller_runtime.objects import Object
 
 _REFUSED = Counter(
     "virtual_node_descheduler_not_moved_total",
-    "Pods that a strategy wanted moved and that stayed.",
+    "Moves that a strategy requested and that were refused.",
     ["cause"],
 )
 _WAITING = Gauge(
     "virtual_node_descheduler_waiting_pods",
-    "Pods that a strategy wants moved and that stay, by why.",
+    "Pods that a strategy requests to move and that stay, by cause.",
     ["strategy", "cause"],
 )
 

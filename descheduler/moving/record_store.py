@@ -76,7 +76,7 @@ class RecordStore:
                 records.parse(found, key=key)
             except ValueError as error:
                 where = f"ControllerRevision {self._namespace}/{record.name}"
-                raise NotRecordedError(f"{where} is in the way: {error}. Delete it") from None
+                raise NotRecordedError(f"{where} has the record's name: {error}. Delete it") from None
             return False
         except ApiError as error:
             if error.code not in _REFUSED_CODES:

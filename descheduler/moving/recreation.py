@@ -185,10 +185,10 @@ class Recreator:
             case Step.DONE:
                 assert pod is not None
                 if not records.is_replacement(record, pod):
-                    self._log.info("somebody else has made a pod of that name", pod=key_of(record))
+                    self._log.info("another pod has been created with that name", pod=key_of(record))
                 await self._forget(key, record)
             case Step.WITHDRAW:
-                self._log.info("pod has changed and is judged anew", pod=key_of(record))
+                self._log.info("pod has changed and is judged again", pod=key_of(record))
                 await self._forget(key, record)
         return None
 
@@ -256,7 +256,7 @@ class Recreator:
             )
             raise
         _CREATED.labels(record.node).inc()
-        self._recorder.event(created, "Normal", "Rescheduled", _sentence(record))
+        self._recorder.event(created, "Normal", "Rescheduled", _message(record))
         self._log.info("pod re-created", pod=key_of(record), uid=record.old_uid, node=record.node)
 
     async def _forget(self, key: str, record: Record) -> None:
@@ -281,6 +281,6 @@ def _reference(record: Record) -> dict[str, Any]:
     }
 
 
-def _sentence(record: Record) -> str:
-    whence = f"Moved off {record.node}" if record.node else "Re-created"
-    return f"{whence}: {record.reason}" if record.reason else whence
+def _message(record: Record) -> str:
+    text = f"Moved off {record.node}" if record.node else "Re-created"
+    return f"{text}: {record.reason}" if record.reason else text

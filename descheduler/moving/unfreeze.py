@@ -28,7 +28,7 @@ _FRESH = 10.0
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
 """Seconds until successors of released pods may be released in turn; doubles every time up to the second value."""
 _NOT_RECORDED_RETRY = 60.0
-_MOST = 4096
+_MAX_OWNERS = 4096
 
 
 class Releaser:
@@ -89,13 +89,13 @@ class Releaser:
             return self._freeze_period - (now - oldest).total_seconds() + 1.0
         if self._mover.why_not_movable(pod) or self._mover.is_dry_run or not usable:
             return None
-        whole = await self._mover.fresh(pod)
-        if whole is None:
+        current = await self._mover.read_unchanged(pod)
+        if current is None:
             return None
-        successor = replacement.of(whole, avoid=active, node="", usable=usable, now=now, counts=False)
+        successor = replacement.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
         try:
             await self._recreator.rehearse(successor)
-            await self._recreator.begin(whole, replacement=successor, reason="it may use all nodes again")
+            await self._recreator.begin(current, replacement=successor, reason="it may use all nodes again")
         except NotRecordedError as error:
             self._recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
             return _NOT_RECORDED_RETRY
@@ -103,7 +103,7 @@ class Releaser:
 
     async def _release_owned(self, pod: Object) -> float | None:
         """Evict a controller's pod that avoids a node which is no longer frozen, so that it is replaced."""
-        thawed = replacement.named(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
+        thawed = replacement.avoided_names(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
         if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
             return None
         # The webhook's replicas may receive the change later than this process.
@@ -138,5 +138,5 @@ class Releaser:
             self._pauses.forget(owner)
         self._rounds[owner] = (now, self._pauses.when(owner))
         self._rounds.move_to_end(owner)
-        while len(self._rounds) > _MOST:
+        while len(self._rounds) > _MAX_OWNERS:
             self._pauses.forget(self._rounds.popitem(last=False)[0])

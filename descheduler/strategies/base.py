@@ -28,6 +28,7 @@ from descheduler.config import fields
 from descheduler.memory.store import Memory
 from descheduler.moving.mover import Mover
 from descheduler.moving.unfreeze import Releaser
+from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -143,13 +144,21 @@ class PeriodicStrategy(Strategy):
                 with self.context.mover.waiting.one_pass(self.name, last=not self.context.interval):
                     await self.work_through()
             except ApiError as error:
-                self.log.warning("pass not finished", error=str(error))
+                self.log.warning("pass failed", error=str(error))
                 if not self.context.interval:
                     await asyncio.sleep(_RETRY)
                     continue
             if not self.context.interval:
                 return
             await asyncio.sleep(self.context.interval)
+
+    def is_candidate(self, pod: Object) -> bool:
+        """Report whether the parameters select the pod, it has a controller, and it may be moved."""
+        return (
+            pods.controller_of(pod) is not None
+            and self.concerns(pod)
+            and not self.context.mover.why_not_movable(pod)
+        )
 
     @abc.abstractmethod
     async def work_through(self) -> None:
@@ -185,5 +194,5 @@ def _threshold(threshold: PriorityThreshold, where: str) -> int | None:
         return _SYSTEM_PRIORITIES[threshold.name]
     except KeyError:
         raise ConfigError(
-            f"{where}.priorityThreshold.name: {threshold.name!r} is looked up nowhere; write its value instead"
+            f"{where}.priorityThreshold.name: {threshold.name!r}: PriorityClasses are not read; write the value instead"
         ) from None

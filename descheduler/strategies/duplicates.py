@@ -45,13 +45,8 @@ class Duplicates(PeriodicStrategy):
         found: dict[str, list[Object]] = defaultdict(list)
         for node in self.context.view.virtual_nodes():
             for pod in self.context.view.pods_on(node.name):
-                owner = pods.controller_of(pod)
-                if (
-                    owner is not None
-                    and owner.get("kind") not in excluded
-                    and self.concerns(pod)
-                    and not self.context.mover.why_not_movable(pod)
-                ):
+                owner = pods.controller_of(pod) or {}
+                if owner.get("kind") not in excluded and self.is_candidate(pod):
                     found[pods.owner_key(pod)].append(pod)
         return found
 

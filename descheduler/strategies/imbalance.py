@@ -43,10 +43,10 @@ class Usage:
 
     def percent(self, resource: str) -> float:
         """Return the requested percentage of allocatable; 100 if a resource is requested and none is allocatable."""
-        there, asked = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
-        if there <= 0:
-            return 100.0 if asked else 0.0
-        return 100.0 * asked / there
+        allocatable, requested = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
+        if allocatable <= 0:
+            return 100.0 if requested else 0.0
+        return 100.0 * requested / allocatable
 
 
 class Imbalance(PeriodicStrategy):
@@ -61,7 +61,9 @@ class Imbalance(PeriodicStrategy):
         for resource, low in params.thresholds.items():
             high = params.target_thresholds.get(resource)
             if high is None:
-                raise ConfigError(f"{where}.targetThresholds: {resource} is missing, thresholds has it")
+                raise ConfigError(
+                    f"{where}.targetThresholds: write {resource} too, because thresholds has it"
+                )
             if not 0 <= low <= high <= 100:
                 raise ConfigError(
                     f"{where}.thresholds.{resource}: write percentages with thresholds ≤ targetThresholds"
@@ -77,34 +79,27 @@ class Imbalance(PeriodicStrategy):
         for usage in usages:
             if not is_above(usage, params.target_thresholds):
                 continue
-            candidates = [pod for pod in view.pods_on(usage.name) if self._may_go(pod)]
+            candidates = [pod for pod in view.pods_on(usage.name) if self.is_candidate(pod)]
             for pod in candidates_in_order(candidates):
                 if not is_above(usage, params.target_thresholds):
                     break
-                asked = requests_of(pod)
-                takers = {node.name for node in view.alternatives(pod)}
-                taker = next(
+                requests = requests_of(pod)
+                admitting = {node.name for node in view.alternatives(pod)}
+                target = next(
                     (
                         other
                         for other in low
-                        if other.name in takers and fits(other, asked, params.target_thresholds)
+                        if other.name in admitting and fits(other, requests, params.target_thresholds)
                     ),
                     None,
                 )
-                if taker is None:
+                if target is None:
                     continue
-                why = f"{usage.name} is overused ({_shown(usage, params.target_thresholds)}), {taker.name} has room"
+                why = f"{usage.name} is overused ({_shown(usage, params.target_thresholds)}), {target.name} has room"
                 outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
                 if outcome.moved:
-                    _add(usage.requested, asked, -1)
-                    _add(taker.requested, asked, 1)
-
-    def _may_go(self, pod: Object) -> bool:
-        return (
-            pods.controller_of(pod) is not None
-            and self.concerns(pod)
-            and not self.context.mover.why_not_movable(pod)
-        )
+                    _add(usage.requested, requests, -1)
+                    _add(target.requested, requests, 1)
 
 
 def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
@@ -134,13 +129,13 @@ def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
     return any(usage.percent(resource) > limit for resource, limit in thresholds.items())
 
 
-def fits(usage: Usage, asked: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
+def fits(usage: Usage, requests: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
     """Report whether the node has room for the requests and would not become overused."""
     after = Usage(usage.name, usage.allocatable, dict(usage.requested))
-    _add(after.requested, asked, 1)
+    _add(after.requested, requests, 1)
     return not is_above(after, thresholds) and all(
         after.requested[resource] <= after.allocatable.get(resource, 0)
-        for resource, count in asked.items()
+        for resource, count in requests.items()
         if count
     )
 

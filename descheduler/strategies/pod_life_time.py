@@ -39,7 +39,7 @@ class PodLifeTime(Unschedulable):
             started = sorted(_STARTED & set(values))
             if started:
                 raise ConfigError(
-                    f"{where}.{field}: {started[0]}: pods that have started are not moved by age here; write Pending"
+                    f"{where}.{field}: {started[0]}: pods that have started are not moved by age; write Pending"
                 )
         super().__init__(
             context,

@@ -17,7 +17,6 @@ from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy, Positive
 from descheduler.strategies.imbalance import candidates_in_order
-from descheduler.view import pods
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
@@ -47,13 +46,13 @@ class Pressure(PeriodicStrategy):
         now = self.context.now().timestamp()
         found = {node.name: load_of(node, now, self.params.max_age_seconds) for node in view.open_nodes()}
         loads = {name: load for name, load in found.items() if load is not None}
-        for name, load in sorted(loads.items(), key=lambda one: -one[1]):
+        for name, load in sorted(loads.items(), key=lambda entry: -entry[1]):
             if load >= self.params.threshold:
                 await self._relieve(name, loads)
 
     async def _relieve(self, name: str, loads: Mapping[str, float]) -> None:
         moved = 0
-        candidates = [pod for pod in self.context.view.pods_on(name) if self._may_go(pod)]
+        candidates = [pod for pod in self.context.view.pods_on(name) if self.is_candidate(pod)]
         for pod in candidates_in_order(candidates):
             takers = [
                 node.name
@@ -62,19 +61,12 @@ class Pressure(PeriodicStrategy):
             ]
             if not takers:
                 continue
-            taker = min(takers, key=lambda one: (loads[one], one))
+            taker = min(takers, key=lambda other: (loads[other], other))
             why = f"{name} is under pressure ({loads[name]:.0%}), {taker} is not ({loads[taker]:.0%})"
             outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
             moved += bool(outcome.moved)
             if moved >= self.params.pods_per_pass:
                 return
-
-    def _may_go(self, pod: Object) -> bool:
-        return (
-            pods.controller_of(pod) is not None
-            and self.concerns(pod)
-            and not self.context.mover.why_not_movable(pod)
-        )
 
 
 def load_of(node: Object, now: float, max_age: float) -> float | None:

@@ -37,7 +37,7 @@ def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
         except Exception as error:
             raise ConfigError(f"strategy {entry.name} ({entry.value}) cannot be loaded: {error}") from error
         if not (isinstance(loaded, type) and issubclass(loaded, Strategy)):
-            raise ConfigError(f"strategy {entry.name} ({entry.value}) is no Strategy subclass")
+            raise ConfigError(f"strategy {entry.name} ({entry.value}) is not a Strategy subclass")
         found[loaded.name] = loaded
     return found
 

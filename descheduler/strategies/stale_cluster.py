@@ -86,8 +86,8 @@ class StaleCluster(Strategy):
         """Follow nodes, leases and pods until cancelled."""
         view = self.context.view
         self._leases.add_handler(
-            on_add=lambda lease, _initial: self._heard(lease),
-            on_update=lambda _old, new: self._heard(new),
+            on_add=lambda lease, _initial: self._lease_changed(lease),
+            on_update=lambda _old, new: self._lease_changed(new),
             on_delete=lambda lease: self.heartbeats.forget(lease.name),
         )
         registrations = [
@@ -113,9 +113,9 @@ class StaleCluster(Strategy):
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def _heard(self, lease: Object) -> None:
+    def _lease_changed(self, lease: Object) -> None:
         spec = lease.spec or {}
-        self.heartbeats.heard(
+        self.heartbeats.observe(
             lease.name,
             spec.get("renewTime") or "",
             duration=float(spec.get("leaseDurationSeconds") or 0),
@@ -129,12 +129,12 @@ class StaleCluster(Strategy):
             return
         if node.name not in self._known:
             self._known.add(node.name)
-            self._try_again()
+            self._requeue_waiting()
         if is_ready(node):
             self._not_ready_since.pop(node.name, None)
         else:
             self._not_ready_since.setdefault(node.name, _time())
-            self._relapse(node.name)
+            self._handle_not_ready(node.name)
         marked = tainted_since(node)
         if marked is not None and node.name not in self._lost:
             # An earlier leader added the taint.
@@ -144,15 +144,15 @@ class StaleCluster(Strategy):
     def _node_updated(self, old: Object, new: Object) -> None:
         self._node_changed(new)
         if self._needs_node and self.context.view.matters(old, new):
-            self._try_again()
+            self._requeue_waiting()
 
-    def _try_again(self) -> None:
+    def _requeue_waiting(self) -> None:
         """Requeue pods for which no other virtual node was ready."""
         waiting, self._needs_node = self._needs_node, set()
         for key in sorted(waiting):
             self.pods.enqueue(key)
 
-    def _relapse(self, name: str) -> None:
+    def _handle_not_ready(self, name: str) -> None:
         """If the node was recovering, treat it as lost again."""
         lost = self._lost.get(name)
         if lost is not None and lost.healthy_at is not None:
@@ -177,24 +177,26 @@ class StaleCluster(Strategy):
         now = _time()
         due = self._due(name)
         if due is None:
-            return await self._well(node, now, None)
+            return await self._handle_healthy(node, now, None)
         if now <= due:
             # Not lost yet. A node that was lost is recovering only if it is Ready.
             healing = name in self._lost and name not in self._not_ready_since
             return (
-                await self._well(node, now, due - now) if healing else Result(requeue_after=due - now + 0.01)
+                await self._handle_healthy(node, now, due - now)
+                if healing
+                else Result(requeue_after=due - now + 0.01)
             )
-        if is_ready(node) and not self.heartbeats.others_are_heard(now=now):
+        if is_ready(node) and not self.heartbeats.any_renewed_recently(now=now):
             return Result(requeue_after=_PROOF_RETRY)
         if is_ready(node) and await self._has_renewed(name):
             return Result(requeue_after=0)
-        await self._mark(node, now)
+        await self._handle_lost(node, now)
         return None
 
     def _due(self, name: str) -> float | None:
         """Return when the node is lost if nothing changes (monotonic time); None: it is Ready and has no Lease."""
         not_ready = self._not_ready_since.get(name)
-        moments = [self.heartbeats.stale_in(name), None if not_ready is None else not_ready + self._after]
+        moments = [self.heartbeats.stale_at(name), None if not_ready is None else not_ready + self._after]
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _has_renewed(self, name: str) -> bool:
@@ -208,10 +210,10 @@ class StaleCluster(Strategy):
         if renewed == self.heartbeats.renewed(name):
             return False
         duration = float(spec.get("leaseDurationSeconds") or 0)
-        self.heartbeats.heard(name, renewed, duration=duration, now=_time())
+        self.heartbeats.observe(name, renewed, duration=duration, now=_time())
         return True
 
-    async def _mark(self, node: Object, now: float) -> None:
+    async def _handle_lost(self, node: Object, now: float) -> None:
         """Mark the node as lost: taint it and move its pods."""
         lost = self._lost.get(node.name)
         if lost is None:
@@ -226,14 +228,14 @@ class StaleCluster(Strategy):
         for pod in self.context.view.pods_on(node.name):
             self.pods.enqueue(pod.key)
 
-    async def _well(self, node: Object, now: float, next_look: float | None) -> Result | None:
+    async def _handle_healthy(self, node: Object, now: float, next_look: float | None) -> Result | None:
         """Handle a healthy node: if it was lost, remove the taint after ``healAfterSeconds``."""
         lost = self._lost.get(node.name)
         if lost is not None:
             self.context.mover.waiting.settle(self.name, *self.context.view.pods_on(node.name))
             if lost.healthy_at is None:
                 lost.healthy_at = now
-                self.log.info("virtual node answers again", node=node.name, used_again_in=self._heal_after)
+                self.log.info("virtual node is healthy again", node=node.name, used_again_in=self._heal_after)
             rest = lost.healthy_at + self._heal_after - now
             if rest > 0:
                 return Result(requeue_after=rest)
@@ -250,7 +252,7 @@ class StaleCluster(Strategy):
         if self.is_lost((pod.spec or {}).get("nodeName") or ""):
             self.pods.enqueue(pod.key)
 
-    def _due_to_go(self, key: str) -> tuple[Object, Object] | None:
+    def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
         """Return the pod and its node if it must be moved now; None if it is gone, may not be moved or runs well."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
@@ -269,9 +271,9 @@ class StaleCluster(Strategy):
         return pod, node
 
     async def _move(self, key: str) -> Result | None:
-        if due := self._due_to_go(key):
+        if due := self._pod_to_move(key):
             await self._bucket.acquire(due[1].name)
-            due = self._due_to_go(key)  # acquire may have waited for minutes
+            due = self._pod_to_move(key)  # acquire may have waited for minutes
         if due is None:
             return None
         pod, node = due

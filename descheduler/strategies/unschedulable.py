@@ -52,7 +52,8 @@ class Unschedulable(Strategy):
         view = self.context.view
         registrations = [
             view.pods.add_handler(
-                on_add=lambda pod, _initial: self._look(pod), on_update=lambda _old, new: self._look(new)
+                on_add=lambda pod, _initial: self._pod_changed(pod),
+                on_update=lambda _old, new: self._pod_changed(new),
             ),
             view.nodes.add_handler(
                 on_add=lambda _node, _initial: self._nodes_changed(),
@@ -110,7 +111,7 @@ class Unschedulable(Strategy):
         wait = await self.context.releaser.release(pod)
         return None if wait is None else Result(requeue_after=wait)
 
-    def _look(self, pod: Object) -> None:
+    def _pod_changed(self, pod: Object) -> None:
         """Enqueue an added or changed pod if it is stuck or avoids nodes."""
         is_stuck = self.judge(pod) is not None
         if not is_stuck:

@@ -123,4 +123,4 @@ def _admits(node: Object, spec: dict[str, Any]) -> bool:
 
 def _without_avoidance(pod: Object) -> dict[str, Any]:
     """Return the pod's spec without the affinity that the descheduler or the webhook added to avoid nodes."""
-    return node_avoidance.readmit(pod.spec or {}, replacement.named(pod.annotations))
+    return node_avoidance.readmit(pod.spec or {}, replacement.avoided_names(pod.annotations))

@@ -37,17 +37,17 @@ class Heartbeats:
         """
         self._after = stale_after
         self._leases: dict[str, _Lease] = {}
-        self._heard_at = float("-inf")
+        self._last_renewal = float("-inf")
         self._longest_duration = 0.0
         """Longest duration of all Leases ever seen. Stored, because every renewal of every node needs it."""
 
-    def heard(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
+    def observe(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
         """Note a Lease from the watch; does nothing unless it has been renewed."""
         known = self._leases.get(node)
         if known is not None and known.renewed == renew_time:
             return
-        gap = now - self._heard_at
-        self._heard_at = now
+        gap = now - self._last_renewal
+        self._last_renewal = now
         lease = self._leases[node] = _Lease(renew_time, now, duration or DEFAULT_LEASE_DURATION)
         self._longest_duration = max(self._longest_duration, lease.duration)
         if gap > self._longest_gap():
@@ -63,14 +63,14 @@ class Heartbeats:
         lease = self._leases.get(node)
         return lease.renewed if lease is not None else ""
 
-    def stale_in(self, node: str) -> float | None:
+    def stale_at(self, node: str) -> float | None:
         """Return the monotonic time at which the node is lost without a renewal; None if it has no Lease."""
         lease = self._leases.get(node)
         return None if lease is None else lease.seen_at + max(self._after, lease.duration / 2)
 
-    def others_are_heard(self, *, now: float) -> bool:
+    def any_renewed_recently(self, *, now: float) -> bool:
         """Report whether any Lease was renewed recently, which proves that renewals are possible."""
-        return now - self._heard_at <= self._longest_gap()
+        return now - self._last_renewal <= self._longest_gap()
 
     def _longest_gap(self) -> float:
         return (self._longest_duration or DEFAULT_LEASE_DURATION) / _RENEWALS_PER_DURATION * _SLACK

@@ -56,11 +56,11 @@ def shrink(pod: Object) -> Object:
     ]
     if volumes:
         kept["volumes"] = volumes
-    said: dict[str, Any] = {field: status[field] for field in _STATUS if field in status}
+    kept_status: dict[str, Any] = {field: status[field] for field in _STATUS if field in status}
     waiting = list(waiting_reasons(status))
     if waiting:
-        said["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}} for reason in waiting]
-    return pod.with_fields(spec=kept, status=said)
+        kept_status["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}} for reason in waiting]
+    return pod.with_fields(spec=kept, status=kept_status)
 
 
 def by_node(pod: Object) -> Iterable[str]:
@@ -133,14 +133,14 @@ def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critic
         system_critical: whether pods of system priority may be moved.
     """
     if not is_active(pod):
-        return "it is ending"
+        return "it is finished or being deleted"
     if pod.namespace == "kube-system":
         return "it is in kube-system"
     if ANNOTATION_EVICT in pod.annotations:
         return ""
     owner = controller_of(pod) or {}
     if owner.get("kind") == "DaemonSet":
-        return "a DaemonSet wants it on this very node"
+        return "its DaemonSet requires it on this node"
     if "kubernetes.io/config.mirror" in pod.annotations or owner.get("kind") == "Node":
         return "it mirrors a static pod"
     spec = pod.spec or {}

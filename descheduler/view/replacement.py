@@ -13,13 +13,13 @@ from controller_runtime.api.decoding import decode
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
-_NOT_TO_CREATE = (
+_DROPPED_FIELDS = (
     "nodeName",
     "ephemeralContainers",  # forbidden at creation
     "priority",  # computed by admission, which refuses other values
     "preemptionPolicy",
 )
-_OF_THE_OLD_POD = (names.ANNOTATION_LOWER_UID,)
+_DROPPED_ANNOTATIONS = (names.ANNOTATION_LOWER_UID,)
 """Annotations by which the virtual node would treat the new pod as one that has already run."""
 
 
@@ -53,7 +53,9 @@ def of(
     kept: dict[str, Any] = {field: metadata[field] for field in _METADATA if metadata.get(field)}
     kept["labels"] = {**(metadata.get("labels") or {}), names.LABEL_CREATED_BY_DESCHEDULER: "true"}
     annotations = {
-        key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OF_THE_OLD_POD
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key not in _DROPPED_ANNOTATIONS
     }
     annotations[names.ANNOTATION_DESCHEDULE_COUNT] = str(count(pod) + counts)
     annotations[names.ANNOTATION_REPLACES] = metadata["uid"]
@@ -65,7 +67,7 @@ def of(
     if node:
         annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = node
     kept["annotations"] = annotations
-    spec = {field: value for field, value in pod["spec"].items() if field not in _NOT_TO_CREATE}
+    spec = {field: value for field, value in pod["spec"].items() if field not in _DROPPED_FIELDS}
     if spec.get("runtimeClassName"):
         spec.pop("overhead", None)  # computed by admission
     spec = node_avoidance.avoid(node_avoidance.readmit(label_keys.settled(spec), before), nodes)
@@ -86,13 +88,13 @@ def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict
         now: wall clock.
         period: seconds after which an entry expires; None: return expired ones too.
     """
-    found = noted(pod["metadata"].get("annotations") or {})
+    found = recorded(pod["metadata"].get("annotations") or {})
     if period is None:
         return found
     return {node: since for node, since in found.items() if now - since < timedelta(seconds=period)}
 
 
-def noted(annotations: Mapping[str, str]) -> dict[str, datetime]:
+def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:
     """Return the nodes in a re-created pod's annotation, each with the time since when; expired ones too."""
     text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
     try:
@@ -102,12 +104,12 @@ def noted(annotations: Mapping[str, str]) -> dict[str, datetime]:
         return {}  # not written by the descheduler
 
 
-def named(annotations: Mapping[str, str]) -> set[str]:
+def avoided_names(annotations: Mapping[str, str]) -> set[str]:
     """Return the nodes that the descheduler or the webhook (``unschedulable-node``) made a pod avoid."""
     texts = (annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODE) or "").split(",")
-    return set(noted(annotations)) | {text.strip() for text in texts if text.strip()}
+    return set(recorded(annotations)) | {text.strip() for text in texts if text.strip()}
 
 
 def has_avoidance(pod: Object) -> bool:
     """Report whether the descheduler or the webhook made a pod avoid nodes."""
-    return bool(pod.annotations) and bool(named(pod.annotations))
+    return bool(pod.annotations) and bool(avoided_names(pod.annotations))

@@ -77,7 +77,7 @@ class TestFlags:
             ("--node-selector=a b", "--node-selector: 'a b' is not a label selector"),
             (
                 "--include-failures=image,disk",
-                "--include-failures: 'disk': known are image, quota, admission",
+                "--include-failures: 'disk': write one of image, quota, admission",
             ),
             ("--unschedulable-threshold=0", "--unschedulable-threshold: 0 must be more than 0"),
             ("--freeze-period=0", "--freeze-period: 0 must be more than 0"),

@@ -87,7 +87,7 @@ class TestPolicy:
             ),
             (
                 v1(strategies={"RemovePodsHavingTooManyRestarts": {"enabled": True}}),
-                "run sigs.k8s.io/descheduler beside this one",
+                "run sigs.k8s.io/descheduler too",
             ),
             (v1(maxNoOfPodsToEvictPerNode=-1), "maxNoOfPodsToEvictPerNode: -1: write a number of pods"),
             (v1(nodeSelector={"a": "b"}), "nodeSelector: write a label selector as text"),

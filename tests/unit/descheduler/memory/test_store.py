@@ -115,7 +115,7 @@ async def test_thaw_spares_older_entries():
 
 async def test_never_too_many(monkeypatch):
     """A ConfigMap has its limits: the oldest owners are forgotten for new ones."""
-    monkeypatch.setattr("descheduler.memory.store._MOST", 3)
+    monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 3)
     cluster = FakeCluster()
     memory, _ = memory_on(cluster)
     for owner in ("ns.a", "ns.b", "ns.c", "ns.d", "ns.e"):
@@ -130,7 +130,7 @@ async def test_never_too_many(monkeypatch):
 
 async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
     """A pod's author writes the owner's uid: a tenant that makes up thousands loses entries of its own."""
-    monkeypatch.setattr("descheduler.memory.store._MOST", 4)
+    monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 4)
     cluster = FakeCluster()
     memory, _ = memory_on(cluster)
     for owner in ("victim.x", *(f"tenant.{number}" for number in range(20))):

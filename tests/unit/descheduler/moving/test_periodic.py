@@ -132,7 +132,7 @@ def test_percent_of_nothing():
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"thresholds": {"cpu": 20}, "target_thresholds": {}}, "params.targetThresholds: cpu is missing"),
+        ({"thresholds": {"cpu": 20}, "target_thresholds": {}}, "params.targetThresholds: write cpu too"),
         ({"thresholds": {"cpu": 60}, "target_thresholds": {"cpu": 50}}, "params.thresholds.cpu: write"),
     ],
 )

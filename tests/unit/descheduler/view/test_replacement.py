@@ -98,7 +98,7 @@ class TestReplacement:
     @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null", "[" * 100_000])
     def test_avoidance_by_others(self, text):
         """An annotation that cannot be read avoids nothing."""
-        assert replacement.noted({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
+        assert replacement.recorded({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
 
 
 @given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"), min_size=1))
