@@ -17,12 +17,12 @@ from controller_runtime.objects import Object
 
 _REFUSED = Counter(
     "virtual_node_descheduler_not_moved_total",
-    "Moves that a strategy requested and that were refused.",
+    "Moves that a strategy requested and the mover refused.",
     ["cause"],
 )
 _WAITING = Gauge(
     "virtual_node_descheduler_waiting_pods",
-    "Pods that a strategy requests to move and that stay, by cause.",
+    "Pods that a strategy selected and that are not moved, by cause.",
     ["strategy", "cause"],
 )
 
