@@ -1,4 +1,4 @@
-"""Fixtures every test shares: no task and no loop error is ever forgotten, and logging is put back."""
+"""Fixtures of every test: failures of background tasks fail the test, and logging is restored."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, settings
 from tests.evidence import evidence, sandboxes
 
 _REAL_CLUSTERS_SECONDS = 900
-"""For a test on real clusters, set-up included. What is waited for has limits of its own, which tell more."""
+"""For a test on real clusters, set-up included. Waits have limits of their own, with better messages."""
 
-# How fast examples are made says something about the machine, nothing about the code.
+# The time to generate examples depends on the machine, not on the code.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A time limit is there to end what hangs; on a machine under load real clusters take their time."""
+    """Set time limits, which end tests that hang; real clusters on a busy machine are slow."""
     for item in items:
         if item.get_closest_marker("e2e") or item.get_closest_marker("real_node"):
             item.add_marker(pytest.mark.timeout(_REAL_CLUSTERS_SECONDS), append=False)
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    """A test that fails on real clusters shows how they were: they are gone afterwards."""
+    """Attach the state of the real clusters to a failed test, because they are removed afterwards."""
     report = yield
     if report.failed and (arguments := getattr(item, "funcargs", {})):
         namespace = arguments.get("namespace")
@@ -43,9 +43,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Put the process' logging and TLS buffers back as they were.
+    """Restore the process' logging and TLS buffers.
 
-    A log that stays configured writes to a file descriptor that was closed and belongs to a connection now.
+    A log that stays configured would write to a closed file descriptor that belongs to a connection now.
     """
     size = SSLProtocol.max_size
     root = logging.getLogger()
@@ -60,7 +60,7 @@ def _restored() -> Iterator[None]:
 
 @pytest_asyncio.fixture(autouse=True)
 async def _no_forgotten_failures() -> AsyncIterator[None]:
-    """A forgotten task that fails, or that outlives its test, fails the test.
+    """Fail the test if a background task fails or outlives it.
 
     pytest-asyncio alone lets both pass even with warnings as errors, because the loop only logs them.
     """

@@ -1,7 +1,8 @@
-"""What a failed test on real clusters leaves to read: its clusters are gone before anybody can look.
+"""Evidence of a failed test on real clusters, collected before its clusters are removed.
 
-Nodes, and of the test's namespace the pods and the latest events, in a few lines per cluster, then what the
-programs under test logged about it.
+Nodes, and of the test's namespace the pods and the latest events, in a few lines per cluster, then the log
+lines of the
+programs under test about it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _POD_COLUMNS = (
 
 
 def sandboxes(arguments: Mapping[str, object]) -> list[Sandbox]:
-    """Those among a test's fixtures, or that one of these holds as its ``sandbox``; each once."""
+    """Return the sandboxes among a test's fixtures, or in their attribute ``sandbox``; each once."""
     found = [getattr(value, "sandbox", value) for value in arguments.values()]
     return list({id(one): one for one in found if isinstance(one, Sandbox)}.values())
 
 
 def evidence(sandbox: Sandbox, namespace: str | None) -> Iterator[tuple[str, str]]:
-    """Titles and texts, to be shown with the report of a failed test."""
+    """Return titles and texts, to be shown with the report of a failed test."""
     for process in sandbox.processes:
         log = process.log
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
@@ -54,7 +55,7 @@ def _last(lines: list[str], *words: str) -> str:
 
 
 def _said(*command: str) -> str:
-    # A report is made outside of the loop: everything else waits for this.
+    # A report is made outside of the loop, so blocking is harmless.
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL

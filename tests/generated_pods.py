@@ -1,4 +1,4 @@
-"""Random pods with and without rights that the Pod Security Standards are about. Valid for an API server, mostly."""
+"""Random pods with and without the rights that the Pod Security Standards restrict. Mostly valid for an API server."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _container(random: Random, body: Body) -> Body:
 
 
 def _context(random: Random, body: Body) -> Body:
-    """A security context of the pod or of a container."""
+    """Return a security context of the pod or of a container."""
     if random.random() < 0.4:
         found: Body = body["spec"].setdefault("securityContext", {})
         return found

@@ -1,8 +1,10 @@
-"""A hostile API server: every response of it costs its client as much memory and time as it can.
+"""A hostile API server: every response costs its client as much memory and time as possible.
 
-``python -m tests.hostile_server PORT [KIND ...]`` serves plain HTTP on loopback until it is killed; without kinds it
-takes all in turn. It answers ``/readyz`` and ``/version`` as it should with ``--healthy``, so that a virtual node goes
-on to list and watch.
+``python -m tests.hostile_server PORT [KIND ...]`` serves plain HTTP on loopback until it is killed; without
+kinds it
+uses all in turn. With ``--healthy`` its ``/readyz`` and ``/version`` are normal, so that a virtual node
+continues to list
+and watch.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ async def deep(_path: str) -> AsyncIterator[bytes]:
 
 
 async def pages(path: str) -> AsyncIterator[bytes]:
-    """A page of 15 MiB with objects as they should be, and one more to come; events of 7 MiB."""
+    """A page of 15 MiB with normal objects and a continue token; events of 7 MiB."""
     if "watch=" in path:
         async for chunk in events(path, padding=7 * MIB):
             yield chunk

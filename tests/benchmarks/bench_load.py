@@ -1,6 +1,6 @@
-"""How fast, how late, how dear: N pods through a virtual node against the same N straight on a kwok node.
+"""Throughput, latency and cost: N pods through a virtual node compared with the same N directly on a kwok node.
 
-``python -m tests.benchmarks.bench_load --pods 2000`` brings up its own clusters and prints both, and the ratio.
+``python -m tests.benchmarks.bench_load --pods 2000`` starts its own clusters and prints both, and the ratio.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDLE_SECONDS = 20.0
 
 
 async def client_of(cluster: Cluster) -> Client:
-    """An unpaced client of a sandbox cluster."""
+    """Return a client of a sandbox cluster without a rate limit."""
     config = await kubeconfig.load(str(cluster.kubeconfig))
     return Client(config, qps=0, user_agent="benchmark", cluster=cluster.name, timeout=120)
 
@@ -37,7 +37,7 @@ def show(title: str, result: LoadResult) -> None:
 
 
 def _cpu_of(sandbox: Sandbox) -> dict[str, float]:
-    """CPU seconds of every process of the sandbox so far."""
+    """Return the CPU seconds of every process of the sandbox so far."""
     found = {}
     for cluster in sandbox.clusters:
         for process in cluster.processes:

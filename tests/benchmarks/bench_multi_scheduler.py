@@ -1,7 +1,10 @@
-"""How fast agents answer: 20 clusters of 500 nodes, 50,000 pods in the cache, one process, no network.
+"""Response time of agents: 20 clusters of 500 nodes, 50,000 pods in the cache, one process, no network.
 
-``python -m tests.benchmarks.bench_multi_scheduler [AGENT ...]``: without names, all agents that come along. Each call is what one pod costs: arguments decoded, filter with
-all agents, promises made, prioritize, results encoded. One in ten pods fits nowhere, which is the costly case.
+``python -m tests.benchmarks.bench_multi_scheduler [AGENT ...]``: without names, all included agents. Each
+call is the cost
+of one pod: arguments decoded, filter with all agents, reservations made, prioritize, results encoded. One in
+ten pods fits
+nowhere, which is the costly case.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def _pod(number: int, *, cpu: str, node: str = "", template: int = 0) -> dict[st
 
 
 def _measure(shared: Shared, clusters: list[str]) -> None:
-    """Full windows of samples, of nodes between idle and busy."""
+    """Return samples of full windows, of nodes between idle and busy."""
     for cluster in clusters:
         store = shared.stores[cluster]
         for number in range(NODES):
@@ -84,7 +87,7 @@ def _measure(shared: Shared, clusters: list[str]) -> None:
 
 
 async def main() -> None:
-    """Fill, call, print."""
+    """Fill the cache, call the agents, print the times."""
     random.seed(1)
     clusters = [f"c{number}" for number in range(CLUSTERS)]
     fake: Any = SimpleNamespace(cluster="bench")
@@ -102,7 +105,7 @@ async def main() -> None:
     for number in range(PODS):
         cluster = clusters[number % CLUSTERS]
         pod = shrink_pod(from_dict(_pod(number, cpu="2500m", node=f"{cluster}-{random.randrange(NODES)}")))
-        kept.append(pod)  # what an informer's store would hold
+        kept.append(pod)  # content of an informer's store
         agent.feeds[cluster]._pod(pod)
     _measure(shared, clusters)
     filled = time.perf_counter() - started

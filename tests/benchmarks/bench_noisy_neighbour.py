@@ -1,14 +1,16 @@
-"""What noisy and hostile neighbours cost a quiet tenant: the same load of pods without them and with them, in one run.
+"""Cost of noisy and hostile neighbours for a quiet tenant: the same load of pods without and with them, in one run.
 
-``python -m tests.benchmarks.bench_noisy_neighbour --pods 200 --over-quota 10000`` brings up an upper and two lower
+``python -m tests.benchmarks.bench_noisy_neighbour --pods 200 --over-quota 10000`` starts an upper and two
+lower
 clusters. The quiet tenant creates pods in the first one at a steady rate, first alone, then while
 
-- a tenant of the same lower cluster has many pods over its quota, one pod with 3,000 references, and pods with a
+- a tenant of the same lower cluster has many pods over its quota, one pod with 3,000 references, and pods
+with a
   ``clusterSelector`` that the lower API server repeats in its errors and that is slow to redact in logs,
-- 1,000 TLS connections to the kubelet port say nothing,
+- 1,000 TLS connections to the kubelet port send nothing,
 - a third lower cluster's API server is ``tests.hostile_server``: 64 MiB bodies, gzip bombs, JSON bombs.
 
-It prints the targets of issue 11, what was measured, and whether they were met.
+It prints the targets of issue 11, the measurements, and whether they meet the targets.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _HOSTILE = ["big", "compressed", "values", "deep", "endless", "errors"]
 
 
 async def main(arguments: Sequence[str]) -> int:
-    """Run both loads and print the table; returns 1 when a target is missed."""
+    """Run both loads and print the table; return 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=200, help="of the quiet tenant, for each measurement")
     parser.add_argument("--rate", type=float, default=10.0, help="of them per second")
@@ -143,7 +145,7 @@ async def _load(upper: Client, options: argparse.Namespace, namespace: str) -> L
 
 
 async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace) -> None:
-    """Make the noisy namespace with a quota below, the pod of many references and those that are slow to redact."""
+    """Create the noisy namespace with a lower quota, the pod of many references and those that are slow to redact."""
     await upper.create(resources.NAMESPACES, {"metadata": {"name": _NOISY}})
     await _patiently(upper, pod("first", namespace=_NOISY, node="vn1"))
     while True:
@@ -172,7 +174,7 @@ async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace)
 
 
 async def _patiently(upper: Client, body: dict[str, Any]) -> None:
-    """Create a pod, once the namespace has the ServiceAccount that admission asks for."""
+    """Create a pod, once the namespace has the ServiceAccount that admission requires."""
     while True:
         try:
             await upper.create(resources.PODS, body)
@@ -210,7 +212,7 @@ async def _idle_connections(port: int, count: int) -> AsyncIterator[None]:
 
 
 async def _watch_nodes(upper: Client, unready: list[str]) -> None:
-    """Note virtual nodes of real lower clusters that are not Ready, every second."""
+    """Record virtual nodes of real lower clusters that are not Ready, every second."""
     while True:
         for name in ("vn1", "vn2"):
             node = await upper.get(resources.NODES, name)
@@ -221,7 +223,7 @@ async def _watch_nodes(upper: Client, unready: list[str]) -> None:
 
 
 async def _stalls(port: int) -> dict[float, float]:
-    """Timers of the event loop that were late by at most so many seconds, cumulated."""
+    """Return the number of event loop timers that were late by at most so many seconds, cumulated."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{_LOOPBACK}:{port}/metrics") as answer,
@@ -236,7 +238,7 @@ async def _stalls(port: int) -> dict[float, float]:
 
 
 def _longest(before: dict[float, float], after: dict[float, float]) -> float:
-    """The smallest bucket that has all timers between two measurements."""
+    """Return the smallest bucket that has all timers between two measurements."""
     total = after[float("inf")] - before.get(float("inf"), 0.0)
     return min(bound for bound, value in after.items() if value - before.get(bound, 0.0) >= total)
 

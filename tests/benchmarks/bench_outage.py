@@ -1,9 +1,12 @@
-"""What an API server that is away costs: watches of single objects, and twenty informers, of one client wait for it.
+"""Cost of an unreachable API server: watches of single objects, and twenty informers, of one client wait for it.
 
-``python -m tests.benchmarks.bench_outage --objects 1000 --seconds 30``. A stand-in for an apiserver, in a process of
-its own, is killed and started again with a newer state, so that every watch is told 410. Told are the requests tried
-and the CPU spent while nobody is there; afterwards the seconds until the informers, and until everything, is current,
-and how many requests the busiest second of that had.
+``python -m tests.benchmarks.bench_outage --objects 1000 --seconds 30``. A fake apiserver, in a process of its
+own, is
+killed and started again with a newer state, so that every watch gets 410. Printed are the requests sent and
+the CPU spent
+during the outage; afterwards the seconds until the informers, and until everything, is current, and the
+number of requests
+in the busiest second.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _AT_ONCE = 50
 
 
 def _serve(listening: socket.socket, version: str) -> None:
-    """Answer lists with one object of this version, and watches from it with silence."""
+    """Answer lists with one object of this version; keep watches from it silent."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
@@ -55,7 +58,7 @@ def _serve(listening: socket.socket, version: str) -> None:
 
 
 def _start(port: int, version: str) -> BaseProcess:
-    """The stand-in; whoever connects from now on is served."""
+    """Start the fake apiserver."""
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
@@ -68,7 +71,7 @@ def _start(port: int, version: str) -> BaseProcess:
 
 
 def _requests() -> int:
-    """Those sent so far, answered or not."""
+    """Return the number of requests sent so far, answered or not."""
     return int(
         sum(
             sample.value

@@ -1,8 +1,9 @@
-"""How fast a spliced stream is: an exec's output straight from a server, and through the kubelet API.
+"""Throughput of a spliced stream: an exec's output directly from a server, and through the kubelet API.
 
-``python -m tests.benchmarks.bench_splice`` measures both in one run, over plain TCP and with TLS on both sides,
+``python -m tests.benchmarks.bench_splice`` measures both in one run, over plain TCP and with TLS on both
+sides,
 each of the three parties in a process of its own, and prints MB/s, the ratio and the node's CPU per gigabyte.
-The sender and the receiver are plain blocking sockets, so that the node in the middle is what is measured.
+The sender and the receiver are plain blocking sockets, so that the node between them limits the throughput.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Secrets:
     pair: KeyPair | None
 
     def server(self) -> ssl.SSLContext | None:
-        """A server's context."""
+        """Return a server's context."""
         if self.pair is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -53,14 +54,14 @@ class Secrets:
         return context
 
     def client(self) -> ssl.SSLContext | None:
-        """A client's context."""
+        """Return a client's context."""
         return (
             None if self.pair is None else ssl.create_default_context(cadata=self.pair.certificate.decode())
         )
 
 
 def send(secrets: Secrets, amount: int, ready: Connection) -> None:
-    """Be a lower apiserver: answer every upgrade with a 101 and `amount` bytes."""
+    """Serve as a lower apiserver: answer every upgrade with a 101 and `amount` bytes."""
     context, block = secrets.server(), bytes(BLOCK)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ready.send(listener.getsockname()[1])
@@ -76,7 +77,7 @@ def send(secrets: Secrets, amount: int, ready: Connection) -> None:
 
 
 def receive(port: int, secrets: Secrets, amount: int) -> float:
-    """Ask for the stream and read it all; gives MB/s."""
+    """Request the stream and read it all; return MB/s."""
     context = secrets.client()
     connection: socket.socket = socket.create_connection(("127.0.0.1", port))
     if context is not None:
@@ -95,7 +96,7 @@ def receive(port: int, secrets: Secrets, amount: int) -> float:
 
 
 def read_head(connection: socket.socket) -> bytes:
-    """Read up to the end of a head; gives what came behind it."""
+    """Read up to the end of a head; return the bytes after it."""
     data = b""
     while b"\r\n\r\n" not in data:
         chunk = connection.recv(BLOCK)
@@ -106,7 +107,7 @@ def read_head(connection: socket.socket) -> bytes:
 
 
 def node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
-    """Be the virtual node's kubelet API; on request tell CPU seconds and peak memory."""
+    """Serve as the virtual node's kubelet API; on request return CPU seconds and peak memory."""
     asyncio.run(_node(secrets, lower_port, ready))
 
 
@@ -155,7 +156,7 @@ async def _node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
 
 @contextmanager
 def process(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
-    """Run a function in a process of its own; gives the first thing it says, and the line to it."""
+    """Run a function in a process of its own; return the first value it sends, and the connection to it."""
     here, there = multiprocessing.Pipe()
     child = multiprocessing.get_context("spawn").Process(target=target, args=(*arguments, there), daemon=True)
     child.start()
@@ -167,7 +168,7 @@ def process(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
 
 
 def measure(secrets: Secrets, amount: int, rounds: int) -> tuple[float, float, float, float]:
-    """Give the best direct and spliced MB/s, CPU seconds of the node per gigabyte, and its peak memory in MB."""
+    """Return the best direct and spliced MB/s, CPU seconds of the node per gigabyte, and its peak memory in MB."""
     with (
         process(send, secrets, amount) as (lower_port, _),
         process(node, secrets, lower_port) as (port, line),

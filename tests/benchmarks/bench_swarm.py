@@ -1,4 +1,4 @@
-"""Jobs moved when the number of workers changes, beside the lower bound and the rule of k8s-swarm; time to assign.
+"""Jobs moved when the number of workers changes, compared with the lower bound and the rule of k8s-swarm; time to assign.
 
 ``python -m tests.benchmarks.bench_swarm``.
 """

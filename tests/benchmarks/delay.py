@@ -1,4 +1,4 @@
-"""A TCP proxy that holds every byte back for a while: a lower cluster on another continent, on loopback."""
+"""A TCP proxy that delays every byte: simulates a distant lower cluster on loopback."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Leg(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def delayed(kubeconfig: Path, *, port: int, seconds: float) -> AsyncIterator[Path]:
-    """A kubeconfig whose server answers ``seconds`` later than the real one (half of it each way)."""
+    """Return a kubeconfig with a server that answers ``seconds`` later than the real one (half of it each way)."""
     loop = asyncio.get_running_loop()
     connecting: set[asyncio.Task[object]] = set()
 

@@ -1,8 +1,10 @@
-"""A load of pods bound straight to a node, and what it took: the ruler of every mirroring figure.
+"""A load of pods bound directly to a node, and its measurements; all benchmarks of mirroring use it.
 
-``run_load`` creates N pods with 32 clients, watches them to Running, deletes them, watches them go. It knows
-nothing of virtual nodes: the same load runs directly on a kwok node and through a virtual node, in one run of
-the benchmark, so that the ratio holds whatever the machine does that day.
+``run_load`` creates N pods with 32 clients, watches them to Running, deletes them, watches them go. It does
+not depend on
+virtual nodes: the same load runs directly on a kwok node and through a virtual node, in one run of the
+benchmark, so that
+the ratio is independent of the machine's current speed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class LoadResult:
-    """What one load took. Times in seconds."""
+    """Measurements of one load. Times in seconds."""
 
     pods: int
     running_in: float
@@ -37,22 +39,22 @@ class LoadResult:
 
     @property
     def rate(self) -> float:
-        """Pods per second to Running."""
+        """Return pods per second to Running."""
         return self.pods / self.running_in
 
     @property
     def delete_rate(self) -> float:
-        """Deletes per second."""
+        """Return deletions per second."""
         return self.pods / self.deleted_in
 
     @property
     def p50(self) -> float:
-        """Median create → Running."""
+        """Return the median of create → Running."""
         return statistics.median(self.latencies)
 
     @property
     def p99(self) -> float:
-        """99th percentile of create → Running."""
+        """Return the 99th percentile of create → Running."""
         return sorted(self.latencies)[max(0, int(len(self.latencies) * 0.99) - 1)]
 
 
@@ -79,7 +81,7 @@ def usage(pid: int) -> ProcessUsage:
 
 
 def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
-    """The load's pod: one container, bound straight to a node, otherwise as the API server defaults it."""
+    """Return the load's pod: one container, bound directly to a node, otherwise as the API server defaults it."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -118,7 +120,7 @@ async def run_load(
         limit: seconds after which the load counts as failed.
 
     Raises:
-        TimeoutError: not all pods ran, or went, within the limit.
+        TimeoutError: not all pods ran, or were deleted, within the limit.
     """
     await _namespace(client, namespace)
     sent: dict[str, float] = {}
@@ -192,7 +194,7 @@ async def _namespace(client: Client, name: str) -> None:
         )
     except AlreadyExists:
         return
-    # The ServiceAccount admission refuses pods until the namespace's default account is there.
+    # The ServiceAccount admission refuses pods until the namespace's default account exists.
     accounts = Informer(client, resources.SERVICE_ACCOUNTS, namespace=name)
     there = asyncio.Event()
     accounts.add_handler(on_add=lambda _account, _initial: there.set())

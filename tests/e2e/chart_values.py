@@ -36,7 +36,7 @@ _OF_PODS: Mapping[str, tuple[Any, ...]] = {
     "extraEnv": ([{"name": "A", "value": "b"}], [{"name": "POD_NAMESPACE", "value": "mine"}]),
     "extraVolumes": ([{"name": "extra", "emptyDir": {}}],),
 }
-"""What every component has, each with values other than its default."""
+"""Settings of every component, each with values other than its default."""
 _OF_COMPONENT: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "virtualNode": {
         "enabled": (False,),
@@ -113,7 +113,7 @@ _REFUSED: tuple[Values, ...] = (
 
 
 def valid(chance: random.Random) -> Values:
-    """Return values that the chart and the API server take. Never empty: Helm would go on with the former ones."""
+    """Return values that the chart and the API server accept. Never empty, because Helm would reuse the previous values."""
     values: Values = {"log": {"level": chance.choice(["debug", "info"])}, **_some(chance, _OF_ALL, 3)}
     for component, own in _OF_COMPONENT.items():
         values[component] = _some(chance, {**_OF_PODS, **own}, 3)
@@ -123,17 +123,17 @@ def valid(chance: random.Random) -> Values:
 
 
 def refused_by_helm(chance: random.Random, values: Values) -> Values:
-    """Return values that were to be valid ones, with a mistake that Helm itself finds."""
+    """Return valid values with one mistake that Helm finds."""
     return merged(values, chance.choice(_SAID_WRONG))
 
 
 def refused_by_server(chance: random.Random, values: Values) -> Values:
-    """Return values with a mistake that only the API server finds, when a part is applied already."""
+    """Return values with a mistake that only the API server finds, after a part is applied."""
     return merged(values, chance.choice(_REFUSED))
 
 
 def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> Values:
-    """Return values with others over them, map by map, as Helm merges them."""
+    """Return values merged with others, map by map, as Helm merges them."""
     found = copy.deepcopy(dict(values))
     for key, value in more.items():
         both_maps = isinstance(value, dict) and isinstance(found.get(key), dict)

@@ -1,4 +1,4 @@
-"""One sandbox for most end-to-end tests: an upper cluster, a real node below, a simulated cluster below."""
+"""One sandbox for most end-to-end tests: an upper cluster, a lower one with a real node, and a simulated lower one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REAL, SIMULATED = "vn-lower1", "vn-lower2"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here runs on the loop that the shared sandbox lives on.
+    """Run every test on the event loop of the shared sandbox.
 
     Files with clusters of their own come first, so that the shared ones do not run beside them.
     """
@@ -43,13 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def web_address() -> str:
-    """Where the virtual-node process of the session serves its page."""
+    """Address of the page of the session's virtual-node process."""
     return f"{LOOPBACK}:{free_ports(1)[0]}"
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
-    """Clusters and a virtual-node process for all tests of this folder that ask for them."""
+    """Clusters and a virtual-node process, shared by the tests of this folder."""
     if os.geteuid() != 0:
         pytest.skip("the end-to-end tests run containers on a real node, which needs root")
     kept = os.environ.get("VIRTUAL_NODE_SANDBOX")  # make e2e
@@ -72,13 +72,13 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 def upper(sandbox: Sandbox) -> Cluster:
-    """The cluster users talk to."""
+    """The cluster of the users."""
     return sandbox.upper
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
-    """A namespace of the test's own, gone afterwards."""
+    """A namespace for the test, deleted afterwards."""
     name = f"t-{secrets.token_hex(4)}"
     await make_namespace(sandbox.upper, name)
     yield name
@@ -86,7 +86,7 @@ async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
 
 
 def pod(name: str, script: str, *, node: str = REAL, **spec: Any) -> dict[str, Any]:
-    """A busybox pod on a virtual node that runs a shell script."""
+    """Return a busybox pod on a virtual node that runs a shell script."""
     container = {
         "name": "main",
         "image": "busybox:1.36",

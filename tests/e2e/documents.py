@@ -1,4 +1,4 @@
-"""Command blocks of Markdown pages: what a reader can paste, in order, and the files that a page tells them to write."""
+"""Command blocks of Markdown pages: pasteable commands, in order, and the files that a page asks the reader to write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Return its position, for messages."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -64,7 +64,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def _typed(body: str) -> str:
-    """Return what the user types in a block that shows a session: lines after ``$``, with their continuations."""
+    """Return the commands of a block that shows a session: lines after ``$``, with their continuations."""
     typed, goes_on = [], False
     for line in body.splitlines():
         if goes_on or line.startswith("$ "):
@@ -74,7 +74,7 @@ def _typed(body: str) -> str:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command of a script, without redirections and what is substituted."""
+    """Yield the words of each simple command of a script, without redirections and substitutions."""
     for line in script.replace("\\\n", " ").splitlines():
         words: list[str] = []
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
@@ -82,7 +82,7 @@ def commands(script: str) -> Iterator[list[str]]:
         lexer.commenters = "#"
         try:
             found = list(lexer)
-        except ValueError:  # a quotation that goes over lines
+        except ValueError:  # a quotation over several lines
             found = line.split()
         for word in [*found, ";"]:
             if word in _SEPARATORS:

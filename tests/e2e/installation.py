@@ -1,4 +1,4 @@
-"""What is put into an installation of the chart before it is taken away, and what is left of it then."""
+"""Objects put into an installation of the chart before its removal, and the objects that remain afterwards."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .test_volumes import STATIC, claim, storage_class, volume
 
 
 async def read(cluster: Cluster, *arguments: str) -> dict[str, Any]:
-    """What ``kubectl get`` with these arguments has, an object or a list."""
+    """Return the output of ``kubectl get`` with these arguments, an object or a list."""
     found: dict[str, Any] = json.loads((await cluster.kubectl("get", *arguments, "-o", "json")).stdout)
     return found
 
 
 def names(listed: dict[str, Any]) -> list[str]:
-    """Kind and name of each object of a list."""
+    """Return kind and name of each object of a list."""
     return [f"{one['kind']}/{one['metadata']['name']}" for one in listed["items"]]
 
 
 async def data(sandbox: Sandbox) -> Path:
-    """A file that a pod has written to a volume of the real lower cluster, through an upper claim."""
+    """Return a file that a pod has written to a volume of the real lower cluster, through an upper claim."""
     upper, lower = sandbox.upper, sandbox.lower[0]
     folder = sandbox.directory / "vault"
     for cluster in (upper, lower):
@@ -42,7 +42,7 @@ async def data(sandbox: Sandbox) -> Path:
 
 
 async def left_above(upper: Cluster) -> list[str]:
-    """What an installation has left in the upper cluster. Dependents, such as pods, go a moment after it."""
+    """Return what an installation has left in the upper cluster. Dependents, such as pods, are deleted a moment later."""
     left = [name for name in names(await read(upper, "nodes")) if name != "Node/upper-node"]
     # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
     theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
@@ -65,7 +65,7 @@ async def left_above(upper: Cluster) -> list[str]:
 
 
 def labelled(name: str, script: str) -> dict[str, Any]:
-    """A pod that says nothing of virtual nodes but the label, and chooses a real lower node."""
+    """Return a pod that has only the label for virtual nodes, and selects a real lower node."""
     made = pod(name, script)
     made["metadata"]["labels"]["virtual-pod"] = "true"
     made["spec"]["nodeSelector"] = {"pool": "real"}

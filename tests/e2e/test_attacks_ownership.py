@@ -1,6 +1,7 @@
-"""Attacks on real API servers: tenants, with the rights of ``edit`` in their namespaces, on objects that are not theirs.
+"""Attacks on real API servers: tenants with the rights of ``edit`` in their namespaces, on objects of others.
 
-H1, H6 and M1 are findings; the last test is the upgrade of an installation that used namespaces of the same name.
+H1, H6 and M1 are findings; the last test is the upgrade of an installation that used namespaces of the same
+name.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ async def clusters() -> AsyncIterator[Sandbox]:
 
 
 async def tenant(upper: Cluster, namespace: str, name: str, **labels: str) -> None:
-    """Create a namespace with a user who has ``edit`` in it, and nothing else in the cluster."""
+    """Create a namespace with a user who has ``edit`` in it and no other rights."""
     await make_namespace(upper, namespace, labels=labels)
     await upper.kubectl(
         "-n", namespace, "create", "rolebinding", name, "--clusterrole=edit", f"--user={name}"
@@ -82,18 +83,18 @@ async def apply(cluster: Cluster, user: str, namespace: str, *objects: dict[str,
 
 
 async def events(cluster: Cluster, namespace: str, name: str) -> str:
-    """Reasons and messages of an object's events."""
+    """Return reasons and messages of an object's events."""
     found = (await get(cluster, namespace, "events", fields=f"involvedObject.name={name}"))["items"]
     return "".join(f"{one['reason']}: {one['message']}\n" for one in found)
 
 
 def secret(value: str) -> dict[str, Any]:
-    """A tenant's Secret."""
+    """Return a tenant's Secret."""
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"of": value}}
 
 
-async def test_tenant_cannot_take_over_a_native_pod_with_forged_marks(clusters: Sandbox):
-    """H1: the mark names the native pod's live uid. Only the tenant's own pod fails, and only that is deleted."""
+async def test_tenant_cannot_take_over_an_unmanaged_pod_with_forged_labels(clusters: Sandbox):
+    """H1: the label names the unmanaged pod's live uid. Only the tenant's own pod fails, and only that is deleted."""
     upper, lower = clusters.upper, clusters.lower[0]
     await make_namespace(lower, "a-native")
     native = pod("web", "sleep 3600", node="")
@@ -129,7 +130,7 @@ async def test_tenant_cannot_take_over_a_native_pod_with_forged_marks(clusters: 
 
 
 async def test_tenants_secret_does_not_overwrite_another_tenants_copy(clusters: Sandbox):
-    """H6: prefixes a- and a-b- lead b-x and x to one lower namespace, which stands for the first that came."""
+    """H6: prefixes a- and a-b- map b-x and x to one lower namespace, which belongs to the first one."""
     upper, lower = clusters.upper, clusters.lower[0]
     await tenant(upper, "b-x", "alice")
     await tenant(upper, "x", "bob")
@@ -149,8 +150,8 @@ async def test_tenants_secret_does_not_overwrite_another_tenants_copy(clusters: 
     assert names == {"one"}
 
 
-async def test_lower_administrators_pod_security_label_stays(clusters: Sandbox):
-    """M1: the upper namespace says less, later nothing; what the lower administrator enforces stays."""
+async def test_pod_security_label_of_lower_administrator_stays(clusters: Sandbox):
+    """M1: the upper namespace has a weaker level, later none."""
     upper, lower = clusters.upper, clusters.lower[0]
     await tenant(upper, "secured", "carol", **{ENFORCE: "baseline"})
     await apply(upper, "carol", "secured", pod("web", "sleep 3600", node=SHORT))
@@ -174,8 +175,8 @@ async def test_lower_administrators_pod_security_label_stays(clusters: Sandbox):
         assert (await labels())[ENFORCE] == "restricted"
 
 
-async def test_running_pods_keep_a_namespace_that_an_upgrade_adopts_no_more(clusters: Sandbox):
-    """adopt: true, as earlier releases did; then the default; then a list. The running pod never notices."""
+async def test_upgrade_keeps_running_pods_of_namespaces_no_longer_adopted(clusters: Sandbox):
+    """adopt: true, as in earlier releases; then the default; then a list."""
     upper, lower = clusters.upper, clusters.lower[0]
     await make_namespace(lower, "shared")
     await make_namespace(upper, "shared")

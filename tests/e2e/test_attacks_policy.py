@@ -43,7 +43,7 @@ ATTACKS: list[tuple[str, dict[str, Any]]] = [
     ("schedulerNames", _annotated("scheduler", **{"virtual-node.io/scheduler-name": "bypass"})),
     ("priorityClasses", pod("critical", "sleep 3600", priorityClassName="system-node-critical")),
 ]
-"""With the rule that refuses it."""
+"""Attack → the rule that refuses it."""
 
 
 class _Tenant:
@@ -107,10 +107,10 @@ async def trusted(upper: Cluster) -> AsyncIterator[_Tenant]:
     await upper.api.delete(f"/api/v1/namespaces/{name}")
 
 
-async def test_pods_that_ask_for_the_node_are_refused_and_say_why(
+async def test_refuses_pods_that_request_the_node_with_a_reason(
     sandbox: Sandbox, upper: Cluster, tenant: _Tenant
 ):
-    """Each with an event and a condition that name rule, limit and setting; an ordinary pod beside them runs."""
+    """Each with an event and a condition that name rule, limit and setting; an ordinary pod runs."""
     for body in (*(body for _, body in ATTACKS), pod("ordinary", "sleep 3600")):
         await tenant.create(body)
     await ready(upper, tenant.namespace, "ordinary")
@@ -147,10 +147,10 @@ async def test_pods_that_ask_for_the_node_are_refused_and_say_why(
     assert [one["metadata"]["name"] for one in below] == ["ordinary"]
 
 
-async def test_a_privileged_debug_container_does_not_get_into_a_running_pod(
+async def test_refuses_a_privileged_debug_container_of_a_running_pod(
     sandbox: Sandbox, upper: Cluster, tenant: _Tenant
 ):
-    """Nor does it keep an ordinary one out."""
+    """An ordinary one is still accepted afterwards."""
     await tenant.create(pod("web", "sleep 3600"))
     await ready(upper, tenant.namespace, "web")
     await tenant.add_debugger("root", "web", {"privileged": True})
@@ -172,9 +172,7 @@ async def test_a_privileged_debug_container_does_not_get_into_a_running_pod(
     await becomes(debuggers, ["plain"], what="the ordinary debug container is there, the other is not")
 
 
-async def test_a_namespace_that_the_configuration_trusts_gets_its_privileged_pod(
-    sandbox: Sandbox, upper: Cluster, trusted: _Tenant
-):
+async def test_trusted_namespace_gets_its_privileged_pod(sandbox: Sandbox, upper: Cluster, trusted: _Tenant):
     """Control-plane nodes and system classes need rules of their own even there."""
     await trusted.create(pod("root", "sleep 3600", hostPID=True, container=PRIVILEGED))
     await trusted.create(pod("critical", "sleep 3600", priorityClassName="system-cluster-critical"))
@@ -189,10 +187,9 @@ async def test_a_namespace_that_the_configuration_trusts_gets_its_privileged_pod
     await eventually(refused, what="the class is refused")
 
 
-async def test_pods_that_tolerate_everything_do_not_land_on_control_plane_nodes(
+async def test_pods_that_tolerate_everything_do_not_run_on_control_plane_nodes(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
-    """One of two lower nodes is a control-plane node, with its taint."""
     lower = sandbox.lower[1]
     nodes = [one["metadata"]["name"] for one in (await get(lower, "", "nodes"))["items"]]
     await lower.kubectl("label", "node", nodes[0], f"{CONTROL_PLANE}=")

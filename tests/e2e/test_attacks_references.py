@@ -1,6 +1,6 @@
-"""Attacks on real API servers by what a pod may reference: a tenant has ``edit`` in a namespace, and nothing else.
+"""Attacks on real API servers through a pod's references: a tenant has ``edit`` in a namespace, and no other rights.
 
-H2, H4, M2 and M3 are findings. The lower namespaces are adopted, so that native objects can be in them.
+H2, H4, M2 and M3 are findings. The lower namespaces are adopted, so that unmanaged objects can be in them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attacked(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Attacked]:
-    """One lower cluster; namespaces whose names begin with ``in-`` may come to it."""
+    """One lower cluster; namespaces with the prefix ``in-`` are mirrored to it."""
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         lower = sandbox.lower[0]
         cluster = {
@@ -60,13 +60,13 @@ async def clusters() -> AsyncIterator[Attacked]:
 
 
 def secret(name: str, **labels: str) -> dict[str, Any]:
-    """A Secret."""
+    """Return a Secret."""
     metadata = {"name": name, "labels": labels}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"a": VALUE}}
 
 
 def claim(name: str, **annotations: str) -> dict[str, Any]:
-    """A claim that no volume in the upper cluster fits."""
+    """Return a claim that no volume in the upper cluster fits."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -80,7 +80,7 @@ def claim(name: str, **annotations: str) -> dict[str, Any]:
 
 
 def mounting(name: str, *, optional: bool) -> dict[str, Any]:
-    """A pod spec's volumes: one Secret."""
+    """Return a pod spec's volumes: one Secret."""
     return {"volumes": [{"name": "v", "secret": {"secretName": name, "optional": optional}}]}
 
 
@@ -89,8 +89,8 @@ def descriptors(process: Process) -> int:
     return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
 
 
-async def test_tenant_mounts_no_native_secret_and_no_native_claim(clusters: Attacked):
-    """H2: an optional volume, a pull secret and a claim with names of native lower objects."""
+async def test_tenant_mounts_no_unmanaged_secret_and_no_unmanaged_claim(clusters: Attacked):
+    """H2: an optional volume, a pull secret and a claim with names of unmanaged lower objects."""
     upper, lower, _ = clusters
     await make_namespace(lower, "in-native")
     for one in (secret("native"), claim("data")):
@@ -115,8 +115,8 @@ async def test_tenant_mounts_no_native_secret_and_no_native_claim(clusters: Atta
     assert (await get(lower, "in-native", "secret", "native"))["data"] == {"a": VALUE}
 
 
-async def test_the_name_of_a_missing_secret_is_held_in_the_lower_cluster(clusters: Attacked):
-    """H2: a native Secret that comes later cannot have the name; the tenant's own, when it comes, is mounted."""
+async def test_the_name_of_a_missing_secret_is_reserved_in_the_lower_cluster(clusters: Attacked):
+    """H2: an unmanaged Secret created later cannot have the name; the tenant's own is mounted once it exists."""
     upper, lower, _ = clusters
     await tenant(upper, "in-held", "alice")
     await apply(
@@ -136,8 +136,8 @@ async def test_the_name_of_a_missing_secret_is_held_in_the_lower_cluster(cluster
     await becomes(data, {"a": VALUE}, what="the placeholder has the tenant's data")
 
 
-async def test_references_of_a_pod_open_no_connection_each(clusters: Attacked):
-    """H4: a pod with 300 references is refused before anything is opened; one with 90 uses fewer connections."""
+async def test_references_of_a_pod_share_connections(clusters: Attacked):
+    """H4: a pod with 300 references is refused before any connection; one with 90 uses fewer connections."""
     upper, lower, process = clusters
     await tenant(upper, "in-many", "bob")
     before = descriptors(process)
@@ -162,8 +162,8 @@ async def test_references_of_a_pod_open_no_connection_each(clusters: Attacked):
     assert [one["metadata"]["name"] for one in (await get(lower, "in-many", "pods"))["items"]] == ["large"]
 
 
-async def test_tenants_labels_are_not_taken_for_our_own(clusters: Attacked):
-    """M2: a Secret that claims to have the victim's tokens; the victim's are made again all the same."""
+async def test_tenants_labels_do_not_pass_as_ours(clusters: Attacked):
+    """M2: a Secret labelled as the victim's tokens; the victim's are created nevertheless."""
     upper, lower, _ = clusters
     await tenant(upper, "in-victim", "carol")
     await tenant(upper, "in-forger", "mallory2")
@@ -193,7 +193,7 @@ async def test_tenants_labels_are_not_taken_for_our_own(clusters: Attacked):
     await eventually(again, what="the victim's token Secret is made again")
 
 
-async def test_an_annotation_on_a_claim_makes_nothing_where_nothing_may_come(clusters: Attacked):
+async def test_an_annotation_on_a_claim_creates_nothing_in_a_forbidden_namespace(clusters: Attacked):
     """M3: selected-node on a claim, and a pod that waits for it, in a namespace that is not allowed."""
     upper, lower, _ = clusters
     chosen = {"volume.kubernetes.io/selected-node": NODE}
@@ -207,7 +207,7 @@ async def test_an_annotation_on_a_claim_makes_nothing_where_nothing_may_come(clu
         return bool(await get(lower, "in-side", "pvc", "data"))
 
     await eventually(made, what="the claim of the allowed namespace is made")
-    await asyncio.sleep(6)  # a claim is looked at again after five seconds
+    await asyncio.sleep(6)  # a claim is reconciled again after five seconds
     done = await lower.kubectl("get", "namespace", "out-side", check=False)
     assert "NotFound" in done.stderr
     above = await get(upper, "out-side", "pvc", "data")
@@ -227,7 +227,7 @@ async def enforce(cluster: Cluster, page: str) -> None:
 
 
 async def test_documented_policies_forbid_annotations_and_endpoints(clusters: Attacked):
-    """The examples in the documentation work as they are, and let everything else pass."""
+    """The documented examples work unchanged, and allow everything else."""
     upper, _, _ = clusters
     await tenant(upper, "in-policy", "frank")
     slices = await upper.kubectl(
@@ -241,7 +241,7 @@ async def test_documented_policies_forbid_annotations_and_endpoints(clusters: At
         check=False,
     )
     assert slices.stdout.strip() == "no"
-    # A role that gives the right all the same, as clusters that were made before Kubernetes 1.22 have it.
+    # A role that grants the right nevertheless, as in clusters that were made before Kubernetes 1.22.
     grant = ["--verb=create", "--resource=endpointslices.discovery.k8s.io"]
     await upper.kubectl("-n", "in-policy", "create", "role", "slices", *grant)
     await upper.kubectl("-n", "in-policy", "create", "rolebinding", "slices", "--role=slices", "--user=frank")

@@ -1,4 +1,4 @@
-"""Stolen tokens of our own accounts on a real API server: what RBAC and the admission policies refuse, and what they allow."""
+"""Stolen tokens of the project's accounts on a real API server: what RBAC and the admission policies refuse and allow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Attack = tuple[str, str, str, Mapping[str, Any] | None]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def upper() -> AsyncIterator[Cluster]:
-    """An upper cluster with our chart's rights and policies, a virtual node, a real one, and pods on both."""
+    """An upper cluster with the chart's rights and policies, a virtual node, a real one, and pods on both."""
     async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
@@ -105,7 +105,7 @@ def _kubeconfig(upper: Cluster, account: str, token: str) -> Any:
 
 
 async def _refusal(thieves: Mapping[str, Client], attack: Attack) -> str:
-    """Send a request; returns why it is refused, empty when it is not."""
+    """Send a request; return why it is refused, empty when it is not."""
     account, method, path, body = attack
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
     try:
@@ -339,8 +339,8 @@ ALLOWED: list[Attack] = [
 ]
 
 
-async def test_refuses_what_is_not_ours(upper: Cluster, thieves: dict[str, Client]):
-    """Each attack is refused, by RBAC or by a policy whose message says what the account may do."""
+async def test_refuses_access_to_objects_of_others(upper: Cluster, thieves: dict[str, Client]):
+    """Each attack is refused, by RBAC or by a policy with a message that names what the account may do."""
     for attack, told in REFUSED:
         refusal = await _refusal(thieves, attack)
         assert told in refusal.replace('"', ""), attack
@@ -351,15 +351,15 @@ async def test_refuses_what_is_not_ours(upper: Cluster, thieves: dict[str, Clien
         assert left["status"].get("message") != "forged"
 
 
-async def test_allows_the_same_about_our_own(upper: Cluster, thieves: dict[str, Client]):
-    """Our nodes, pods, volumes and requests; and users who are none of our accounts are not concerned at all."""
+async def test_allows_the_same_access_to_own_objects(upper: Cluster, thieves: dict[str, Client]):
+    """Own nodes, pods, volumes and requests; other users are not restricted."""
     for request in ALLOWED:
         assert await _refusal(thieves, request) == "", request
     await upper.kubectl("-n", SHOP, "delete", "pod", "b-real", "--grace-period=0", "--force")
 
 
 async def test_policies_have_no_type_errors(upper: Cluster):
-    """The API server checks expressions against the types of the objects they are about."""
+    """The API server checks expressions against the types of the objects they apply to."""
 
     async def checked() -> bool:
         found = (await read(upper, "validatingadmissionpolicies"))["items"]

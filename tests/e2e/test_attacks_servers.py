@@ -56,10 +56,10 @@ def _pod(name: str, cpu: str) -> dict[str, Any]:
     }
 
 
-async def test_stranger_neither_reserves_room_nor_releases_it(sandbox: Sandbox):
+async def test_unauthenticated_caller_neither_reserves_nor_releases_room(sandbox: Sandbox):
     """Without the scheduler's certificate every call is 401; kube-scheduler, which has it, places a pod at once.
 
-    The pod takes all the room that the stranger has asked for.
+    The pod takes all the room that the caller has requested.
     """
     extender = next(one for one in sandbox.processes if one.name == "multi-scheduler")
     port = next(word for word in extender.argv if word.startswith("--port=")).removeprefix("--port=")

@@ -1,4 +1,4 @@
-"""Objects that the chart creates and a program fills: Helm takes over what earlier versions left, and wipes nothing."""
+"""Objects that the chart creates and a program fills: Helm adopts those of earlier versions and keeps their data."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def _secret(sandbox: Sandbox) -> dict[str, Any]:
     return await read(sandbox.upper, "-n", NAMESPACE, "secret", SECRET)
 
 
-async def test_installs_beside_objects_that_a_program_made(empty: Sandbox):
-    """Before, the programs created them: an upgrade neither fails nor changes them, and a second one does not, either."""
+async def test_adopts_objects_that_a_program_made(empty: Sandbox):
+    """In earlier versions the programs created them: the first and later upgrades succeed without changing them."""
     upper = empty.upper
     await upper.kubectl("-n", NAMESPACE, "create", "secret", "generic", SECRET, "--from-literal=ca.key=old")
     await upper.apply(DRIVER_OBJECT)
@@ -61,8 +61,8 @@ async def test_installs_beside_objects_that_a_program_made(empty: Sandbox):
     await upper.kubectl("delete", "csidriver", DRIVER)
 
 
-async def test_upgrades_keep_what_the_webhook_wrote(empty: Sandbox):
-    """The chart creates the Secret without data, and no upgrade or rollback takes the data away; uninstall does."""
+async def test_upgrades_keep_the_webhooks_certificates(empty: Sandbox):
+    """The chart creates the Secret without data, and no upgrade or rollback removes the data; uninstall does."""
     await _helm(empty, "install")
     assert "data" not in await _secret(empty)
     await _fill(empty, "made")
@@ -74,11 +74,11 @@ async def test_upgrades_keep_what_the_webhook_wrote(empty: Sandbox):
     await _helm(empty, "uninstall")
     left = await read(empty.upper, "-n", NAMESPACE, "secrets")
     assert [one["metadata"]["name"] for one in left["items"]] == []
-    # Bound mirrors of volumes need it; the uninstall hook removes it after the last one.
+    # Bound mirrors of volumes need it; the uninstall hook removes it after the last mirror.
     assert (await read(empty.upper, "csidriver", DRIVER))["spec"]["attachRequired"] is False
 
 
-async def test_takes_back_its_own_driver(empty: Sandbox):
+async def test_adopts_its_kept_csi_driver_again(empty: Sandbox):
     """Kept by an earlier uninstall of the same release."""
     await _helm(empty, "install")
     await _helm(empty, "uninstall")

@@ -1,8 +1,10 @@
-"""However a release came to its values, its objects are those of a fresh installation with them.
+"""After any sequence of upgrades a release's objects are those of a fresh installation with the same values.
 
-Helm walks over random values on a real API server: upgrades, rollbacks, values that Helm refuses, and ones that the API server
-refuses half-way. There are no nodes, so no pods run and hooks, which are pods, are left out (``--no-hooks``); what programs
-write into objects is not part of this. More seeds by hand:
+Helm walks over random values on a real API server: upgrades, rollbacks, values that Helm refuses, and ones
+that the API server
+refuses half-way. There are no nodes, so no pods run and hooks, which are pods, are left out (``--no-hooks``);
+data that
+programs write into objects is not compared. More seeds by hand:
 
     CHART_WALKS=100-200 pytest tests/e2e/test_chart_walk.py
 """
@@ -55,7 +57,7 @@ async def empty() -> AsyncIterator[Sandbox]:
 
 
 class _Release:
-    """A release that walks."""
+    """A release that changes at random."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.upper = sandbox.upper
@@ -71,7 +73,7 @@ class _Release:
         self.revisions.append(values)
 
     async def refuse(self, values: Values, *, by_helm: bool) -> None:
-        """Upgrade to values that cannot be; Helm itself refuses before it makes a revision."""
+        """Upgrade to invalid values; Helm itself refuses before it makes a revision."""
         self.story.append(f"refused upgrade {json.dumps(values)}")
         before = await self.state() if by_helm else {}
         done = await self._helm("upgrade", str(CHART), values=values, check=False)
@@ -82,18 +84,18 @@ class _Release:
             self.revisions.append(values)
 
     async def rollback(self, revision: int) -> None:
-        """Roll back to a revision that was good."""
+        """Roll back to a revision that succeeded."""
         self.story.append(f"rollback to {revision}")
         await self._helm("rollback", str(revision))
         self.revisions.append(self.revisions[revision - 1])
 
     async def uninstall(self) -> None:
-        """Take the release away, and the one object that Helm keeps."""
+        """Uninstall the release, and delete the one object that Helm keeps."""
         await self._helm("uninstall")
         await self.upper.kubectl("delete", "csidriver", "lower-cluster.virtual-node.io", "--ignore-not-found")
 
     async def state(self) -> dict[str, Any]:
-        """Return what users and Helm said of every object, by kind and name."""
+        """Return the fields of every object that users and Helm set, by kind and name."""
         found = await asyncio.gather(
             read(self.upper, "-n", NAMESPACE, _NAMESPACED), read(self.upper, _OF_CLUSTER)
         )
@@ -111,7 +113,7 @@ class _Release:
 
 
 def _is_of_releases(one: dict[str, Any]) -> bool:
-    """Whether an object is neither Helm's memory nor Kubernetes' own."""
+    """Report whether an object is neither Helm's storage nor Kubernetes' own."""
     if one.get("type") == "helm.sh/release.v1":
         return False
     if one["metadata"].get("namespace"):
@@ -120,7 +122,7 @@ def _is_of_releases(one: dict[str, Any]) -> bool:
 
 
 def _said(one: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without what the API server and its controllers set."""
+    """Return an object without the fields that the API server and its controllers set."""
     metadata = {key: value for key, value in one["metadata"].items() if key not in _SET_BY_SERVER}
     annotations = {key: value for key, value in metadata.pop("annotations", {}).items() if key != _REVISION}
     said = {key: value for key, value in one.items() if key != "status"}
@@ -139,8 +141,8 @@ def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(int(_FIRST), int(_LAST) + 1))
-async def test_a_walk_over_values_ends_where_an_installation_begins(empty: Sandbox, seed: int):
-    """Nothing is left of earlier values, and nothing of the last ones is missing; refused values change nothing."""
+async def test_a_walk_over_values_ends_as_a_fresh_installation(empty: Sandbox, seed: int):
+    """Nothing of earlier values remains; refused values change nothing."""
     chance, release = random.Random(seed), _Release(empty)
     values = valid(chance)
     good: list[int] = []
@@ -158,7 +160,7 @@ async def test_a_walk_over_values_ends_where_an_installation_begins(empty: Sandb
                 case "helm refuses":
                     await release.refuse(refused_by_helm(chance, values), by_helm=True)
                 case _:
-                    # The way back is the previous configuration, by an upgrade or a rollback.
+                    # Revert to the previous configuration by an upgrade or a rollback.
                     await release.refuse(refused_by_server(chance, values), by_helm=False)
                     if chance.random() < 0.5:
                         await release.apply("upgrade", values)

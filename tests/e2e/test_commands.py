@@ -1,4 +1,4 @@
-"""The commands for people, on clusters where things are well and where they are not."""
+"""The user commands, on healthy and on broken clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
 async def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
-    """Exit code and output of ``virtual-node``; piped, as a program would read it."""
+    """Return exit code and output of ``virtual-node``; piped, as a program would read it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={kubeconfig or cluster.kubeconfig}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -47,8 +47,8 @@ async def test_status_shows_every_virtual_node(sandbox: Sandbox, upper: Cluster,
     assert nodes[SIMULATED]["heartbeatSeconds"] < 60
 
 
-async def test_diagnose_finds_what_stops_a_pod(sandbox: Sandbox, upper: Cluster, namespace):
-    """A missing ConfigMap, an image that is not there, a selector that nobody moved, a crash: each by its name."""
+async def test_diagnose_finds_what_blocks_a_pod(sandbox: Sandbox, upper: Cluster, namespace):
+    """A missing ConfigMap, an unknown image, a selector that the webhook did not move, a crash."""
     missing = pod("missing", "sleep 3600", container={"envFrom": [{"configMapRef": {"name": "nowhere"}}]})
     image = pod("image", "sleep 3600", container={"image": "example.invalid/none:1"})
     crash = pod("crash", "echo last words; exit 7")
@@ -76,10 +76,8 @@ async def test_diagnose_finds_what_stops_a_pod(sandbox: Sandbox, upper: Cluster,
     assert (code, "there is no pod" in out) == (2, True)
 
 
-async def test_a_deployment_and_a_virtual_node_are_diagnosed_by_name(
-    sandbox: Sandbox, upper: Cluster, namespace
-):
-    """The way kubectl names things; the node's own release is on its label, the lower cluster's where kubelets have theirs."""
+async def test_diagnoses_a_deployment_and_a_virtual_node_by_name(sandbox: Sandbox, upper: Cluster, namespace):
+    """As kubectl names them; the release is in the node's label, the lower version where kubelets report theirs."""
     template = pod("web", "sleep 3600", node=SIMULATED)
     deployment = {
         "apiVersion": "apps/v1",
@@ -112,9 +110,7 @@ async def test_a_deployment_and_a_virtual_node_are_diagnosed_by_name(
     assert node["version"].startswith("v1.")
 
 
-async def test_somebody_with_few_rights_sees_what_they_may(
-    sandbox: Sandbox, upper: Cluster, namespace, tmp_path
-):
+async def test_commands_work_with_few_rights(sandbox: Sandbox, upper: Cluster, namespace, tmp_path):
     """Nodes and one namespace: status shows Ready, diagnose has its verdict, and the missing rights are named."""
     account = f"--serviceaccount={namespace}:dev"
     await upper.kubectl("-n", namespace, "create", "serviceaccount", "dev")
@@ -146,7 +142,7 @@ async def test_somebody_with_few_rights_sees_what_they_may(
 
 
 async def test_status_watches_until_it_is_interrupted(sandbox: Sandbox, upper: Cluster, namespace):
-    """A pod that comes is a line; Ctrl-C is no error of anybody's."""
+    """A new pod is a line; Ctrl-C is no error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", "status", SIMULATED, "--watch", f"--kubeconfig={upper.kubeconfig}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, preexec_fn=_interruptible,
@@ -178,15 +174,14 @@ def _interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-async def test_unknown_commands_are_guessed(upper: Cluster):
-    """One line, no traceback."""
+async def test_unknown_commands_get_a_suggestion(upper: Cluster):
     code, out = await command(upper, "statsu")
     assert code == 2
     assert "did you mean status?" in out
 
 
 async def test_register_makes_an_account_that_suffices(sandbox: Sandbox, upper: Cluster, tmp_path):
-    """The kubeconfig it makes passes every check of the lower cluster, and may do no more than the table says."""
+    """The kubeconfig passes every check of the lower cluster, and has only the rights of the table."""
     lower = sandbox.lower[1]
     code, out = await command(
         upper, "lower-cluster", "register", "--name=paris", f"--client-kubeconfig={lower.kubeconfig}"
@@ -205,7 +200,7 @@ async def test_register_makes_an_account_that_suffices(sandbox: Sandbox, upper: 
         )
         return [one for one in json.loads(out)["findings"] if not one["ok"] and one["cluster"] != "upper"]
 
-    # An API server hears of new rights a moment after they are written.
+    # An API server applies new rights a moment after they are written.
     await becomes(wrong, [], what="every right is granted")
     done = await lower.kubectl(
         "auth", "can-i", "delete", "deployments.apps", "--as=system:serviceaccount:virtual-node:virtual-node",

@@ -1,4 +1,4 @@
-"""The doctor on clusters of its own, because it is about what is broken there; and the commands as kubectl's plugin."""
+"""The doctor on clusters of its own, which the tests break; and the commands as kubectl's plugin."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Patient:
         self.process = process
 
     async def doctor(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Exit code and links by name."""
+        """Return exit code and links by name."""
         code, out = await self.run("doctor", "-o", "json", *arguments)
         found = json.loads(out)
         return code, {"broken": found["brokenLink"], **{one["name"]: one for one in found["links"]}}
 
     async def run(self, *arguments: str) -> tuple[int, str]:
-        """Exit code and output of ``virtual-node``."""
+        """Return exit code and output of ``virtual-node``."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "virtual_node", *arguments, f"--kubeconfig={self.sandbox.upper.kubeconfig}",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -65,7 +65,7 @@ async def patient() -> AsyncIterator[Patient]:
 
 
 async def test_a_healthy_system_has_no_broken_link(patient: Patient):
-    """Every link holds or is not installed, and people read so in one line."""
+    """Every link is ok or not installed, and the text ends with one line."""
     lower = f"--client-kubeconfig={patient.sandbox.lower[0].kubeconfig}"
     # The API server proxies to no loopback address; a pod's log takes the same way to the kubelet API.
     await create(patient.sandbox.upper, "default", pod("well", "sleep 3600", node=NODE))
@@ -89,7 +89,7 @@ async def test_a_healthy_system_has_no_broken_link(patient: Patient):
 
 
 async def test_a_pod_without_a_toleration_is_found(patient: Patient):
-    """It breaks the link that it waits at."""
+    """The broken link is the one that the pod waits at."""
     upper = patient.sandbox.upper
     lacking = pod("lacking", "sleep 3600", node=NODE)
     lacking["spec"]["tolerations"] = []
@@ -105,8 +105,8 @@ async def test_a_pod_without_a_toleration_is_found(patient: Patient):
     await upper.kubectl("delete", "pod", "lacking", "--wait=true")
 
 
-async def test_the_webhook_is_proved_by_a_pod(patient: Patient):
-    """With the webhook a labelled dry-run pod is changed; without its process the link says what is missing."""
+async def test_a_dry_run_pod_proves_the_webhook(patient: Patient):
+    """With the webhook a labelled dry-run pod is changed; without its process the link reports what is missing."""
     process = await scheduling.start_webhook(patient.sandbox)
 
     async def proved() -> tuple[int, str, str]:
@@ -124,7 +124,7 @@ async def test_the_webhook_is_proved_by_a_pod(patient: Patient):
 
 
 async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
-    """A real kubectl finds it on the PATH, passes the words on, and completes them."""
+    """A real kubectl finds it on the PATH, passes the arguments, and completes them."""
     for file, function in ((program.PLUGIN_FILE, "main"), (program.COMPLETION_FILE, "complete")):
         script = tmp_path / file
         script.write_text(
@@ -154,13 +154,13 @@ async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
     assert code == 2
     assert out.startswith("kubectl virtual-node: unknown command 'statsu'")
     code, out = await kubectl("__complete", "virtual-node", "sta")
-    # kubectl tells on stderr what it does beside.
+    # kubectl writes warnings to stderr.
     assert f"status\t{COMMANDS['status']}" in out.splitlines(), out
     code, out = await kubectl("__complete", "virtual-node", "status", "-o", "")
     assert [line for line in out.splitlines() if line in output.FORMATS] == [*output.FORMATS], out
 
     async def names() -> bool:
-        """Three seconds are all that completion waits, and a machine may be busy for once."""
+        """Completion has a limit of three seconds, which a busy machine may exceed once."""
         said = [
             (await kubectl("__complete", "virtual-node", *words, ""))[1]
             for words in (["status"], ["doctor", "-n"], ["diagnose", "node"])
@@ -170,8 +170,8 @@ async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
     await eventually(names, what="the names of virtual nodes and of namespaces are completed")
 
 
-async def test_a_dead_process_is_the_broken_link_and_what_else_is_broken_is_told(patient: Patient):
-    """The Lease of a virtual node whose process has ended, and a pod that no scheduler looks at: both take a while."""
+async def test_a_dead_process_is_the_broken_link_and_later_faults_are_reported(patient: Patient):
+    """The Lease of a virtual node with an ended process, and a pod of an absent scheduler: both take a while."""
     await create(
         patient.sandbox.upper, "default", pod("orphan", "sleep 3600", node=NODE, schedulerName="nobody")
     )
@@ -195,8 +195,8 @@ async def test_a_dead_process_is_the_broken_link_and_what_else_is_broken_is_told
     )
 
 
-async def test_an_upper_cluster_that_is_away_is_the_broken_link(patient: Patient):
-    """Nothing answers: the first link is broken and the others are skipped."""
+async def test_an_unreachable_upper_cluster_is_the_broken_link(patient: Patient):
+    """The first link is broken and the others are skipped."""
     await patient.sandbox.upper.apiserver.kill()
     code, links = await patient.doctor()
     assert (code, links["broken"]) == (1, "upperApi")

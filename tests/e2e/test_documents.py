@@ -1,9 +1,12 @@
-"""What the README and the guides tell a reader to paste is pasted here, page by page, into real clusters.
+"""Runs the commands of the README and the guides, page by page, on real clusters.
 
-The upper cluster has a simulated node, so the chart's pods are scheduled and never run. The same programs run beside it: a
-virtual node for each lower cluster, and the webhook. A block that cannot run says why, in a comment of the page:
-``<!-- not run: REASON -->``. Of those the flags are checked. ``<!-- run on its own -->`` is for a way to install that is
-an alternative to the one before.
+The upper cluster has a simulated node, so the chart's pods are scheduled and never run. The same programs run
+beside it: a
+virtual node for each lower cluster, and the webhook. A block that cannot run gives the reason in a comment of
+the page:
+``<!-- not run: REASON -->``. For these blocks only the flags are checked. ``<!-- run on its own -->`` marks
+an
+alternative to the previous way to install.
 """
 
 from __future__ import annotations
@@ -39,12 +42,12 @@ FILES = {
     "lower1": ("LOWER.yaml", "LOWER1.yaml", "LOWER_ADMIN.yaml", "LOWER_ADMIN_KUBECONFIG"),
     "lower2": ("tokyo.yaml", "tokyo-admin.yaml"),
 }
-"""Cluster of the sandbox → files with its kubeconfig in the folder where a page is followed."""
+"""Cluster of the sandbox → files with its kubeconfig in the page's folder."""
 INSTALLED = (
     "helm install virtual-node charts/virtual-node --namespace virtual-node-system --create-namespace --wait"
 )
 BEFORE = {"add-a-cluster.md": INSTALLED, "schedule.md": INSTALLED}
-"""Page → what was done before it is read."""
+"""Page → steps that precede it."""
 RUN = [page for page in PAGES if any(one.script and not one.file and not one.reason for one in blocks(page))]
 SHARED = ("default", "kube-system", "kube-node-lease")
 _SECONDS = 120.0
@@ -64,7 +67,7 @@ KINDS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
-    """An upper cluster and two lower ones, with virtual nodes called as in the pages."""
+    """An upper cluster and two lower ones, with virtual nodes named as in the pages."""
     if os.geteuid() != 0:
         pytest.skip("API servers on a bridge need root")
     directory = tmp_path_factory.mktemp("docs") / "sandbox"
@@ -98,7 +101,7 @@ async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sa
 
 @pytest.fixture
 def folder(clusters: Sandbox, tmp_path: Path) -> Path:
-    """The folder in which a page is followed: a checkout with the kubeconfigs of the clusters."""
+    """The page's working folder: a checkout with the kubeconfigs of the clusters."""
     for name in ("charts", "hack", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -123,7 +126,7 @@ async def _bash(sandbox: Sandbox, folder: Path, script: str) -> Completed:
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page: Path):
-    """Each block that is not marked succeeds, after those before it and with the files that the page has written."""
+    """Each unmarked block succeeds, after those before it and with the files that the page has written."""
     before = await _all_there(clusters)
     try:
         if page.name in BEFORE:
@@ -150,7 +153,7 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
 
 
 async def _clean(sandbox: Sandbox, folder: Path, before: Mapping[str, frozenset[tuple[str, str]]]) -> None:
-    """Delete what the clusters did not have before the page."""
+    """Delete what the page added to the clusters."""
     await _bash(
         sandbox, folder, "helm uninstall virtual-node --namespace virtual-node-system --no-hooks || true"
     )
@@ -170,13 +173,13 @@ async def _restore(cluster: Cluster, before: frozenset[tuple[str, str]]) -> None
 
 
 async def _all_there(sandbox: Sandbox) -> dict[str, frozenset[tuple[str, str]]]:
-    """What each cluster has, by its name."""
+    """Return the objects of each cluster, by its name."""
     found = await asyncio.gather(*map(_there, sandbox.clusters))
     return {cluster.name: there for cluster, there in zip(sandbox.clusters, found, strict=True)}
 
 
 async def _there(cluster: Cluster) -> frozenset[tuple[str, str]]:
-    """What a page may make in a cluster, but in namespaces of its own: namespace and ``kind/name``."""
+    """Return the objects that a page may make in a cluster, outside of its own namespaces: namespace and ``kind/name``."""
     wide, narrow = await asyncio.gather(
         cluster.kubectl("get", KINDS, "-o", "name"),
         cluster.kubectl("get", "roles,rolebindings,pods", "--all-namespaces", "-o", f"jsonpath={_PLACES}"),
@@ -208,7 +211,7 @@ async def test_every_command_is_well_formed():
 
 
 async def _few(work: Iterable[Awaitable[Completed]]) -> list[Completed]:
-    """Await all, a few at a time: each is a process."""
+    """Await all with bounded concurrency: each is a process."""
     turns = asyncio.Semaphore(4)
 
     async def one(awaited: Awaitable[Completed]) -> Completed:
@@ -266,7 +269,7 @@ def _objects() -> list[tuple[str, dict[str, Any]]]:
 
 
 async def test_the_objects_of_the_pages_are_valid(clusters: Sandbox, folder: Path):
-    """The API server takes each of them in a dry run that refuses unknown fields."""
+    """The API server accepts each of them in a dry run that refuses unknown fields."""
     before = await _all_there(clusters)
     upper = clusters.upper
     spaces = {one["metadata"].get("namespace", "default") for _, one in _objects()} - {

@@ -1,4 +1,4 @@
-"""What a pod is told about itself and its cluster is what the upper cluster would tell it."""
+"""A pod's environment (downward API, Services, token) is that of the upper cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _field(name: str, path: str) -> dict:
 
 
 async def run(upper: Cluster, namespace: str, name: str, *command: str) -> str:
-    """The output of a command in a pod."""
+    """Return the output of a command in a pod."""
     return (await upper.kubectl("-n", namespace, "exec", name, "--", *command)).stdout
 
 
-async def test_the_downward_api_tells_the_upper_truth(upper: Cluster, namespace):
+async def test_the_downward_api_has_upper_values(upper: Cluster, namespace):
     """Variables and files: names, uid, node, labels without ours; and files follow labels."""
     variables = [
         _field("NAME", "metadata.name"), _field("NS", "metadata.namespace"), _field("POD_UID", "metadata.uid"),
@@ -66,7 +66,7 @@ async def test_the_downward_api_tells_the_upper_truth(upper: Cluster, namespace)
 
 
 async def test_service_variables_and_the_chosen_apiserver(upper: Cluster, namespace):
-    """Upper Services at addresses that answer below; the user's own variables win; the API server is as asked."""
+    """Upper Services at addresses that work in the lower cluster; the user's own variables win."""
     await upper.kubectl("-n", namespace, "create", "service", "clusterip", "shop-front", "--tcp=80:8080")
     env = [
         {"name": "SHOP_FRONT_SERVICE_PORT", "value": "mine"},
@@ -93,8 +93,8 @@ async def test_service_variables_and_the_chosen_apiserver(upper: Cluster, namesp
     assert told["asks"]["KUBERNETES_SERVICE_PORT"] == str(upper.port)
 
 
-async def test_an_in_cluster_client_talks_to_the_upper_apiserver(upper: Cluster, namespace):
-    """With nothing but what is mounted and set: it lists what its upper rights allow, and no more."""
+async def test_an_in_cluster_client_reaches_the_upper_apiserver(upper: Cluster, namespace):
+    """With only the mounted files and variables: it lists what its upper rights allow, and no more."""
     await upper.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=pods")
     await upper.kubectl(
         "-n",
@@ -111,7 +111,7 @@ async def test_an_in_cluster_client_talks_to_the_upper_apiserver(upper: Cluster,
     await create(upper, namespace, body)
     await ready(upper, namespace, "client")
     mount = "/var/run/secrets/kubernetes.io/serviceaccount"
-    # Busybox' wget speaks TLS without verifying; the CA that is mounted must be the upper one all the same.
+    # Busybox' wget speaks TLS without verifying, so the mounted CA is compared separately.
     script = (
         f'wget -q -O- --no-check-certificate --header "Authorization: Bearer $(cat {mount}/token)" '
         f"https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/api/v1/namespaces/{namespace}"

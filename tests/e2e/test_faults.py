@@ -1,4 +1,4 @@
-"""Restarts, partitions and broken neighbours: no pod is lost, none doubled, and everything mends itself."""
+"""Restarts, partitions and broken neighbours: no pod is lost or doubled, and everything recovers."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 BURST = 200
 MIRRORING = '"msg":"mirroring"'
-"""What a virtual node says when it begins to work for a lower cluster."""
+"""Log message of a virtual node that begins to work for a lower cluster."""
 
 
 async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    """All pods of a namespace."""
+    """Return all pods of a namespace."""
     items: list[dict[str, Any]] = (await get(cluster, namespace, "pods"))["items"]
     return items
 
 
 def uids_below(pods: Iterable[dict[str, Any]]) -> list[str]:
-    """The upper uids that lower pods were made for."""
+    """Return the upper uids that lower pods were made for."""
     return sorted(found["metadata"]["labels"]["virtual-node.io/upper-uid"] for found in pods)
 
 
 async def condition(cluster: Cluster, node: str) -> dict[str, str]:
-    """A node's Ready condition."""
+    """Return a node's Ready condition."""
     status = (await get(cluster, "", "node", node))["status"]
     found: dict[str, str] = next(entry for entry in status["conditions"] if entry["type"] == "Ready")
     return found
 
 
 async def in_log(process: Process, words: str, *, times: int = 1) -> None:
-    """Wait until a process has said something so many times."""
+    """Wait until a process has logged a text so many times."""
 
     async def said() -> bool:
         return process.log.read_text(encoding="utf-8").count(words) >= times
@@ -52,8 +52,8 @@ async def in_log(process: Process, words: str, *, times: int = 1) -> None:
     await eventually(said, what=f"{process.name} says {words}")
 
 
-async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster, namespace):
-    """Kill -9 among 200 creations, then a restart: every pod runs, each has exactly one lower pod."""
+async def test_recovers_from_a_kill_during_200_creations(sandbox: Sandbox, upper: Cluster, namespace):
+    """Every pod runs, each has exactly one lower pod."""
     lower, process = sandbox.lower[1], sandbox.processes[0]
     config = await kubeconfig.load(str(upper.kubeconfig))
     async with Client(config, qps=0, cluster="upper") as client:
@@ -75,7 +75,7 @@ async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster,
             for number in range(BURST):
                 group.create_task(make(number))
             group.create_task(crash())
-    # What happens meanwhile: some are deleted above, one is deleted below.
+    # Changes meanwhile: some upper pods and one lower pod are deleted.
     doomed = [f"burst-{number:03d}" for number in range(10)]
     await upper.kubectl("-n", namespace, "delete", "pod", "--wait=false", *doomed)
     await process.start()
@@ -90,7 +90,7 @@ async def test_killed_in_the_middle_of_a_burst(sandbox: Sandbox, upper: Cluster,
 
 
 async def test_lower_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster, namespace):
-    """The node says why it is NotReady, what was asked meanwhile happens afterwards, nothing is lost."""
+    """The node gives the reason why it is NotReady; later changes are applied afterwards, nothing is lost."""
     lower = sandbox.lower[1]
     await create(
         upper,
@@ -124,7 +124,7 @@ async def test_lower_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster
 
 
 async def test_upper_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster, namespace):
-    """While the upper apiserver is away pods below run on; afterwards statuses and wishes catch up."""
+    """Lower pods keep running; afterwards statuses and specs are mirrored."""
     lower = sandbox.lower[1]
     await create(upper, namespace, pod("steady", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "steady")
@@ -139,8 +139,8 @@ async def test_upper_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster
     assert not await pods_of(lower, namespace)
 
 
-async def test_orphans_go_after_a_restart_and_strangers_stay(sandbox: Sandbox, upper: Cluster, namespace):
-    """Deleted above while the process was down: gone below after its start. What is not ours stays."""
+async def test_restart_deletes_orphans_and_keeps_unmanaged_pods(sandbox: Sandbox, upper: Cluster, namespace):
+    """The upper pods were deleted while the process was down."""
     lower, process = sandbox.lower[1], sandbox.processes[0]
     await create(
         upper,
@@ -166,8 +166,10 @@ async def test_orphans_go_after_a_restart_and_strangers_stay(sandbox: Sandbox, u
     assert kept["status"]["phase"] == "Running"
 
 
-async def test_same_name_again_is_another_pod(sandbox: Sandbox, upper: Cluster, namespace):
-    """A pod deleted by force and made again under its name gets a lower pod of its own."""
+async def test_recreated_pod_of_the_same_name_gets_a_new_lower_pod(
+    sandbox: Sandbox, upper: Cluster, namespace
+):
+    """After a forced deletion."""
     lower = sandbox.lower[1]
     await create(upper, namespace, pod("again", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "again")
@@ -179,7 +181,7 @@ async def test_same_name_again_is_another_pod(sandbox: Sandbox, upper: Cluster, 
 
 
 async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Cluster, namespace):
-    """Pools of one lower cluster are nodes of their own: each its capacity, each its pods on its own machines."""
+    """Each node has the capacity and the pods of its pool."""
     lower = sandbox.lower[1]
     file = sandbox.directory / "virtual-node.yaml"
     original = file.read_text(encoding="utf-8")
@@ -206,13 +208,13 @@ async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Clu
         await upper.kubectl("-n", namespace, "delete", "pod", "on-0", "on-1", "--timeout=150s")
     finally:
         file.write_text(original, encoding="utf-8")
-        # Before, they would be registered again.
+        # Otherwise they would be registered again.
         await in_log(sandbox.processes[0], '"dropped":["pools"]')
         await upper.kubectl("delete", "node", "vn-pool-0", "vn-pool-1", "--ignore-not-found")
 
 
-async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
-    """A cluster added to the file is served at once, one that cannot be used harms nobody, a bad file changes nothing."""
+async def test_clusters_are_added_and_removed_live(sandbox: Sandbox, upper: Cluster):
+    """A cluster added to the file is served at once, an unusable one affects no other, an invalid file changes nothing."""
     file = sandbox.directory / "virtual-node.yaml"
     original = file.read_text(encoding="utf-8")
     config = json.loads(original)
@@ -233,7 +235,7 @@ async def test_clusters_come_and_go_live(sandbox: Sandbox, upper: Cluster):
 
 
 async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, upper: Cluster, namespace):
-    """When a lower cluster's credentials change the process goes on with the new ones, and pods run on."""
+    """Pods keep running."""
     lower, node = sandbox.lower[1], "vn-rotated"
     kubeconfig = sandbox.directory / "rotated.kubeconfig"
     shutil.copy(lower.kubeconfig, kubeconfig)
@@ -251,7 +253,7 @@ async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, 
         ca = KeyPair(pki.certificate("ca").read_bytes(), pki.key("ca").read_bytes())
         pki.issue("rotated", sign(ca, "rotated", organizations=["system:masters"], usage="client"))
         lower.write_kubeconfig("rotated", path=sandbox.directory / "rotated.fresh").rename(kubeconfig)
-        # The cluster begins again with the new credentials.
+        # The cluster restarts with the new credentials.
         await in_log(process, MIRRORING, times=begun + 1)
         await create(upper, namespace, pod("after", "sleep 3600", node=node))
         await ready(upper, namespace, "after")
@@ -264,10 +266,10 @@ async def test_a_rotated_kubeconfig_is_used_without_a_restart(sandbox: Sandbox, 
         await upper.kubectl("delete", "node", node, "--ignore-not-found")
 
 
-async def test_of_two_replicas_one_works_and_the_other_takes_over(
+async def test_standby_replica_takes_over_after_the_leaders_death(
     sandbox: Sandbox, upper: Cluster, namespace
 ):
-    """Leader election: the standby's node is Ready again within seconds of the leader's death, pods untouched."""
+    """The standby's node is Ready within seconds, pods untouched."""
     lower, node = sandbox.lower[1], "vn-replicated"
     flags = [
         f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={node}", "--leader-elect",

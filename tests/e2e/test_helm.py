@@ -1,6 +1,6 @@
-"""Installed with helm, from our own image, on a real node: it comes up, is upgraded under load, and leaves nothing.
+"""The chart with the project's image on a real node: install, upgrade under load, uninstall without remains.
 
-The tests of this file are one story, told in order over one sandbox: an installation is expensive.
+The tests of this file form one sequence, in order over one sandbox, because an installation is expensive.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ REAL = "lower1"
 DEPLOYMENT = f"deployment/{RELEASE}-virtual-node"
 _AS_HELM_3 = ["--server-side=false"] if HELM_MAJOR == "4" else []
 _AS_HELM_4 = ["--server-side=true"] if HELM_MAJOR == "4" else []
-"""Helm 4 keeps to the way of a release's last revision, unless it is told."""
+"""Helm 4 keeps the apply method of a release's last revision by default."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
-    """An upper cluster with a real node and our chart in it, over a real and a simulated lower cluster."""
+    """An upper cluster with a real node and the chart in it, over a real and a simulated lower cluster."""
     if os.geteuid() != 0:
         pytest.skip("containers on a real node need root")
     directory = tmp_path_factory.mktemp("helm") / "sandbox"
@@ -56,7 +56,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
         await charts.load_images(sandbox)
         upper = sandbox.upper
         await upper.kubectl("create", "namespace", NAMESPACE)
-        # What does not hold to the restricted standard would not be admitted.
+        # Pods that violate the restricted standard would not be admitted.
         await upper.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         await _helm(sandbox, "install", *_AS_HELM_3)
         yield sandbox
@@ -92,9 +92,9 @@ async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] 
 
 
 async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
-    """The chart comes up with no values at all; registered clusters join with the next upgrade.
+    """The chart starts without values; registered clusters join with the next upgrade.
 
-    Helm 4 takes over what Helm 3 has installed, and applies on the server's side from then on.
+    Helm 4 takes over what Helm 3 has installed, and uses server-side apply from then on.
     """
     assert (await read(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
     for cluster in installed.lower:
@@ -107,8 +107,7 @@ async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
     assert {how for who, how in managers if who == "helm"} == {"Apply" if HELM_MAJOR == "4" else "Update"}
 
 
-async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
-    """After `helm install` a pod with one label is scheduled across clusters, mirrored, and can be talked to."""
+async def test_a_labelled_pod_runs_in_a_lower_cluster_with_logs_and_exec(installed: Sandbox):
     upper = installed.upper
     await upper.kubectl("create", "namespace", "shop")
     await create(upper, "shop", labelled("web", "echo open; exec sleep 3600"))
@@ -126,8 +125,8 @@ async def test_a_labelled_pod_runs_below_with_logs_and_exec(installed: Sandbox):
     assert (await upper.kubectl("-n", "shop", "exec", "web", "--", "echo", "hello")).stdout == "hello\n"
 
 
-async def test_the_extender_takes_calls_of_the_scheduler_alone(installed: Sandbox):
-    """The scheduler's certificate, of a Secret that only its pod mounts, is asked for; health and metrics are open."""
+async def test_the_extender_accepts_calls_of_the_scheduler_only(installed: Sandbox):
+    """The scheduler's certificate, from a Secret that only its pod mounts, is required; health and metrics are open."""
     upper = installed.upper
     secret = await read(upper, "-n", NAMESPACE, "secret", f"{RELEASE}-virtual-node-scheduler-tls")
     assert set(secret["data"]) == {"ca.crt", "tls.crt", "tls.key"}, "not the CA's key"
@@ -160,7 +159,7 @@ async def test_the_extender_takes_calls_of_the_scheduler_alone(installed: Sandbo
 
 @contextlib.asynccontextmanager
 async def _forwarded(installed: Sandbox, port: str) -> AsyncIterator[int]:
-    """A local port that leads to one of the extender."""
+    """Yield a local port that is forwarded to one of the extender."""
     kubectl = [str(installed.binaries["kubectl"]), "--kubeconfig", str(installed.upper.kubeconfig)]
     process = await asyncio.create_subprocess_exec(
         *kubectl, "-n", NAMESPACE, "port-forward", f"{DEPLOYMENT}-multi-scheduler", f":{port}",
@@ -175,8 +174,8 @@ async def _forwarded(installed: Sandbox, port: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
-    """Through the API server the command reads the daemon's own measure of its lag, on verified certificates."""
+async def test_status_shows_the_lag_of_each_node(installed: Sandbox):
+    """Through the API server the command reads the daemon's own measurement, on verified certificates."""
     upper = f"--kubeconfig={installed.upper.kubeconfig}"
     done = await command([*(sys.executable, "-m", "virtual_node", "status", upper), "-o", "json"])
     (real,) = [node for node in json.loads(done.stdout)["nodes"] if node["name"] == REAL]
@@ -184,13 +183,13 @@ async def test_status_tells_how_far_behind_each_node_is(installed: Sandbox):
     assert 0 < real["lag"]["up"]["p99"] < 30
 
 
-async def test_helm_test_finds_every_link_whole(installed: Sandbox):
+async def test_helm_test_finds_no_broken_link(installed: Sandbox):
     """`helm test` runs the doctor inside the cluster, with rights of its own."""
     await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
 
 
 async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox):
-    """While the virtual node's pods are replaced a log goes on, the node stays Ready and containers run on."""
+    """While the virtual node's pods are replaced a log continues and the node stays Ready."""
     upper = installed.upper
     script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
     await create(upper, "shop", labelled("ticker", script))
@@ -224,7 +223,7 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
         while int(lines[-1].split()[1]) < number + 60:
             lines.append(await _line(follower.stdout))
         assert [int(line.split()[1]) for line in lines] == list(range(number, number + len(lines)))
-        # And whoever comes now is served by the successor.
+        # New requests are served by the successor.
         assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
     finally:
         watcher.cancel()
@@ -237,8 +236,8 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
 
 
-async def test_a_rollback_is_an_upgrade_back(installed: Sandbox):
-    """`helm rollback` hands over as an upgrade does: the pods are the former ones' like, and what runs below runs on."""
+async def test_a_rollback_hands_over_like_an_upgrade(installed: Sandbox):
+    """The pods have the previous template, and lower pods keep running."""
     upper = installed.upper
     before = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     old = {one["metadata"]["name"] for one in await _pods(upper)}
@@ -253,7 +252,7 @@ async def test_a_rollback_is_an_upgrade_back(installed: Sandbox):
 
 
 async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed: Sandbox):
-    """`helm template | kubectl apply --server-side` beside the release: the Job says why it does not, and all goes on."""
+    """`helm template | kubectl apply --server-side` beside the release: the Job logs why, and nothing is removed."""
     upper = installed.upper
     made = await helm(
         installed, "template", RELEASE, str(charts.CHART), f"--namespace={NAMESPACE}",
@@ -268,16 +267,16 @@ async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed:
         return "was made by kubectl; nothing was done" in said.stdout
 
     await eventually(refused, what="the Job's word that it does nothing")
-    # What it would have taken away first, and last.
+    # The objects that the Job would have deleted first, and last.
     await read(upper, "mutatingwebhookconfiguration", f"{NAMESPACE}.{RELEASE}-virtual-node-webhook")
     await node_ready(upper, REAL)
     assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
 
 
-async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox):
-    """`helm uninstall` ends pods in order and forgets nothing, though a lower cluster is away and keeps its own.
+async def test_uninstall_completes_and_leaves_nothing(installed: Sandbox):
+    """`helm uninstall` deletes everything, though a lower cluster is unreachable and keeps its objects.
 
-    Data is kept where it is, and helm says so.
+    Data is kept, and helm prints so.
     """
     upper, away = installed.upper, installed.lower[1]
     file = await data(installed)
@@ -302,7 +301,7 @@ async def test_uninstall_hangs_on_nothing_and_leaves_nothing(installed: Sandbox)
     assert [one["metadata"]["name"] for one in kept["items"]] == ["lost"], (
         "what could not be reached was left alone"
     )
-    # Once it is back, the same command by hand takes back the rest.
+    # Once it is back, the same command by hand deletes the rest.
     await command(
         [
             *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={upper.kubeconfig}"),

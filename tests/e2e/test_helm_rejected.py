@@ -1,6 +1,6 @@
-"""A release with a configuration that the program rejects: replicas wait and say why, and Helm leads out of it.
+"""A release with a configuration that the program rejects: replicas wait and report why, and Helm can correct it.
 
-The tests of this file are one story, told in order over one sandbox: an installation is expensive.
+The tests of this file form one sequence, in order over one sandbox, because an installation is expensive.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _rollback(sandbox: Sandbox, revision: int, *more: str) -> None:
 
 
 async def _pods(upper: Cluster) -> dict[str, dict[str, Any]]:
-    """Pods of the virtual node that are to stay, by name."""
+    """Return pods of the virtual node that are not ending, by name."""
     listed = await read(upper, "-n", NAMESPACE, "pods", "-l", RUNNING)
     return {
         one["metadata"]["name"]: one
@@ -97,7 +97,7 @@ async def _told(upper: Cluster, pod: str, reason: str, message: str = "") -> Non
 
 
 async def _waiting(upper: Cluster, pod: str) -> None:
-    """Wait until a pod runs and waits, and see that it says why in every way."""
+    """Wait until a pod runs and waits, and check every report of the reason."""
 
     async def is_waiting() -> bool:
         status = (await _pods(upper))[pod]["status"]
@@ -155,8 +155,8 @@ async def test_helm_refuses_a_misspelt_field(installed: Sandbox):
     )
 
 
-async def test_replicas_that_run_go_on_and_report_a_rejected_configuration(installed: Sandbox):
-    """Past the schema: the one that works, and the one that stands by; a successor waits, not ready."""
+async def test_running_replicas_report_a_rejected_configuration(installed: Sandbox):
+    """It passes the schema. Leader and standby continue; a successor waits, not ready."""
     upper = installed.upper
     before = await _pods(upper)
     await _helm(installed, "upgrade", "--skip-schema-validation", values=_misspelt(installed))
@@ -171,8 +171,8 @@ async def test_replicas_that_run_go_on_and_report_a_rejected_configuration(insta
     await node_ready(upper, NODE)
 
 
-async def test_an_upgrade_leads_out_of_a_rejected_configuration(installed: Sandbox):
-    """The replica that waits becomes ready by itself, without a restart."""
+async def test_an_upgrade_corrects_a_rejected_configuration(installed: Sandbox):
+    """The waiting replica becomes ready by itself, without a restart."""
     upper = installed.upper
     (waiting,) = (name for name, pod in (await _pods(upper)).items() if not _ready(pod))
     await _helm(installed, "upgrade", "--wait", values=_good(installed))
@@ -182,8 +182,8 @@ async def test_an_upgrade_leads_out_of_a_rejected_configuration(installed: Sandb
     await _told(upper, waiting, "ConfigurationApplied")
 
 
-async def test_a_rollback_leads_out_of_a_rejected_configuration(installed: Sandbox):
-    """Though no replica is left that works; the doctor says why."""
+async def test_a_rollback_corrects_a_rejected_configuration(installed: Sandbox):
+    """Though no working replica is left; the doctor reports why."""
     upper = installed.upper
     await _rollback(installed, 2)
     for pod in await _replaced(upper, *await _pods(upper)):
@@ -201,7 +201,7 @@ async def test_a_rollback_leads_out_of_a_rejected_configuration(installed: Sandb
 
 
 async def test_a_release_with_a_rejected_configuration_is_uninstalled(installed: Sandbox):
-    """The clean-up goes by what can be used of the file, and leaves nothing."""
+    """The clean-up uses the valid part of the file, and leaves nothing."""
     upper = installed.upper
     await _rollback(installed, 2)
     for pod in await _replaced(upper, *await _pods(upper)):
@@ -210,5 +210,5 @@ async def test_a_release_with_a_rejected_configuration_is_uninstalled(installed:
     said = done.stdout + done.stderr
     assert "configuration rejected" in said
     assert f"node {NODE} removed" in said
-    # Events of pods and the driver's kind aside, as after any uninstallation.
+    # Except events of pods and the CSIDriver, as after any uninstallation.
     assert await left_above(upper) == []

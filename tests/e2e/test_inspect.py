@@ -1,4 +1,4 @@
-"""``virtual-node inspect`` on real clusters: silent where all is well, and what was planted is named."""
+"""``virtual-node inspect`` on real clusters: no finding in a healthy system, and every planted fault is found."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SPACE = "inspected"
 
 @functools.cache
 def page_address() -> str:
-    """Where the virtual-node process serves its page."""
+    """Address of the virtual-node process's page."""
     return f"{LOOPBACK}:{free_ports(1)[0]}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
-    """One lower cluster of two simulated nodes and its virtual node, which the tests here may break."""
+    """One lower cluster of two simulated nodes and its virtual node, which the tests may break."""
     async with Sandbox(lower=1, kwok_nodes=2) as running:
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
@@ -59,7 +59,7 @@ async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
 
 
 async def inspect(sandbox: Sandbox, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of ``virtual-node inspect``, with the daemon's own configuration."""
+    """Return exit code and output of ``virtual-node inspect``, with the daemon's own configuration."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", "inspect", f"--config={sandbox.directory / 'virtual-node.yaml'}",
         *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -69,7 +69,7 @@ async def inspect(sandbox: Sandbox, *arguments: str) -> tuple[int, str]:
 
 
 async def command(sandbox: Sandbox, *words: str) -> tuple[int, Any]:
-    """Exit code and data of a command that reads the upper cluster alone."""
+    """Return exit code and data of a command that reads only the upper cluster."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", *words, "-o", "json", f"--kubeconfig={sandbox.upper.kubeconfig}",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -80,7 +80,7 @@ async def command(sandbox: Sandbox, *words: str) -> tuple[int, Any]:
 
 
 async def page() -> dict[str, Any]:
-    """The verdict on the live page."""
+    """Return the verdict on the live page."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{page_address()}/api/state") as answer,
@@ -90,7 +90,7 @@ async def page() -> dict[str, Any]:
 
 
 async def verdicts(sandbox: Sandbox) -> dict[str, Any]:
-    """What each tool reports: the page's and status' kinds of faults, doctor's exit code and broken link, inspect's."""
+    """Return what each tool reports: page and status kinds of faults, doctor exit code and broken link, inspect its findings."""
     shown = await page()
     _, status = await command(sandbox, "status")
     code, doctor = await command(sandbox, "doctor")
@@ -110,19 +110,19 @@ HEALTHY = {"page": ("healthy", set()), "status": ("healthy", set()), "doctor": (
 async def findings(
     sandbox: Sandbox, *arguments: str
 ) -> tuple[int, dict[tuple[str, str, str], dict[str, Any]]]:
-    """Exit code, and the findings by check, kind and object."""
+    """Return exit code, and the findings by check, kind and object."""
     code, out = await inspect(sandbox, "-o", "json", *arguments)
     report = json.loads(out)
     return code, {(one["check"], one["kind"], one["object"]): one for one in report["findings"]}
 
 
 async def copy_of(lower: Cluster) -> dict[str, Any]:
-    """The lower copy of the test's ConfigMap."""
+    """Return the lower copy of the test's ConfigMap."""
     return await get(lower, SPACE, "configmap", "settings")
 
 
 async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
-    """Nothing is found to be wrong, not even with no grace at all, and the last line says so."""
+    """No finding, not even without a grace period, and the last line says so."""
     sandbox, _ = small
 
     async def told() -> tuple[int, str]:
@@ -130,12 +130,12 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
         assert "\x1b" not in out
         return code, out.splitlines()[-1]
 
-    # With no grace, what has just been created is behind for a moment.
+    # Without a grace period new objects are behind for a moment.
     await becomes(told, (0, "2 clusters, 1 pod: nothing to worry about"))
 
 
 async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
-    """Path of a kubeconfig of an account that has these rights and no other, its token in a file of its own."""
+    """Path of a kubeconfig of an account that has exactly these rights, its token in a file of its own."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -163,7 +163,7 @@ async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
 
 
 async def test_the_rights_of_the_virtual_node_suffice(small: tuple[Sandbox, Process]):
-    """With them nothing stays unread, and a token of an hour in a file is no expiry to warn of."""
+    """Nothing stays unread, and a token of an hour in a file causes no warning about its expiry."""
     sandbox, _ = small
     whole = configuration(sandbox)
     whole["kubeconfig"] = await least(sandbox.upper, upper_rights(config_file.parse(json.dumps(whole))))
@@ -175,12 +175,12 @@ async def test_the_rights_of_the_virtual_node_suffice(small: tuple[Sandbox, Proc
         code, out = await inspect(sandbox, f"--config={file}", "--fail-on=warning")
         return code, out if code else ""
 
-    # An API server hears of new rights a moment after they are written.
+    # An API server applies new rights a moment after they are written.
     await becomes(code, (0, ""))
 
 
-async def test_leaks_are_named(small: tuple[Sandbox, Process]):
-    """A pod and a ConfigMap below whose upper objects are gone: errors and warnings with their names."""
+async def test_orphaned_lower_objects_are_found(small: tuple[Sandbox, Process]):
+    """A lower pod and ConfigMap without upper objects: errors and warnings with their names."""
     sandbox, _ = small
     lower = sandbox.lower[0]
     ours = (await copy_of(lower))["metadata"]["labels"]["virtual-node.io/upper-cluster"]
@@ -219,8 +219,8 @@ async def test_leaks_are_named(small: tuple[Sandbox, Process]):
     )
 
 
-async def test_a_drifted_copy_is_named_by_its_keys(small: tuple[Sandbox, Process]):
-    """While the virtual node is stopped a ConfigMap below is changed: the key is told, values are not."""
+async def test_a_drifted_copy_is_found_by_its_keys(small: tuple[Sandbox, Process]):
+    """While the virtual node is stopped a lower ConfigMap is changed: the report has the key, but no value."""
     sandbox, process = small
     lower = sandbox.lower[0]
     assert process.identity is not None
@@ -242,8 +242,8 @@ async def test_a_drifted_copy_is_named_by_its_keys(small: tuple[Sandbox, Process
     await eventually(mended, what="the virtual node puts the copy right")
 
 
-async def test_a_cordoned_lower_node_is_named(small: tuple[Sandbox, Process]):
-    """It is a warning, with the command that takes it back."""
+async def test_a_cordoned_lower_node_is_found(small: tuple[Sandbox, Process]):
+    """It is a warning, with the command that uncordons it."""
     sandbox, _ = small
     lower = sandbox.lower[0]
     await lower.kubectl("cordon", "lower1-node-1")
@@ -257,8 +257,8 @@ async def test_a_cordoned_lower_node_is_named(small: tuple[Sandbox, Process]):
     assert "50% not usable" in found["capacity", "Node", NODE]["message"]
 
 
-async def test_a_cluster_that_does_not_answer_is_exit_code_3(small: tuple[Sandbox, Process]):
-    """The report still speaks of the other clusters; a configuration that cannot be read is exit code 2."""
+async def test_an_unreachable_cluster_is_exit_code_3(small: tuple[Sandbox, Process]):
+    """The other clusters are still reported; an unreadable configuration is exit code 2."""
     sandbox, _ = small
     good = configuration(sandbox)
     silent = sandbox.directory / "silent.kubeconfig"
@@ -279,7 +279,7 @@ async def test_a_cluster_that_does_not_answer_is_exit_code_3(small: tuple[Sandbo
     assert (code, out.count("\n")) == (2, 1)
 
 
-async def test_every_tool_reports_a_pod_that_no_lower_node_takes(small: tuple[Sandbox, Process]):
+async def test_every_tool_reports_a_pod_that_no_lower_node_fits(small: tuple[Sandbox, Process]):
     """The page, status, doctor (exit code 1) and inspect agree before, during and after."""
     sandbox, _ = small
     upper = sandbox.upper
@@ -306,7 +306,7 @@ async def test_every_tool_reports_a_pod_that_no_lower_node_takes(small: tuple[Sa
 
 
 async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process]):
-    """Also of pods that wait for it: the cluster is lost, and nobody is told to label a pod that is labelled."""
+    """Also for pods that wait for it: the fault is the lost cluster, not a missing label."""
     sandbox, _ = small
     upper, lower = sandbox.upper, sandbox.lower[0]
     await lower.apiserver.kill()

@@ -1,4 +1,4 @@
-"""`lower-cluster join` and `leave` with the real helm, on real clusters, as one story over an installation of the chart."""
+"""`lower-cluster join` and `leave` with the real helm, on real clusters, over one installation of the chart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
     "descheduler": {"enabled": False},
     "multiScheduler": {"enabled": False},
 }
-"""What join needs of the chart, for each container takes its time to start here."""
+"""Values of the chart that join requires: each container takes its time to start here."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -61,7 +61,7 @@ async def _run(sandbox: Sandbox, action: str, *more: str, check: bool = True) ->
 
 
 async def _state(sandbox: Sandbox) -> dict[str, list[str]]:
-    """What there is in both clusters that join could have made, and the values of the release."""
+    """Return the objects in both clusters that join could have made, and the values of the release."""
     found = {
         cluster.name: names(await read(cluster, "-A", kinds))
         for cluster in sandbox.clusters
@@ -86,7 +86,7 @@ async def _node(upper: Cluster, name: str) -> dict[str, Any]:
 
 
 async def test_join_and_leave_are_repeatable_and_leave_nothing(installed: Sandbox):
-    """A dry run changes nothing; join ends with a proven node, again with no change; leave restores what was before."""
+    """A dry run changes nothing; join ends with a proven node, repeated without a change; leave restores the state before."""
     upper, lower = installed.upper, installed.lower[0]
     before = await _state(installed)
 

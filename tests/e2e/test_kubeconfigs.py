@@ -1,4 +1,4 @@
-"""Kubeconfigs as clusters' administrators hand them out: acting as somebody else, with credentials that are rotated."""
+"""Kubeconfigs of real clusters: with impersonation, and with credentials that are rotated."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ACCOUNTS, ACCOUNT = "tenancy", "front"
 TENANT, GROUP, TEAM = "tenant", "tenants", "example.com/team"
 TOKEN, PLUGIN = "vn-token", "vn-plugin"
 GUARDED = {"guarded": "by-team"}
-"""Label of namespaces that are guarded below."""
+"""Label of lower namespaces that are guarded."""
 RBAC = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True)
 class Front:
-    """A lower cluster that its account may enter in one way only: as the tenant, of that group and team."""
+    """A lower cluster that its account may use only while it impersonates the tenant with that group and team."""
 
     cluster: Cluster
     file: Path
     """Holds the account's token."""
 
     async def renew(self, secret: str) -> None:
-        """Replace the file by one with another token; good as long as there is a Secret of that name."""
+        """Replace the file by one with another token, which is valid as long as a Secret of that name exists."""
         api, accounts = self.cluster.api, f"/api/v1/namespaces/{ACCOUNTS}"
         made = await api.create(f"{accounts}/secrets", {"metadata": {"name": secret}})
         bound = {"apiVersion": "v1", "kind": "Secret", "name": secret, "uid": made["metadata"]["uid"]}
@@ -58,7 +58,7 @@ class Front:
             )
             return "Unauthorized" in done.stderr
 
-        # API servers remember a good token for ten seconds.
+        # API servers cache a valid token for ten seconds.
         await eventually(refused, what="the old token is refused")
 
     def kubeconfig(self, credentials: dict[str, Any]) -> Path:
@@ -117,7 +117,7 @@ async def fronts(sandbox: Sandbox) -> AsyncIterator[list[Front]]:
 
 
 def _rights() -> list[dict[str, Any]]:
-    """The group may do what virtual nodes do; the account may do nothing but act as one of the group."""
+    """Grant the group the rights of virtual nodes, and the account only the impersonation of the group."""
     below = manifests.cluster_role(daemon.LOWER, name=GROUP)
     acting = {
         "apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": ACCOUNT},
@@ -149,7 +149,7 @@ def _rights() -> list[dict[str, Any]]:
 
 
 def _guard() -> list[dict[str, Any]]:
-    """Nobody but the tenant of team blue makes pods in guarded namespaces."""
+    """Allow only the tenant of team blue to create pods in guarded namespaces."""
     version, name = "admissionregistration.k8s.io/v1", {"name": ACCOUNTS}
     who = f"request.userInfo.username == '{TENANT}' && request.userInfo.extra['{TEAM}'] == ['blue']"
     pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
@@ -167,10 +167,10 @@ def _guard() -> list[dict[str, Any]]:
     return [policy, binding]
 
 
-async def test_the_lower_cluster_sees_whom_the_kubeconfig_acts_as(
+async def test_the_lower_cluster_sees_the_impersonated_user(
     upper: Cluster, fronts: list[Front], namespace: str
 ):
-    """User, groups and extra of every request, those of streams included; the account by itself may do nothing."""
+    """User, groups and extra of every request, including streams; the account by itself has no rights."""
     stranger = {"metadata": {"name": "stranger"}, "spec": pod("stranger", "")["spec"]}
     for front in fronts:
         await make_namespace(front.cluster, namespace, labels=GUARDED)
@@ -194,7 +194,7 @@ async def test_the_lower_cluster_sees_whom_the_kubeconfig_acts_as(
 async def test_credentials_are_read_again_when_the_server_refuses_them(
     upper: Cluster, fronts: list[Front], namespace: str
 ):
-    """A token file that is replaced, and a plugin that hands out another token: the process goes on, streams too."""
+    """A replaced token file, and a plugin with another token: requests and streams work again."""
     await create(upper, namespace, pod("before", "sleep 3600", node=TOKEN))
     await ready(upper, namespace, "before")
     for front in fronts:

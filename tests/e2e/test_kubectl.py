@@ -1,4 +1,4 @@
-"""kubectl commands that take several steps, with virtual nodes as with any other: drain, rollout, events, attach."""
+"""kubectl commands with several steps on virtual nodes: drain, rollout, events, attach."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
 async def test_drain_ends_the_pods_of_a_virtual_node(sandbox: Sandbox, upper: Cluster, namespace):
-    """Those below are gone when it returns, their nodes are not cordoned; uncordoned, it takes the successors."""
+    """Lower pods are gone when it returns, lower nodes are not cordoned; uncordoned, the node takes the successors."""
     lower = sandbox.lower[1]
     await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
     await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
     before = {one["metadata"]["uid"] for one in (await get(lower, namespace, "pods"))["items"]}
     assert len(before) == 2
     try:
-        # Of this test only: other tests' pods may be on the node.
+        # Only pods of this test, because other tests' pods may be on the node.
         done = await upper.kubectl("drain", SIMULATED, "--pod-selector=app=web", "--timeout=150s")
         assert f"node/{SIMULATED} drained" in done.stdout
         after = {one["metadata"]["uid"] for one in (await get(lower, namespace, "pods"))["items"]}
@@ -36,7 +36,7 @@ async def test_drain_ends_the_pods_of_a_virtual_node(sandbox: Sandbox, upper: Cl
 
 
 async def test_rollout_undo_wait_and_events(upper: Cluster, namespace):
-    """A rollout is taken back, and the waiting and telling commands see every step."""
+    """A rollout is undone, and ``wait`` and ``events`` see every step."""
     await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
     for step in (
         ("set", "image", "deployment/web", "main=busybox:1.37"),
@@ -70,7 +70,7 @@ async def test_rollout_undo_wait_and_events(upper: Cluster, namespace):
 
 
 async def test_attach_has_the_containers_terminal(sandbox: Sandbox, upper: Cluster, namespace):
-    """`attach -it` is the container's own terminal: what is typed is read by its shell, whose exit code comes up."""
+    """Input is read by the container's shell, and its exit code is returned."""
     shell = pod("shell", "exec sh", container={"stdin": True, "tty": True}, restartPolicy="Never")
     await create(upper, namespace, shell)
     await ready(upper, namespace, "shell")

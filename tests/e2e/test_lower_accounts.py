@@ -38,7 +38,7 @@ FULL, VIEWER = SECRETS = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
-    """An upper cluster and a lower one, registered."""
+    """An upper cluster and a registered lower one."""
     async with Sandbox(lower=1, kwok_nodes=0) as sandbox:
         await sandbox.upper.kubectl("create", "namespace", SPACE)
         await _register(sandbox, "--token-duration=2h")
@@ -56,7 +56,7 @@ async def _register(sandbox: Sandbox, *more: str) -> None:
 
 
 async def _mount(sandbox: Sandbox, secret: TokenSecret) -> Path:
-    """Write the files of a Secret as a volume has them; returns the kubeconfig's path."""
+    """Write the files of a Secret as a volume has them; return the kubeconfig's path."""
     found = await read(sandbox.upper, "-n", SPACE, "secret", secret.name)
     folder = sandbox.directory / secret.name
     folder.mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ async def _life(sandbox: Sandbox, secret: TokenSecret) -> TokenLife:
 
 
 async def test_accounts_have_tokens_of_limited_life(clusters: Sandbox):
-    """No Secret in the lower cluster holds one, and the kubeconfig names the token as a file."""
+    """No Secret in the lower cluster contains one, and the kubeconfig refers to the token file."""
     for secret, account in ((FULL, "virtual-node"), (VIEWER, "virtual-node-viewer")):
         life = await _life(clusters, secret)
         assert (life.namespace, life.account) == ("virtual-node", account)
@@ -91,7 +91,7 @@ async def test_accounts_have_tokens_of_limited_life(clusters: Sandbox):
     assert (await read(clusters.lower[0], "-n", "virtual-node", "secrets"))["items"] == []
 
 
-async def test_the_viewer_may_only_look(clusters: Sandbox):
+async def test_the_viewer_account_is_read_only(clusters: Sandbox):
     """It lists what the multi-scheduler needs; Secrets, writes and tokens are refused."""
     async with await _client(clusters, VIEWER) as viewer:
         await viewer.list(resources.PODS)
@@ -138,8 +138,8 @@ async def test_renews_both_tokens_and_no_others(clusters: Sandbox):
             await client.list(resources.PODS)
 
 
-async def test_says_what_to_run_when_a_token_is_not_accepted(clusters: Sandbox):
-    """As after it has expired; registering again is all that it takes."""
+async def test_reports_the_command_to_run_when_a_token_is_refused(clusters: Sandbox):
+    """As after its expiry; registering again suffices."""
     path = await _mount(clusters, FULL)
     (path.parent / "token").write_text("expired", "utf-8")
     async with Client(await kubeconfig.load(str(path), in_cluster=False), cluster="lower1") as lower:
@@ -153,8 +153,8 @@ async def test_says_what_to_run_when_a_token_is_not_accepted(clusters: Sandbox):
         await lower.list(resources.PODS)
 
 
-async def test_legacy_tokens_are_there_for_those_who_ask(clusters: Sandbox):
-    """Inside the kubeconfig, for a file that nothing renews; installations from before go on with theirs."""
+async def test_legacy_tokens_are_made_on_request(clusters: Sandbox):
+    """Inside the kubeconfig, for a file that nothing renews; older installations continue with theirs."""
     done = await command(
         [
             *(sys.executable, "-m", "virtual_node", "lower-cluster", "register", "--name=lower1"),

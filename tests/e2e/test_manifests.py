@@ -1,4 +1,4 @@
-"""hack/*.yaml, and what the chart makes of values, on a real API server: accepted, run, and deleted without a rest."""
+"""hack/*.yaml, and the chart's output for the golden values, on a real API server: accepted, run, deleted without remains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = (
 )
 OURS_BEFORE = [f"Namespace/{NAMESPACE}"]
 FOREIGN = {"ServiceMonitor", "PrometheusRule"}
-"""Kinds that the Prometheus operator brings along."""
+"""Kinds of the Prometheus operator."""
 NAMESPACED = (
     "roles,rolebindings,serviceaccounts,configmaps,secrets,services,deployments,poddisruptionbudgets,pods"
 )
@@ -34,7 +34,7 @@ NAMESPACED = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def upper() -> AsyncIterator[Cluster]:
-    """An upper cluster without nodes: what is made there waits for one."""
+    """An upper cluster without nodes, so that pods stay Pending."""
     async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
         yield sandbox.upper
 
@@ -53,7 +53,7 @@ async def _names(cluster: Cluster) -> list[str]:
 
 
 async def _changed(cluster: Cluster, file: Path) -> list[str]:
-    """What applying once more changes. kubectl replaces the selector of a budget each time, with the same."""
+    """Return what a second apply changes. kubectl always replaces the selector of a budget, by an equal one."""
     again = await cluster.kubectl("apply", "-f", str(file))
     return [
         line
@@ -64,7 +64,7 @@ async def _changed(cluster: Cluster, file: Path) -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def namespace(upper: Cluster) -> AsyncIterator[None]:
-    """The namespace, from its own file, and something of others in it, which deleting a component does not touch."""
+    """The namespace, from its own file, and an unrelated object in it, which deleting a component does not touch."""
     await upper.kubectl("apply", "-f", str(NAMESPACE_FILE))
     await upper.kubectl("-n", NAMESPACE, "create", "secret", "generic", "virtual-node-lower1")
     yield
@@ -76,7 +76,7 @@ async def namespace(upper: Cluster) -> AsyncIterator[None]:
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path):
-    """`kubectl apply -f` has no complaint, every Deployment gets its pods, `kubectl delete -f` takes these alone."""
+    """`kubectl apply -f` prints no warning, every Deployment gets its pods, `kubectl delete -f` removes exactly these objects."""
     tried = await upper.kubectl("apply", "--dry-run=server", "-f", str(file))
     assert tried.stderr == ""
     assert await _names(upper) == OURS_BEFORE
@@ -85,7 +85,7 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
     assert applied.stderr == ""
     assert await _changed(upper, file) == []
 
-    # Pod Security is enforced in the namespace: pods that are not restricted would never be made.
+    # Pod Security is enforced in the namespace: pods that are not restricted would never be created.
     deployments = await _items(upper, "deployments", "-n", NAMESPACE)
     wanted = sum(one["spec"]["replicas"] for one in deployments)
     assert wanted > 0
@@ -100,8 +100,8 @@ async def test_a_file_is_accepted_and_leaves_nothing(upper: Cluster, file: Path)
 
 
 @pytest.mark.usefixtures("namespace")
-async def test_the_files_go_together(upper: Cluster):
-    """All of them applied beside each other are one installation, and nothing of one is changed by another."""
+async def test_the_files_work_together(upper: Cluster):
+    """All of them applied together are one installation, and no file changes an object of another."""
     for file in FILES:
         await upper.kubectl("apply", "-f", str(file))
     for file in FILES:
@@ -112,8 +112,8 @@ async def test_the_files_go_together(upper: Cluster):
 
 
 @pytest.mark.usefixtures("namespace")
-async def test_who_applies_on_the_clients_side_may_go_on_on_the_servers(upper: Cluster):
-    """`kubectl apply --server-side` takes over what `kubectl apply` made, without a conflict and without a change."""
+async def test_server_side_apply_takes_over_after_client_side_apply(upper: Cluster):
+    """Without a conflict and without a change."""
     files = [word for file in FILES for word in ("-f", str(file))]
     await upper.kubectl("apply", *files)
     before = [await _specs(upper), await _names(upper)]
@@ -125,10 +125,10 @@ async def test_who_applies_on_the_clients_side_may_go_on_on_the_servers(upper: C
 
 
 @pytest.mark.usefixtures("namespace")
-async def test_two_who_apply_the_same_do_not_disagree(upper: Cluster):
-    """Helm 4, kubectl or Argo CD after one another: what the API server fills in within a field that is replaced whole is said.
+async def test_two_field_managers_do_not_conflict(upper: Cluster):
+    """Helm 4, kubectl or Argo CD after one another: fields that the API server defaults are set explicitly.
 
-    Otherwise it is another value than the one that the next manager applies, and each of them has a conflict.
+    Otherwise the next manager applies another value than the stored one, which is a conflict.
     """
     made = [
         one
@@ -143,13 +143,13 @@ async def test_two_who_apply_the_same_do_not_disagree(upper: Cluster):
 
 
 async def _specs(cluster: Cluster) -> list[dict[str, Any]]:
-    """What the Deployments are. Their generation counts changes of annotations, too, such as kubectl's own."""
+    """Return the specs of the Deployments. Their generation also counts changes of annotations, such as kubectl's own."""
     return [one["spec"] for one in await _items(cluster, "deployments", "-n", NAMESPACE)]
 
 
 @pytest.mark.usefixtures("namespace")
-async def test_what_the_chart_makes_is_accepted(upper: Cluster):
-    """The API server knows every field that the chart makes of any values of the golden files, and warns of none."""
+async def test_the_charts_output_is_accepted(upper: Cluster):
+    """The API server knows every field that the chart renders for the golden values, and warns of none."""
     made = [one for case in rendering.CASES for one in rendering.objects(case) if one["kind"] not in FOREIGN]
     # Most of it is the same in many cases.
     found = list({json.dumps(one): _tried(one) for one in made}.values())
@@ -162,7 +162,7 @@ async def test_what_the_chart_makes_is_accepted(upper: Cluster):
 
 
 def _tried(one: dict[str, Any]) -> dict[str, Any]:
-    """A pod as a template: on trial the account is not made that a pod must have."""
+    """Return a pod as a template, because a dry run does not create the account that a pod requires."""
     if one["kind"] != "Pod":
         return one
     metadata = {"name": one["metadata"]["name"], "namespace": one["metadata"]["namespace"]}

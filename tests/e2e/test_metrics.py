@@ -1,4 +1,4 @@
-"""kubectl top and autoscaling in the upper cluster, of pods that run in a lower one."""
+"""kubectl top and autoscaling in the upper cluster, for pods that run in a lower one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def metrics(sandbox: Sandbox) -> AsyncIterator[Cluster]:
         yield sandbox.upper
         await process.stop()
     finally:
-        # An aggregated API that nobody serves would hold up the deletion of every namespace.
+        # An aggregated API without a server would block the deletion of every namespace.
         await sandbox.upper.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io", "--ignore-not-found")
         await sandbox.upper.kubectl(
             "-n", "kube-system", "delete", "service,endpointslice", "metrics-server", "--ignore-not-found"
@@ -36,13 +36,13 @@ async def metrics(sandbox: Sandbox) -> AsyncIterator[Cluster]:
 
 
 def busy(name: str, **spec: Any) -> dict[str, Any]:
-    """A pod that uses a third of a core."""
+    """Return a pod that uses a third of a core."""
     limits = {"limits": {"cpu": "300m"}, "requests": {"cpu": "100m"}}
     return pod(name, BUSY, container={"resources": limits}, **spec)
 
 
 async def raw(cluster: Cluster, node: str, path: str) -> str:
-    """What a node's kubelet API answers an administrator (the API server's proxy refuses loopback addresses)."""
+    """Return a response of a node's kubelet API to an administrator (the API server's proxy refuses loopback addresses)."""
     status = (await get(cluster, "", "node", node))["status"]
     address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
     context = ssl.create_default_context()
@@ -56,7 +56,7 @@ async def raw(cluster: Cluster, node: str, path: str) -> str:
 
 
 async def test_kubectl_top_shows_pods_and_nodes(metrics: Cluster, namespace):
-    """Plausible figures, by container too, under the upper names."""
+    """Plausible values, by container too, under the upper names."""
     await create(metrics, namespace, busy("busy"))
     await ready(metrics, namespace, "busy")
 
@@ -73,7 +73,7 @@ async def test_kubectl_top_shows_pods_and_nodes(metrics: Cluster, namespace):
             and "Mi" in memory
         )
 
-    # A third of a core, or what a machine under load gives it.
+    # A third of a core, or less on a busy machine.
     await eventually(measured, what="kubectl top pod shows a plausible part of a core")
 
     async def node_measured() -> bool:
@@ -87,7 +87,7 @@ async def test_kubectl_top_shows_pods_and_nodes(metrics: Cluster, namespace):
 
 
 async def test_an_autoscaler_scales_a_mirrored_deployment(metrics: Cluster, namespace):
-    """A real HorizontalPodAutoscaler reacts to load that is below."""
+    """A real HorizontalPodAutoscaler reacts to load in the lower cluster."""
     template = busy("load")
     deployment = {
         "apiVersion": "apps/v1",
@@ -112,8 +112,8 @@ async def test_an_autoscaler_scales_a_mirrored_deployment(metrics: Cluster, name
     await metrics.kubectl("-n", namespace, "delete", "hpa/load", "deployment/load")
 
 
-async def test_the_endpoints_speak_of_our_pods_only(upper: Cluster, namespace):
-    """Well-formed, under the upper names; nothing of the lower cluster's own pods."""
+async def test_metrics_endpoints_have_only_mirrored_pods(upper: Cluster, namespace):
+    """Well-formed, under the upper names; no pods of the lower cluster's own."""
     await create(upper, namespace, busy("busy"))
     await ready(upper, namespace, "busy")
     uid = (await get(upper, namespace, "pod", "busy"))["metadata"]["uid"]
@@ -145,7 +145,7 @@ async def test_the_endpoints_speak_of_our_pods_only(upper: Cluster, namespace):
 
 
 async def test_a_lower_cluster_without_metrics_is_no_error(upper: Cluster):
-    """Simulated nodes measure nothing: empty answers, not failures."""
+    """Simulated nodes have no metrics: empty responses, no failures."""
     assert "pod=" not in await raw(upper, SIMULATED, "metrics/resource")
     summary = json.loads(await raw(upper, SIMULATED, "stats/summary"))
     assert summary["node"]["nodeName"] == SIMULATED

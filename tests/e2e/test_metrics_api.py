@@ -1,4 +1,4 @@
-"""kubectl top in the upper cluster where the lower one lets nobody at its kubelets, only at its metrics API."""
+"""kubectl top in the upper cluster where the lower one allows no access to kubelets, only to its metrics API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPACE = "measured"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
-    """Metrics-servers above and below, and a virtual node without the right to the node proxy."""
+    """Metrics-servers in both clusters, and a virtual node without the right to the node proxy."""
     async with Sandbox(lower=1, real_node=True) as running, contextlib.AsyncExitStack() as stack:
         for cluster in (running.upper, running.lower[0]):
             stack.push_async_callback((await start_metrics_server(running, cluster)).stop)
@@ -39,13 +39,13 @@ async def clusters() -> AsyncIterator[Sandbox]:
 
 
 async def _top(upper: Cluster, *arguments: str) -> list[str]:
-    """The one line of ``kubectl top``; empty while there is none."""
+    """Return the one line of ``kubectl top``; empty while there is none."""
     done = await upper.kubectl("top", *arguments, "--no-headers", check=False)
     return [] if done.returncode else done.stdout.split()
 
 
-async def test_kubectl_top_shows_what_the_lower_metrics_api_knows(clusters: Sandbox) -> None:
-    """Plausible figures of the node and of pods, of those too that use next to nothing."""
+async def test_kubectl_top_shows_values_of_the_lower_metrics_api(clusters: Sandbox) -> None:
+    """Plausible values of the node and of pods, including pods that use next to nothing."""
     upper = clusters.upper
     limits = {"limits": {"cpu": "300m"}, "requests": {"cpu": "100m"}}
     busy = pod("busy", "while :; do :; done", container={"resources": limits})

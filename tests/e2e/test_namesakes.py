@@ -1,4 +1,4 @@
-"""A pod above and somebody else's pod of the same name below: two pods that have nothing to do with each other."""
+"""An upper pod and an unmanaged lower pod with the same name are independent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.e2e.conftest import REAL, create, eventually, make_namespace, pod, re
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
-async def test_no_stream_leads_into_a_strangers_pod(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """Logs, exec and port-forward of the upper pod are refused in words, whatever runs below under its name."""
+async def test_no_stream_reaches_an_unmanaged_pod(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Logs, exec and port-forward of the upper pod are refused with a message."""
     lower = sandbox.lower[0]
     await make_namespace(lower, namespace)
     script = "echo theirs; sleep 3600"

@@ -1,4 +1,4 @@
-"""Two processes of one upper cluster stand for one lower cluster: each takes away what is its own, and nothing else."""
+"""Two processes of one upper cluster with the same lower cluster: each deletes only its own objects."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 NEIGHBOUR = "vn-neighbour"
 
 
-async def test_what_a_neighbour_leaves_is_its_own(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Nobody else ends its orphan; its ``cleanup`` does, and leaves the copies that our pods use."""
+async def test_orphans_of_another_process_stay(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Its own ``cleanup`` deletes them, and leaves the copies that other pods use."""
     lower = sandbox.lower[1]
     flags = [f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={NEIGHBOUR}"]
     neighbour = await sandbox.start_virtual_node(*flags, name=NEIGHBOUR, env={"KUBELET_PORT": "0"})
@@ -29,7 +29,7 @@ async def test_what_a_neighbour_leaves_is_its_own(sandbox: Sandbox, upper: Clust
     await ready(upper, namespace, "orphan")
 
     async def below() -> set[str]:
-        """Everything of the upper cluster, without the ids in names of token Secrets and of the root CA."""
+        """Return all lower objects of the upper cluster, without the ids in names of token Secrets and of the root CA."""
         return {
             re.sub("-[0-9a-f]{8}$", "", f"{kind} {found['metadata']['name']}")
             for kind in ("pods", "secrets", "configmaps")
@@ -41,7 +41,7 @@ async def test_what_a_neighbour_leaves_is_its_own(sandbox: Sandbox, upper: Clust
     await becomes(below, kept | orphaned)
     await neighbour.stop()
     await upper.kubectl("-n", namespace, "delete", "pod", "orphan", "--grace-period=0", "--force")
-    # By the time that another pod runs we have heard of the deletion.
+    # By the time that another pod runs this process has seen the deletion.
     await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "later")
     kept |= {"pods later", "secrets later-token"}

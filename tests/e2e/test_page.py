@@ -1,4 +1,4 @@
-"""The web page, in a real browser: what runs, what waits and why, as it happens."""
+"""The web page, in a real browser: running and waiting pods, with reasons, updated live."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from tests.e2e.conftest import SIMULATED, create, eventually, get, pod, ready
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
-async def test_the_page_follows_what_happens(
-    sandbox: Sandbox, upper: Cluster, namespace, web_address, tmp_path
-):
-    """Clusters and pods are there at once, a pod that waits says why, a new pod appears without a reload."""
+async def test_the_page_follows_changes(sandbox: Sandbox, upper: Cluster, namespace, web_address, tmp_path):
+    """Clusters and pods are shown at once, a waiting pod has a reason, a new pod appears without a reload."""
     await create(upper, namespace, pod("runs", "sleep 3600", node=SIMULATED))
     waits = pod("waits", "sleep 3600", node=SIMULATED)
     waits["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "not-there"}}]
@@ -65,7 +63,7 @@ async def test_the_page_follows_what_happens(
 
 
 def _scored(namespace: str, upper_pod: dict[str, Any]) -> dict[str, Any]:
-    """An Event as the multi-scheduler records it on a bound pod; its own test is the story's."""
+    """Record an Event as the multi-scheduler does on a bound pod; test_story covers the multi-scheduler itself."""
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": "runs"}
     return {
         "apiVersion": "v1",
@@ -79,7 +77,7 @@ def _scored(namespace: str, upper_pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def test_the_page_is_read_only_and_keeps_to_itself(sandbox: Sandbox, web_address):
+async def test_the_page_is_read_only_and_same_origin(sandbox: Sandbox, web_address):
     """No method but GET, no other origin, no inline script."""
     async with aiohttp.ClientSession() as session:
         async with session.post(f"http://{web_address}/api/state") as answer:
@@ -95,7 +93,7 @@ async def test_the_page_is_read_only_and_keeps_to_itself(sandbox: Sandbox, web_a
 async def test_a_lost_cluster_is_the_headline(
     sandbox: Sandbox, upper: Cluster, namespace, web_address, tmp_path
 ):
-    """Its pods are not shown as running, and a pod that finds no node is shown; all of it ends with the outage."""
+    """Its pods are not shown as running, and a pod without a node is shown; both end with the outage."""
     await create(upper, namespace, pod("runs", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "runs")
     lower = sandbox.lower[1]

@@ -1,4 +1,4 @@
-"""Pods of the upper cluster run in lower ones, and everything about them comes back."""
+"""Pods of the upper cluster run in lower ones, and their complete status is mirrored back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deployment(name: str, *, node: str, replicas: int, image: str = "busybox:1.3
     }
 
 
-async def test_the_node_tells_what_it_stands_for(sandbox: Sandbox, upper: Cluster):
+async def test_the_node_shows_its_lower_cluster(sandbox: Sandbox, upper: Cluster):
     """A virtual node carries its labels, taint, the lower version, and the lower nodes' resources."""
 
     async def capacity() -> tuple[str, str]:
@@ -59,8 +59,8 @@ async def test_the_node_tells_what_it_stands_for(sandbox: Sandbox, upper: Cluste
     assert node["status"]["nodeInfo"]["kubeletVersion"] == version
 
 
-async def test_a_deployment_scales_rolls_and_goes(sandbox: Sandbox, upper: Cluster, namespace):
-    """Create, scale, roll out, delete: the lower cluster has just the pods that the upper one wants."""
+async def test_a_deployment_scales_rolls_and_is_deleted(sandbox: Sandbox, upper: Cluster, namespace):
+    """The lower cluster always has exactly the upper cluster's pods."""
     lower = sandbox.lower[1]
     await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
     await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
@@ -85,7 +85,6 @@ async def test_a_deployment_scales_rolls_and_goes(sandbox: Sandbox, upper: Clust
 
 
 async def test_a_job_completes(upper: Cluster, namespace):
-    """A Job's pod succeeds below and the Job completes above."""
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -98,8 +97,8 @@ async def test_a_job_completes(upper: Cluster, namespace):
     assert done.stdout == "done\n"
 
 
-async def test_describe_tells_the_lower_story(upper: Cluster, namespace):
-    """Lower events, a failing image pull among them, appear on the upper pod."""
+async def test_describe_shows_lower_events(upper: Cluster, namespace):
+    """A failing image pull among them."""
     broken = pod("broken", "true", container={"image": "registry.invalid/none:1"})
     await create(upper, namespace, broken)
 
@@ -117,8 +116,8 @@ async def test_describe_tells_the_lower_story(upper: Cluster, namespace):
     await eventually(shown, what="the kubelet's waiting reason above")
 
 
-async def test_dependencies_come_first_and_follow(sandbox: Sandbox, upper: Cluster, namespace):
-    """A pod waits for its ConfigMap and Secret as with a kubelet, starts when they come, and sees changes."""
+async def test_a_pod_waits_for_its_dependencies_and_sees_changes(sandbox: Sandbox, upper: Cluster, namespace):
+    """ConfigMap and Secret, as with a kubelet."""
     lower = sandbox.lower[0]
     needy = pod(
         "needy",
@@ -154,8 +153,8 @@ async def test_dependencies_come_first_and_follow(sandbox: Sandbox, upper: Clust
     await eventually(followed, what="the change in the lower copy")
 
 
-async def test_a_strangers_objects_are_left_alone(sandbox: Sandbox, upper: Cluster, namespace):
-    """A pod or ConfigMap of the same name that is not ours stays as it is; the upper pod says why it waits."""
+async def test_unmanaged_lower_objects_are_left_alone(sandbox: Sandbox, upper: Cluster, namespace):
+    """A lower pod or ConfigMap of the same name stays unchanged; the upper pod gives the reason why it waits."""
     lower = sandbox.lower[1]
     await make_namespace(lower, namespace)
     await lower.kubectl("-n", namespace, "create", "configmap", "settings", "--from-literal=owner=stranger")
@@ -179,8 +178,8 @@ async def test_a_strangers_objects_are_left_alone(sandbox: Sandbox, upper: Clust
     assert "deletionTimestamp" not in theirs["metadata"]
 
 
-async def test_eviction_below_fails_the_pod_above(sandbox: Sandbox, upper: Cluster, namespace):
-    """A pod deleted in the lower cluster is reported Failed, and its controller replaces it under a new uid."""
+async def test_eviction_of_the_lower_pod_fails_the_upper_pod(sandbox: Sandbox, upper: Cluster, namespace):
+    """Its controller replaces it under a new uid."""
     lower = sandbox.lower[1]
     await create(upper, namespace, pod("single", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "single")
@@ -197,7 +196,7 @@ async def test_eviction_below_fails_the_pod_above(sandbox: Sandbox, upper: Clust
 
 
 async def test_deletion_ends_with_the_lower_pod(upper: Cluster, namespace):
-    """A pod that stops when it is asked to is gone then, whatever its grace period."""
+    """A pod that stops at SIGTERM is gone then, before the end of its grace period."""
     quick = pod(
         "quick",
         "trap 'exit 0' TERM; echo trapped; while true; do sleep 0.1; done",
@@ -213,8 +212,8 @@ async def test_deletion_ends_with_the_lower_pod(upper: Cluster, namespace):
     await upper.kubectl("-n", namespace, "delete", "pod", "quick", "--timeout=150s")
 
 
-async def test_labels_follow_and_others_labels_stay(sandbox: Sandbox, upper: Cluster, namespace):
-    """Labels set or removed above change below; labels that somebody else put there stay."""
+async def test_labels_follow_and_lower_labels_stay(sandbox: Sandbox, upper: Cluster, namespace):
+    """Labels set or removed in the upper cluster change in the lower one; labels added there stay."""
     lower = sandbox.lower[1]
     await create(upper, namespace, pod("labelled", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "labelled")
@@ -228,8 +227,8 @@ async def test_labels_follow_and_others_labels_stay(sandbox: Sandbox, upper: Clu
     await eventually(followed, what="labels below")
 
 
-async def test_readiness_gates_hold_the_upper_pod_back(upper: Cluster, namespace):
-    """A pod with a readiness gate is Ready above only once somebody opens the gate there."""
+async def test_readiness_gates_keep_the_upper_pod_unready(upper: Cluster, namespace):
+    """A pod with a readiness gate is Ready once the upper condition is True."""
     await create(
         upper,
         namespace,
@@ -270,8 +269,8 @@ async def test_cluster_selector_is_restored(sandbox: Sandbox, upper: Cluster, na
     assert below["spec"]["nodeName"] == "lower2-node-1"
 
 
-async def test_token_is_the_upper_clusters(upper: Cluster, namespace):
-    """The mounted token opens the upper apiserver, with just the rights the ServiceAccount has there."""
+async def test_the_token_is_the_upper_clusters(upper: Cluster, namespace):
+    """The mounted token authenticates to the upper apiserver, with the rights of the ServiceAccount there."""
     await upper.kubectl("-n", namespace, "create", "serviceaccount", "reader")
     await upper.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=configmaps")
     await upper.kubectl(
@@ -289,7 +288,7 @@ async def test_token_is_the_upper_clusters(upper: Cluster, namespace):
         "-n", namespace, "exec", "caller", "--", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"
     )
     token = done.stdout.strip()
-    # With no client certificate in the way: the token alone decides.
+    # Without a client certificate, so that only the token authenticates.
     base = ("--server", upper.server, "--certificate-authority", str(upper.ca), "--token", token)
     allowed = await upper.kubectl(
         *base, "--kubeconfig=/dev/null", "-n", namespace, "get", "configmaps", check=False
@@ -302,7 +301,7 @@ async def test_token_is_the_upper_clusters(upper: Cluster, namespace):
     assert f"system:serviceaccount:{namespace}:reader" in refused.stderr
 
 
-async def test_capacity_follows_the_nodes_below(sandbox: Sandbox, upper: Cluster):
+async def test_capacity_follows_the_lower_nodes(sandbox: Sandbox, upper: Cluster):
     """A cordoned lower node leaves the virtual node's capacity; uncordoned, it is back."""
     lower = sandbox.lower[1]
 
@@ -317,8 +316,8 @@ async def test_capacity_follows_the_nodes_below(sandbox: Sandbox, upper: Cluster
     await eventually(lambda: cpu("128"), what="128 cpu again")
 
 
-async def test_a_deleted_node_comes_back(upper: Cluster):
-    """Somebody deletes the Node object: it is registered again, and Ready."""
+async def test_a_deleted_node_is_registered_again(upper: Cluster):
+    """And becomes Ready."""
     before = (await get(upper, "", "node", SIMULATED))["metadata"]["uid"]
     await upper.kubectl("delete", "node", SIMULATED)
 

@@ -1,4 +1,4 @@
-"""In-place resize of a running pod, through the virtual node to a real kubelet: what it does, and what it cannot."""
+"""In-place resize of a running pod, through the virtual node to a real kubelet: successes and refusals."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
 async def resize(upper: Cluster, namespace: str, *, cpu: str) -> None:
-    """Have pod ``grows`` request that much."""
+    """Request that much for pod ``grows``."""
     change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
     await upper.kubectl(
         "-n", namespace, "patch", "pod", "grows", "--subresource=resize", "-p", json.dumps(change)
     )
 
 
-async def test_resize_in_place_follows(sandbox: Sandbox, upper: Cluster, namespace):
-    """The lower pod is resized; what its kubelet gave, or why it gives nothing, comes back; so does a quota's no."""
+async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, namespace):
+    """The lower pod is resized; the kubelet's result or reason, or a quota's refusal, is in the upper status."""
     lower = sandbox.lower[0]
 
     async def asked_below() -> str:
@@ -30,7 +30,7 @@ async def test_resize_in_place_follows(sandbox: Sandbox, upper: Cluster, namespa
         return str(container["resources"]["requests"]["cpu"])
 
     async def given() -> dict[str, Any]:
-        """What the upper status says: CPU that was set aside, that is in force, and whether all is observed."""
+        """Return values of the upper status: allocated CPU, actual CPU, and whether the generation is observed."""
         found = await get(upper, namespace, "pod", "grows")
         (container,) = found["status"]["containerStatuses"]
         pending = [one for one in found["status"]["conditions"] if one["type"] == "PodResizePending"]
@@ -69,6 +69,6 @@ async def test_resize_in_place_follows(sandbox: Sandbox, upper: Cluster, namespa
     await becomes(given, settled, what="a size that fits")
 
     await lower.kubectl("-n", namespace, "delete", "quota", "tight")
-    # More than the node below has: a kubelet says so in a condition.
+    # More than the lower node has: a kubelet reports so in a condition.
     await resize(upper, namespace, cpu="9000")
     await becomes(given, {**settled, "pending": ["Infeasible"]}, what="the kubelet's no in the upper status")

@@ -58,7 +58,7 @@ def _service(name: str, **spec: Any) -> dict[str, Any]:
 
 
 async def _addresses(upper: Cluster, lower: Cluster, name: str) -> tuple[str, str]:
-    """A Service's address in both clusters, as soon as it has a copy."""
+    """Return a Service's address in both clusters, as soon as it has a copy."""
     found: list[str] = []
 
     async def there() -> bool:
@@ -72,7 +72,7 @@ async def _addresses(upper: Cluster, lower: Cluster, name: str) -> tuple[str, st
 
 
 async def _check(file: Path) -> dict[str, Any]:
-    """The row about Service ranges of ``virtual-node check``."""
+    """Return the row about Service ranges of ``virtual-node check``."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", "check", "--config", str(file), "-o", "json",
         stdout=asyncio.subprocess.PIPE,
@@ -83,7 +83,7 @@ async def _check(file: Path) -> dict[str, Any]:
     return found
 
 
-async def test_new_copies_have_the_upper_address_where_the_lower_range_contains_it(
+async def test_new_copies_have_the_upper_address_if_the_lower_range_contains_it(
     clusters: tuple[Sandbox, Path],
 ):
     """Out of range, then with a ServiceCIDR in range, then taken; existing copies keep their addresses."""

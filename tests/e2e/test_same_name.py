@@ -1,4 +1,4 @@
-"""Two virtual-node processes with the same --nodename: one works, the other waits, says so, and succeeds it."""
+"""Two virtual-node processes with the same --nodename: one works, the other waits, reports so, and takes over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODE = "vn-twice"
 WAITING = "another process mirrors this virtual node"
 _SHORT = 8.0
 _SOON = 15.0
-"""Seconds, on a busy machine; the Lease lasts 40."""
+"""Seconds for "immediately" on a busy machine; the Lease lasts 40."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -45,7 +45,7 @@ async def _start(sandbox: Sandbox, name: str, *flags: str) -> Process:
 
 
 async def _unready(address: str) -> str:
-    """What /readyz says; empty when it is ready."""
+    """Return the response of /readyz; empty when it is ready."""
     async with aiohttp.ClientSession() as session, session.get(f"http://{address}/readyz?verbose") as answer:
         return "" if answer.status == 200 else await answer.text()
 
@@ -55,7 +55,7 @@ async def _holder(upper: Cluster) -> str:
     return str(lease["spec"]["holderIdentity"])
 
 
-async def test_the_second_waits_and_succeeds_a_killed_first_without_waiting_for_the_lease(twice: Sandbox):
+async def test_second_process_takes_over_a_killed_first_before_the_lease_expires(twice: Sandbox):
     """It is not ready and names the node; after SIGKILL of the first it works within seconds, and no pod is lost."""
     upper, lower = twice.upper, twice.lower[0]
     namespace = "twice"
@@ -84,7 +84,7 @@ async def test_the_second_waits_and_succeeds_a_killed_first_without_waiting_for_
     await eventually(is_ready, what="the second is ready")
     assert (await get(lower, namespace, "pod", "web"))["metadata"]["uid"] == before["metadata"]["uid"]
 
-    # The same process again: after SIGKILL, and after a stop in order, which gives the Lease back.
+    # The same process again: after SIGKILL, and after a graceful stop, which releases the Lease.
     for end in (second.kill, second.stop):
         await end()
         begin = time.monotonic()
@@ -98,7 +98,7 @@ async def test_the_second_waits_and_succeeds_a_killed_first_without_waiting_for_
 
 
 async def test_another_installation_waits_until_the_lease_of_a_killed_one_expires(twice: Sandbox):
-    """Two elections know nothing of each other. Neither works beside the other, and the second needs no help."""
+    """Two elections are independent. Never both work, and the second takes over without help."""
     config = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "VirtualNodeConfiguration",
@@ -130,8 +130,8 @@ async def test_another_installation_waits_until_the_lease_of_a_killed_one_expire
 
 
 @pytest.mark.parametrize("elected", [True, False])
-async def test_the_second_begins_at_once_when_the_first_stops(twice: Sandbox, *, elected: bool):
-    """With and without --leader-elect: what waits for the Lease of the node is not slower than the election."""
+async def test_second_process_starts_at_once_when_the_first_stops(twice: Sandbox, *, elected: bool):
+    """With and without --leader-elect: waiting for the node's Lease is not slower than the election."""
     flags = ["--leader-elect", "--leader-elect-resource-name=twice"] if elected else []
     first = await _start(twice, f"stops-{elected}", *flags)
     await in_log(first, MIRRORING)

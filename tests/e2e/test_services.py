@@ -1,4 +1,4 @@
-"""Services of the upper cluster below: names that resolve, addresses that lead to pods, and nobody else's touched."""
+"""Services of the upper cluster in lower ones: names resolve, addresses lead to pods, unmanaged ones stay untouched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVE = "echo {0} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
-    """A Service in front of the pods labelled ``app=name``."""
+    """Return a Service for the pods labelled ``app=name``."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -41,7 +41,7 @@ async def below(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
 
 
 async def addresses(cluster: Cluster, namespace: str, name: str) -> set[str]:
-    """Ready endpoint addresses of a Service."""
+    """Return ready endpoint addresses of a Service."""
     found = await get(cluster, namespace, "endpointslices", labels=f"kubernetes.io/service-name={name}")
     return {
         address
@@ -53,7 +53,7 @@ async def addresses(cluster: Cluster, namespace: str, name: str) -> set[str]:
 
 
 async def run(upper: Cluster, namespace: str, name: str, script: str, *, wanted: str) -> None:
-    """Run a shell command in a pod, through the upper cluster, until it prints what is wanted."""
+    """Run a shell command in a pod, through the upper cluster, until it prints the expected text."""
 
     async def said() -> bool:
         done = await upper.kubectl("-n", namespace, "exec", name, "--", "sh", "-c", script, check=False)
@@ -63,13 +63,13 @@ async def run(upper: Cluster, namespace: str, name: str, script: str, *, wanted:
 
 
 async def none_of(cluster: Cluster, namespace: str, kind: str, *, labels: str = "", name: str = "") -> bool:
-    """Whether there is nothing of that kind that is labelled, or named, so."""
+    """Report whether there is nothing of that kind with that label or name."""
     fields = f"metadata.name={name}" if name else ""
     return not (await get(cluster, namespace, kind, labels=labels, fields=fields))["items"]
 
 
 async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Name, lower cluster IP, kube-proxy, mirrored endpoint: a request goes all the way on a real node."""
+    """Name, lower cluster IP, kube-proxy, mirrored endpoint, on a real node."""
     lower = sandbox.lower[0]
     await create(
         upper, namespace, service("web"), pod("web", SERVE.format("one")), pod("client", "sleep 600")
@@ -90,7 +90,7 @@ async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cl
     await run(upper, namespace, "client", f"wget -q -O- http://{copy['spec']['clusterIP']}", wanted="one")
 
 
-async def test_endpoints_below_name_our_own_pods_and_nodes(sandbox: Sandbox, upper: Cluster, namespace: str):
+async def test_lower_endpoints_name_lower_pods_and_nodes(sandbox: Sandbox, upper: Cluster, namespace: str):
     """An endpoint of this cluster's has its lower pod and node; one of another cluster's has neither."""
     await create(
         upper, namespace, service("web"), pod("here", "sleep 600", metadata={"labels": {"app": "web"}}),
@@ -123,7 +123,7 @@ async def test_endpoints_below_name_our_own_pods_and_nodes(sandbox: Sandbox, upp
 
 
 async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """What a pod of another cluster on a flat network is: an address that only routing leads to."""
+    """As a pod of another cluster on a flat network: an address that only routing leads to."""
     assert sandbox.bridge is not None
 
     async def answer(_request: web.Request) -> web.Response:
@@ -157,12 +157,12 @@ async def test_an_endpoint_outside_the_cluster_is_reached(sandbox: Sandbox, uppe
 async def test_pods_of_two_clusters_reach_each_other_by_name(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
-    """Two real nodes in two lower clusters on a flat network: requests by service name go both ways."""
+    """Two real nodes in two lower clusters on a flat network, in both directions."""
     async with Sandbox(lower=1, real_node=True) as far:
         assert sandbox.bridge is not None
         assert far.bridge is not None
         network.connect(sandbox.bridge, far.bridge)
-        await far.upper.controller_manager.stop()  # only its lower cluster is of use here
+        await far.upper.controller_manager.stop()  # only its lower cluster is used here
         configuration = {
             "apiVersion": "virtual-node.io/v1alpha1",
             "kind": "VirtualNodeConfiguration",
@@ -189,8 +189,8 @@ async def test_pods_of_two_clusters_reach_each_other_by_name(
             await upper.kubectl("delete", "node", FAR)
 
 
-async def test_a_restart_catches_up(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Deleted, changed and created while the process was down: all of it shows after its start."""
+async def test_a_restart_mirrors_missed_changes(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Deletions, changes and creations while the process was down."""
     lower, process = sandbox.lower[0], sandbox.processes[0]
     await create(
         upper, namespace, service("gone"), service("kept"), service("again"), pod("kept", "sleep 600")
@@ -214,8 +214,8 @@ async def test_a_restart_catches_up(sandbox: Sandbox, upper: Cluster, namespace:
     assert await get(lower, namespace, "service", "kept") == before
 
 
-async def test_the_first_pod_knows_the_address_below(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Service variables of a namespace's very first pod hold the lower cluster IP."""
+async def test_the_first_pod_has_service_variables(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """Those of a namespace's very first pod hold the lower cluster IP."""
     await create(upper, namespace, service("early"))
     await create(upper, namespace, pod("first", "echo at $EARLY_SERVICE_HOST; sleep 600"))
     await ready(upper, namespace, "first")
@@ -227,8 +227,8 @@ async def test_the_first_pod_knows_the_address_below(sandbox: Sandbox, upper: Cl
     await becomes(told, f"at {ip}\n", what="the variable in the pod")
 
 
-async def test_families_are_given_as_the_lower_cluster_can(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """A Service that would have both families has the one that the lower cluster has, and is left in peace."""
+async def test_ip_families_are_those_of_the_lower_cluster(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """A dual-stack Service gets the one family of the lower cluster, and is not updated again."""
     lower = sandbox.lower[0]
     await create(
         upper, namespace, service("dual", ipFamilyPolicy="PreferDualStack"), pod("client", "sleep 600")
@@ -236,14 +236,14 @@ async def test_families_are_given_as_the_lower_cluster_can(sandbox: Sandbox, upp
     await ready(upper, namespace, "client")
     first = await below(lower, namespace, "dual")
     assert first["spec"]["ipFamilies"] == ["IPv4"]
-    # The next Service is below after whatever else the first one set off.
+    # The next Service is mirrored after all updates of the first one.
     await create(upper, namespace, service("later"))
     await below(lower, namespace, "later")
     assert await get(lower, namespace, "service", "dual") == first
 
 
-async def test_changes_follow_and_deletion_ends_it(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """New ports and endpoints go below, meddling below is repaired, and with the Service all of it goes."""
+async def test_changes_and_deletion_are_mirrored(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """New ports and endpoints; changes in the lower cluster are repaired, and all copies are deleted with the Service."""
     lower = sandbox.lower[0]
     await create(
         upper, namespace, service("web"), pod("web", SERVE.format("one")), pod("client", "sleep 600")
@@ -291,7 +291,7 @@ async def test_changes_follow_and_deletion_ends_it(sandbox: Sandbox, upper: Clus
 
 
 async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Pods of a StatefulSet are found by their own names, in the lower cluster's DNS."""
+    """Pods of a StatefulSet have their own names in the lower cluster's DNS."""
     template = pod("db", "sleep 600")
     template["spec"]["nodeSelector"] = {"kubernetes.io/hostname": REAL}
     stateful_set = {
@@ -315,8 +315,8 @@ async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluste
     await run(upper, namespace, "db-0", f"nslookup db.{namespace}.svc.cluster.local", wanted=ip)
 
 
-async def test_other_kinds_of_services(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """ExternalName stays what it is; node ports and load balancers become cluster IPs; kinds can change."""
+async def test_other_types_of_services(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """ExternalName stays; node ports and load balancers become cluster IPs; types can change."""
     lower = sandbox.lower[0]
     outside = {
         "apiVersion": "v1",
@@ -354,8 +354,8 @@ async def test_other_kinds_of_services(sandbox: Sandbox, upper: Cluster, namespa
     await eventually(changed, what="no ExternalName any more")
 
 
-async def test_a_foreign_service_is_never_touched(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """One of the same name below stays as it is, even when the upper one goes; an event says so."""
+async def test_an_unmanaged_service_is_never_touched(sandbox: Sandbox, upper: Cluster, namespace: str):
+    """A lower one of the same name stays, even when the upper one is deleted; an event reports it."""
     lower = sandbox.lower[0]
     await create(upper, namespace, pod("client", "sleep 600"))
     await ready(upper, namespace, "client")
@@ -378,7 +378,7 @@ async def test_a_foreign_service_is_never_touched(sandbox: Sandbox, upper: Clust
 
 
 async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Cluster):
-    """default/kubernetes and kube-system/kube-dns below are the lower cluster's, whatever the upper one has."""
+    """The lower default/kubernetes and kube-system/kube-dns are independent of the upper ones."""
     lower = sandbox.lower[0]
     before = [
         await get(lower, "default", "service", "kubernetes"),
@@ -409,8 +409,10 @@ async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Clu
     assert await get(lower, "kube-system", "service", "kube-dns") == before[1]
 
 
-async def test_services_of_unused_namespaces_stay_above(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """Where no pod of a cluster's is, its Services are not; the first pod brings them."""
+async def test_services_of_namespaces_without_pods_are_not_mirrored(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+):
+    """The namespace's first pod in the cluster brings them."""
     lower = sandbox.lower[0]
     await create(upper, namespace, service("web"), pod("elsewhere", "sleep 600", node=SIMULATED))
     await ready(upper, namespace, "elsewhere")

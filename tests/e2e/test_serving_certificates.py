@@ -1,6 +1,6 @@
-"""Serving certificates before an upper apiserver that verifies kubelets: self-signed, signed, approved, renewed.
+"""Serving certificates with an upper apiserver that verifies kubelets: self-signed, signed, approved, renewed.
 
-The virtual nodes run under a ServiceAccount with the rights of the table and no others.
+The virtual nodes run under a ServiceAccount with exactly the rights of the table.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.e2e]
 SELF_SIGNED, SIGNED, BY_HAND, SHORT = NODES = ("vn-self", "vn-csr", "vn-manual", "vn-short")
 ACCOUNTS = "virtual-nodes"
 CRI = "2026-01-01T00:00:00.000000000Z stdout F "
-"""What container runtimes put before a line, and kwok expects."""
+"""Prefix of log lines of container runtimes, which kwok expects."""
 FIRST_LINE = "a line of the container"
 SHORT_LIFE = 45
-"""Seconds; as good as any proof that a year's certificate is renewed, too."""
+"""Seconds; stands for a certificate of a year."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -45,7 +45,7 @@ async def clusters(tmp_path_factory) -> AsyncIterator[Sandbox]:
         directory=directory,
         upper_apiserver_args=[
             f"--kubelet-certificate-authority={ca}",
-            # As most clusters have it: nodes may ask for certificates of their own name only.
+            # As in most clusters: nodes may request certificates of their own name only.
             "--enable-admission-plugins=NodeRestriction",
         ],
     ) as sandbox:
@@ -59,7 +59,7 @@ async def clusters(tmp_path_factory) -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 def upper(clusters: Sandbox) -> Cluster:
-    """The cluster users talk to."""
+    """The cluster of the users."""
     return clusters.upper
 
 
@@ -68,7 +68,7 @@ def _log_file(lower: Cluster) -> Path:
 
 
 async def _give_streams(lower: Cluster) -> None:
-    """Have kwok serve a file as every container's log, and run commands on this machine."""
+    """Configure kwok to serve a file as every container's log, and to run commands on this machine."""
     log, config = _log_file(lower), lower.directory / "kwok.yaml"
     log.write_text(f"{CRI}{FIRST_LINE}\n", encoding="utf-8")
     version = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "metadata": {"name": "all"}}
@@ -79,14 +79,14 @@ async def _give_streams(lower: Cluster) -> None:
     config.write_text("\n---\n".join(json.dumps(entry) for entry in streams), encoding="utf-8")
     (kwok,) = lower.nodes
     await kwok.stop()
-    # Its successor would wait for the leases to run out before it takes the nodes over.
+    # Otherwise its successor would wait until the leases expire.
     await lower.kubectl("-n", "kube-node-lease", "delete", "lease", "--all")
     kwok.argv.append(f"--config={config}")
     await kwok.start()
 
 
 async def _kubeconfig(sandbox: Sandbox) -> Path:
-    """Of the ServiceAccount."""
+    """Write a kubeconfig of the ServiceAccount; return its path."""
     upper, name = sandbox.upper, f"{manifests.NAME}-token"
     path = "jsonpath={.data.token}"
 
@@ -107,7 +107,7 @@ async def _kubeconfig(sandbox: Sandbox) -> Path:
 
 
 async def _flags(sandbox: Sandbox, node: str, *arguments: str) -> list[str]:
-    """The command line of a virtual node."""
+    """Return the command line of a virtual node."""
     return [
         f"--kubeconfig={await _kubeconfig(sandbox)}",
         f"--client-kubeconfig={sandbox.lower[0].kubeconfig}",
@@ -135,7 +135,7 @@ async def _virtual_node(sandbox: Sandbox, node: str, *arguments: str) -> Process
 
 
 async def _refused(upper: Cluster, node: str) -> None:
-    """Logs and exec end with the apiserver's distrust."""
+    """Report whether logs and exec fail because the apiserver does not trust the certificate."""
     for command in (["logs", node], ["exec", node, "--", "true"]):
         done = await upper.kubectl(*command, check=False)
         assert done.returncode != 0
@@ -143,7 +143,7 @@ async def _refused(upper: Cluster, node: str) -> None:
 
 
 async def _works(upper: Cluster, node: str) -> None:
-    """Logs and exec go through, as soon as the certificate is there."""
+    """Wait until logs and exec work."""
 
     async def trusted() -> bool:
         return FIRST_LINE in (await upper.kubectl("logs", node, check=False)).stdout
@@ -153,14 +153,14 @@ async def _works(upper: Cluster, node: str) -> None:
 
 
 async def _served(upper: Cluster, node: str) -> x509.Certificate:
-    """The certificate that a new connection to the node's kubelet API is given."""
+    """Return the certificate that the node's kubelet API gives to a new connection."""
     port = (await get(upper, "", "node", node))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     pem = await asyncio.to_thread(ssl.get_server_certificate, (LOOPBACK, port))
     return x509.load_pem_x509_certificate(pem.encode())
 
 
 async def _requests(upper: Cluster, node: str) -> list[dict[str, Any]]:
-    """CertificateSigningRequests that were made as the node."""
+    """Return CertificateSigningRequests that were made as the node."""
     found = (await get(upper, "", "certificatesigningrequests"))["items"]
     return [entry for entry in found if entry["spec"]["username"] == f"system:node:{node}"]
 
@@ -168,7 +168,7 @@ async def _requests(upper: Cluster, node: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("node", "missing"), [(SIGNED, set()), (SELF_SIGNED, {"may users"})], ids=["granted", "not granted"]
 )
-async def test_check_knows_the_rights_that_csr_takes(clusters: Sandbox, node: str, missing: set[str]):
+async def test_check_knows_the_rights_that_csr_needs(clusters: Sandbox, node: str, missing: set[str]):
     """`virtual-node check` finds the table granted, and the impersonation of another node missing."""
     arguments = await _flags(
         clusters, node, "--rotate-server-certificates", "--approve-server-certificates", "-o", "json"
@@ -194,8 +194,8 @@ async def test_a_verifying_apiserver_refuses_a_self_signed_certificate(clusters:
     await process.kill()
 
 
-async def test_a_certificate_that_we_approve_ourselves_is_trusted(clusters: Sandbox, upper: Cluster):
-    """With --approve-server-certificates everything works by itself, and no request is left behind."""
+async def test_a_self_approved_certificate_is_trusted(clusters: Sandbox, upper: Cluster):
+    """With --approve-server-certificates, without manual steps, and no request remains."""
     process = await _virtual_node(
         clusters, SIGNED, "--rotate-server-certificates", "--approve-server-certificates"
     )
@@ -211,8 +211,8 @@ async def test_a_certificate_that_we_approve_ourselves_is_trusted(clusters: Sand
     await process.kill()
 
 
-async def test_a_certificate_is_trusted_once_somebody_approves(clusters: Sandbox, upper: Cluster):
-    """Until then it is refused, and an Event on the Node says what to run."""
+async def test_a_certificate_is_trusted_once_approved(clusters: Sandbox, upper: Cluster):
+    """Until then it is refused, and an Event on the Node gives the command to run."""
     process = await _virtual_node(clusters, BY_HAND, "--rotate-server-certificates")
     await _refused(upper, BY_HAND)
 
@@ -234,8 +234,8 @@ async def test_a_certificate_is_trusted_once_somebody_approves(clusters: Sandbox
     await process.stop()
 
 
-async def test_a_process_that_ends_takes_its_pending_request_along(clusters: Sandbox, upper: Cluster):
-    """Nobody is asked to approve what nobody holds the key of."""
+async def test_a_process_deletes_its_pending_request_at_its_end(clusters: Sandbox, upper: Cluster):
+    """Its key is lost, so that an approval would be useless."""
     process = await _start(clusters, BY_HAND, "--rotate-server-certificates", name="again")
 
     async def pending() -> bool:
@@ -247,7 +247,7 @@ async def test_a_process_that_ends_takes_its_pending_request_along(clusters: San
 
 
 async def test_rotation_keeps_open_streams(clusters: Sandbox, upper: Cluster):
-    """`logs -f` goes on over a renewal, while new connections get, and trust, the new certificate."""
+    """`logs -f` continues over a renewal, while new connections get, and trust, the new certificate."""
     manager = upper.controller_manager
     await manager.stop()
     manager.argv.append(f"--cluster-signing-duration={SHORT_LIFE}s")

@@ -29,14 +29,14 @@ i=0; while true; do i=$((i+1)); echo "beat $i"; sleep 0.2; done
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
-    """A pod that serves all tests of this module: its namespace and name."""
+    """Namespace and name of a pod for all tests of this module."""
     upper, namespace = sandbox.upper, f"streams-{secrets.token_hex(3)}"
     await make_namespace(upper, namespace)
     await create(upper, namespace, pod("web", SCRIPT, container={"stdin": True}))
     await ready(upper, namespace, "web")
 
     async def serves() -> bool:
-        # A container that is Ready has been started: its script has perhaps not begun.
+        # A Ready container has been started, but its script may not have begun.
         return "beat 1" in (await upper.kubectl("-n", namespace, "logs", "web")).stdout
 
     await eventually(serves, what="the script's first beat")
@@ -47,7 +47,7 @@ async def running(sandbox: Sandbox) -> AsyncIterator[tuple[str, str]]:
 async def spawn(
     sandbox: Sandbox, *arguments: str, stdin: int | None = None, cluster: Cluster | None = None
 ) -> asyncio.subprocess.Process:
-    """A kubectl on a cluster, otherwise the upper one, that goes on while the test looks."""
+    """Run a kubectl in the background on a cluster, by default the upper one."""
     return await asyncio.create_subprocess_exec(
         sandbox.binaries["kubectl"],
         "--kubeconfig",
@@ -67,21 +67,21 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def first_port(forwarding: asyncio.subprocess.Process) -> int:
-    """The local port of a ``kubectl port-forward``: Forwarding from 127.0.0.1:41234 -> 8080."""
+    """Return the local port of a ``kubectl port-forward``: Forwarding from 127.0.0.1:41234 -> 8080."""
     assert forwarding.stdout is not None
     async with asyncio.timeout(PATIENCE):
         return int((await forwarding.stdout.readline()).split()[2].rpartition(b":")[2])
 
 
 async def test_logs_have_every_line_in_order(upper: Cluster, running):
-    """`kubectl logs` gives stdout and stderr of the container below."""
+    """Stdout and stderr of the lower container."""
     namespace, name = running
     done = await upper.kubectl("-n", namespace, "logs", name)
     assert {"first", "second", "third"} <= set(done.stdout.split("\n"))
 
 
 @pytest.mark.parametrize(("option", "lines"), [("--tail=1", 1), ("--tail=0", 0), ("--limit-bytes=5", 1)])
-async def test_logs_options_limit_what_comes(upper: Cluster, running, option, lines):
+async def test_logs_options_limit_the_output(upper: Cluster, running, option, lines):
     """--tail (0 too) and --limit-bytes reach the lower kubelet."""
     namespace, name = running
     done = await upper.kubectl("-n", namespace, "logs", name, option)
@@ -106,8 +106,7 @@ async def test_logs_since_and_timestamps(upper: Cluster, running):
     await eventually(recent, what="beats of the last two seconds")
 
 
-async def test_logs_follow_goes_on(sandbox: Sandbox, running):
-    """`logs -f` brings lines as they are written."""
+async def test_logs_follow_new_lines(sandbox: Sandbox, running):
     namespace, name = running
     process = await spawn(sandbox, "-n", namespace, "logs", "-f", name, "--tail=1")
     try:
@@ -120,8 +119,7 @@ async def test_logs_follow_goes_on(sandbox: Sandbox, running):
     assert beats == list(range(beats[0], beats[0] + 5))
 
 
-async def test_logs_of_an_unknown_container_say_so(upper: Cluster, running):
-    """A container that is not there is an error that names it."""
+async def test_logs_of_an_unknown_container_are_an_error_that_names_it(upper: Cluster, running):
     namespace, name = running
     done = await upper.kubectl("-n", namespace, "logs", name, "-c", "nope", check=False)
     assert done.returncode == 1
@@ -129,7 +127,7 @@ async def test_logs_of_an_unknown_container_say_so(upper: Cluster, running):
 
 
 async def test_exec_carries_output_errors_and_exit_code(upper: Cluster, running):
-    """Stdout and stderr stay apart, and kubectl ends with the command's own code."""
+    """Stdout and stderr stay separate, and kubectl ends with the command's own code."""
     namespace, name = running
     done = await upper.kubectl(
         "-n", namespace, "exec", name, "--", "sh", "-c", "echo out; echo err >&2; exit 42", check=False
@@ -139,8 +137,8 @@ async def test_exec_carries_output_errors_and_exit_code(upper: Cluster, running)
 
 
 @pytest.mark.parametrize("websockets", ["true", "false"])
-async def test_exec_feeds_stdin_to_its_end(upper: Cluster, running, websockets):
-    """`exec -i` passes stdin and its end, over WebSockets and over SPDY."""
+async def test_exec_passes_stdin_to_its_end(upper: Cluster, running, websockets):
+    """`exec -i`, over WebSockets and over SPDY."""
     namespace, name = running
     data = secrets.token_hex(50_000)
     done = await upper.kubectl(
@@ -158,7 +156,7 @@ async def test_exec_feeds_stdin_to_its_end(upper: Cluster, running, websockets):
 
 
 def all_of(terminal: int) -> bytes:
-    """What was written to a terminal that nobody holds open any more."""
+    """Return the output of a terminal that no process holds open any more."""
     found = b""
     with contextlib.suppress(OSError):  # EIO is its end
         while piece := os.read(terminal, 4096):
@@ -167,7 +165,6 @@ def all_of(terminal: int) -> bytes:
 
 
 async def test_exec_has_a_terminal(sandbox: Sandbox, running):
-    """`exec -it` has a terminal below."""
     namespace, name = running
     master, slave = pty.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -185,7 +182,7 @@ async def test_exec_has_a_terminal(sandbox: Sandbox, running):
 
 
 async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
-    """`attach` shows what the container's own process writes from now on."""
+    """`attach` shows new output of the container's own process."""
     namespace, name = running
     process = await spawn(sandbox, "-n", namespace, "attach", name)
     try:
@@ -200,7 +197,7 @@ async def test_attach_follows_the_main_process(sandbox: Sandbox, running):
 
 
 async def test_port_forward_serves_requests(sandbox: Sandbox, running):
-    """Requests through `port-forward` reach the pod's server, one after the other and side by side."""
+    """Sequential and concurrent requests through `port-forward` reach the pod's server."""
     namespace, name = running
     process = await spawn(sandbox, "-n", namespace, "port-forward", name, ":8080")
     try:
@@ -217,8 +214,7 @@ async def test_port_forward_serves_requests(sandbox: Sandbox, running):
         await end(process)
 
 
-async def test_cp_both_ways_keeps_every_byte(upper: Cluster, running, tmp_path: Path):
-    """`kubectl cp` into the pod and back gives the same bytes."""
+async def test_cp_keeps_every_byte_in_both_directions(upper: Cluster, running, tmp_path: Path):
     namespace, name = running
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(secrets.token_bytes(3_000_000))
@@ -228,7 +224,7 @@ async def test_cp_both_ways_keeps_every_byte(upper: Cluster, running, tmp_path: 
 
 
 async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
-    """`kubectl debug` starts an ephemeral container below, and its status and logs come up."""
+    """`kubectl debug` starts it in the lower cluster, and its status and logs are mirrored."""
     await create(upper, namespace, pod("patient", "sleep 600"))
     await ready(upper, namespace, "patient")
     await upper.kubectl(
@@ -250,7 +246,7 @@ async def test_debug_adds_an_ephemeral_container(upper: Cluster, namespace):
 
 
 async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
-    """A crashing container shows CrashLoopBackOff upstream, and `logs --previous` its last words."""
+    """A crashing container shows CrashLoopBackOff in the upper cluster, and `logs --previous` its last output."""
     await create(upper, namespace, pod("crash", "echo last words; exit 3"))
 
     async def crashed() -> bool:
@@ -263,9 +259,9 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
         )
 
     async def last_line() -> bool:
-        # When a container dies, its kubelet removes the log of the one before at once, and still
-        # names that one as "previous" until its next sync: then the answer is "unable to retrieve
-        # container logs", here as on any node.
+        # When a container dies, its kubelet removes the previous log at once, and still names that one as
+        # "previous" until its next sync. Meanwhile the response is "unable to retrieve container logs",
+        # here as on any node.
         done = await upper.kubectl("-n", namespace, "logs", "crash", "--previous", check=False)
         return done.stdout == "last words\n"
 

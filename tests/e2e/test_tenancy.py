@@ -1,4 +1,4 @@
-"""Namespaces below: mapped, guarded by policy, shared by two upper clusters, and removed when nobody needs them."""
+"""Lower namespaces: mapped, guarded by policy, shared by two upper clusters, and deleted when unused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = "vn-other"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def other(sandbox: Sandbox) -> AsyncIterator[Cluster]:
-    """Another upper cluster, whose virtual node stands for the simulated lower cluster too."""
+    """Another upper cluster with a virtual node for the same simulated lower cluster."""
     upper = await sandbox.add_lower(kwok_nodes=0)
     lower = sandbox.lower[1]
     configuration = {
@@ -74,13 +74,13 @@ async def other(sandbox: Sandbox) -> AsyncIterator[Cluster]:
 
 
 async def is_there(cluster: Cluster, *what: str) -> bool:
-    """Whether an object exists."""
+    """Report whether an object exists."""
     done = await cluster.kubectl("get", *what, check=False)
     return done.returncode == 0
 
 
 async def events(cluster: Cluster, namespace: str, name: str) -> str:
-    """The messages of an object's events."""
+    """Return the messages of an object's events."""
     found = (await get(cluster, namespace, "events", fields=f"involvedObject.name={name}"))["items"]
     return "".join(f"{one['reason']}: {one['message']}\n" for one in found)
 
@@ -88,7 +88,7 @@ async def events(cluster: Cluster, namespace: str, name: str) -> str:
 async def test_two_upper_clusters_share_a_lower_one(
     sandbox: Sandbox, upper: Cluster, other: Cluster, namespace
 ):
-    """The same pod in the same namespace of both: two pods below, and each end is only its own."""
+    """The same pod in the same namespace of both: two lower pods, and each upper cluster deletes its own."""
     lower = sandbox.lower[1]
     await make_namespace(other, namespace, labels={"pod-security.kubernetes.io/enforce": "baseline"})
     await create(upper, namespace, pod("web", "sleep 3600", node=SIMULATED))
@@ -114,7 +114,7 @@ async def test_two_upper_clusters_share_a_lower_one(
 
     await eventually(followed, what="the pod security label follows")
     logs = await other.kubectl("-n", namespace, "logs", "web", check=False)
-    # A simulated node keeps no logs; that it says so of the mapped name shows where the question went.
+    # A simulated node keeps no logs; its error with the mapped name shows where the request went.
     assert f"other-{namespace}/web" in logs.stderr
 
     await other.kubectl("delete", "namespace", namespace, "--timeout=150s")
@@ -135,8 +135,8 @@ async def test_an_explicit_name_wins_over_the_prefix(sandbox: Sandbox, other: Cl
     await other.kubectl("delete", "namespace", "same", "--timeout=150s")
 
 
-async def test_a_namespace_with_a_strangers_object_is_kept(sandbox: Sandbox, other: Cluster):
-    """Whatever its kind: deleting the namespace would delete it."""
+async def test_a_namespace_with_an_unmanaged_object_is_kept(sandbox: Sandbox, other: Cluster):
+    """Of any kind, because deleting the namespace would delete it."""
     lower, name = sandbox.lower[1], f"t-{secrets.token_hex(4)}"
     await make_namespace(other, name)
     await create(other, name, pod("web", "sleep 3600", node=OTHER))
@@ -154,10 +154,10 @@ async def test_a_namespace_with_a_strangers_object_is_kept(sandbox: Sandbox, oth
     assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")
 
 
-async def test_namespace_made_for_one_upper_cluster_is_refused_to_another(
+async def test_a_namespace_made_for_one_upper_cluster_is_refused_to_another(
     sandbox: Sandbox, upper: Cluster, other: Cluster
 ):
-    """Without a mapping the second cluster's pod waits, with a reason; nothing of it reaches the first one's namespace."""
+    """Without a mapping the second cluster's pod waits, with a reason; nothing of it enters the first one's namespace."""
     await make_namespace(upper, "clash")
     await make_namespace(other, "clash")
     await create(upper, "clash", pod("web", "sleep 3600", node=SIMULATED))
@@ -176,7 +176,7 @@ async def test_namespace_made_for_one_upper_cluster_is_refused_to_another(
 
 
 async def test_policy_keeps_pods_out(other: Cluster):
-    """A namespace that is not allowed, and a pod that the selector leaves out: Pending, and told why."""
+    """A namespace that is not allowed, and a pod that the selector excludes: Pending, with a reason."""
     await make_namespace(other, "elsewhere")
     await create(other, "elsewhere", pod("web", "sleep 3600", node=OTHER))
     name = f"t-{secrets.token_hex(4)}"
@@ -204,8 +204,8 @@ async def test_policy_keeps_pods_out(other: Cluster):
     await other.kubectl("delete", "namespace", "elsewhere", name, "--timeout=150s")
 
 
-async def test_lower_quota_is_told_and_waited_for(sandbox: Sandbox, upper: Cluster, namespace):
-    """A condition and an event say which quota; the pod runs as soon as there is room."""
+async def test_pods_over_a_lower_quota_wait_with_a_reason(sandbox: Sandbox, upper: Cluster, namespace):
+    """A condition and an event name the quota; the pod runs as soon as there is room."""
     lower = sandbox.lower[1]
     await make_namespace(lower, namespace)
     await lower.kubectl("-n", namespace, "create", "quota", "tight", "--hard=pods=1")
@@ -242,10 +242,8 @@ async def test_lower_quota_is_told_and_waited_for(sandbox: Sandbox, upper: Clust
     await becomes(waits, [], what="the condition is gone")
 
 
-async def test_what_another_upper_cluster_leaves_below_is_its_own(
-    sandbox: Sandbox, upper: Cluster, other: Cluster
-):
-    """The last test of the other one: it goes down, leaves orphans, is cleaned up, and never was anything of ours.
+async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upper: Cluster, other: Cluster):
+    """The last test of the other one: it stops, leaves orphans and is cleaned up, without effect on this one.
 
     Both adopt a namespace of the lower cluster.
     """
@@ -283,7 +281,7 @@ async def test_what_another_upper_cluster_leaves_below_is_its_own(
     (process,) = [one for one in sandbox.processes if one.name == "virtual-node-other"]
     await process.stop()
     await other.kubectl("-n", "shared", "delete", "pods", "--all", "--grace-period=0", "--force")
-    # By the time that another pod runs, our process has had every occasion.
+    # By the time that another pod runs, this process would have acted.
     await create(upper, "shared", pod("later", "sleep 3600", node=SIMULATED))
     await ready(upper, "shared", "later")
     assert await below(other) == theirs

@@ -1,4 +1,4 @@
-"""The usage of a real node, from its kubelet, with the rights that the multi-scheduler's account has for that alone."""
+"""The usage of a real node, from its kubelet, with the rights that only the multi-scheduler's account has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
 
 async def test_kubelets_report_usage_and_pressure() -> None:
-    """Plausible figures by both endpoints; pressure where the machine's kernel has it."""
+    """Plausible values by both endpoints; pressure if the machine's kernel reports it."""
     async with Sandbox(lower=1, real_node=True) as sandbox:
         (lower,) = sandbox.lower
         assert sandbox.real_node is not None

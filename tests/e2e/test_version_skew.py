@@ -1,7 +1,8 @@
-"""Clusters of Kubernetes 1.31 and 1.35 above and below one of 1.34: all that works between equals works between them.
+"""Upper and lower clusters of Kubernetes 1.31 and 1.35 with one of 1.34: the same features work as between equal versions.
 
-The lower cluster has a real node with a kubelet of 1.34, so what differs is what the API servers know, keep and
-refuse: an older one drops fields that the other has.
+The lower cluster has a real node with a kubelet of 1.34, so only the API servers differ in what they know,
+keep and
+refuse: an older one drops fields of a newer one.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ PAIRS = [(upper, lower) for minor in OTHERS for upper, lower in ((minor, OURS), 
 """Minor versions of the upper and the lower cluster."""
 RETRIES = "workqueue_retries_total{"
 RESYNC = 0.5
-"""Seconds between two comparisons of every pod: what would be written again and again shows at once."""
+"""Seconds between two comparisons of every pod, so that repeated writes show at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An upper cluster, a lower one, and a Deployment that runs below."""
+    """An upper cluster, a lower one, and a Deployment that runs in the lower one."""
 
     sandbox: Sandbox
     upper: Cluster
@@ -50,12 +51,12 @@ class Pair:
 
     @property
     def node(self) -> str:
-        """The virtual node."""
+        """Return the virtual node's name."""
         return f"vn-{self.lower.name}"
 
     @property
     def namespace(self) -> str:
-        """The Deployment's: of no other pair, because lower clusters are shared."""
+        """Return the Deployment's namespace, unique for each pair because lower clusters are shared."""
         return f"{self.upper.name}-over-{self.lower.name}"
 
 
@@ -122,14 +123,14 @@ async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster, upper_minor: i
 
 
 async def web(cluster: Cluster, namespace: str) -> dict[str, Any]:
-    """The Deployment's pod."""
+    """Return the Deployment's pod."""
     found: list[dict[str, Any]] = (await get(cluster, namespace, "pods", labels="app=web"))["items"]
     (only,) = found
     return only
 
 
 async def test_status_is_complete(pair: Pair) -> None:
-    """Conditions, QoS class and observedGeneration are as the lower cluster has them and the upper one can keep them."""
+    """Conditions, QoS class and observedGeneration equal the lower ones, as far as the upper version has them."""
     versions = [(await cluster.api.read("/version"))["minor"] for cluster in (pair.upper, pair.lower)]
     assert versions == [str(pair.upper_minor), str(pair.lower_minor)]
     node = await get(pair.upper, "", "node", pair.node)
@@ -164,7 +165,7 @@ async def test_status_is_complete(pair: Pair) -> None:
 
     found = await web(pair.upper, pair.namespace)
     conditions = {one["type"]: one for one in found["status"]["conditions"]}
-    # Pods have generations from 1.34 on, and older API servers drop what is reported of them.
+    # Pods have generations since 1.34, and older API servers drop them from statuses.
     counts = min(pair.upper_minor, pair.lower_minor) >= 34
     generation = found["metadata"]["generation"] if counts else None
     assert found["status"].get("observedGeneration") == generation
@@ -279,7 +280,7 @@ async def test_resize_works_where_both_versions_have_it(pair: Pair) -> None:
 
 
 async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> None:
-    """A pod with fields that only the newer API server has runs, keeps its QoS class, and takes changes."""
+    """A pod with fields of the newer API server runs, keeps its QoS class, and accepts changes."""
     made = pod("new", "sleep 3600", node=pair.node)
     # Since 1.34, and 1.35.
     made["spec"]["resources"] = {"requests": {"cpu": "20m", "memory": "16Mi"}}
@@ -293,7 +294,7 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
         # An older API server knows this field, and refuses it on containers that are not init containers.
         del made["spec"]["containers"][0]["restartPolicy"]
     if pair.lower_minor < 34 <= pair.upper_minor:
-        # The newer API server wants both of them or neither.
+        # The newer API server requires both of them or neither.
         del made["spec"]["containers"][0]["restartPolicyRules"]
     # kubectl refuses fields that the server does not know; other clients do not, and the server drops them.
     await pair.upper.kubectl(
@@ -312,8 +313,8 @@ async def test_fields_that_one_version_does_not_know_do_no_harm(pair: Pair) -> N
     assert found["status"]["qosClass"] == ("Burstable" if pair.upper_minor >= 34 else "BestEffort")
 
 
-async def test_nothing_is_written_again_and_again(pair: Pair) -> None:
-    """After all of this no pod is patched any more, nothing is tried again, and nothing was refused."""
+async def test_nothing_is_written_repeatedly(pair: Pair) -> None:
+    """After all of this no pod is patched any more, nothing is retried, and nothing was refused."""
 
     async def written() -> list[float]:
         patched = [await _pod_patches(cluster) for cluster in (pair.upper, pair.lower)]

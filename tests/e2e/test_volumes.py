@@ -1,4 +1,4 @@
-"""Volumes: claims follow pods, data survives them, and nothing with data in it goes by accident."""
+"""Volumes: claims follow pods, data survives them, and no data is deleted by accident."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATIC, DYNAMIC = "local-static", "local-path"
 
 
 def storage_class(name: str, provisioner: str) -> dict[str, Any]:
-    """A class whose volumes are bound when they are first used."""
+    """Return a class with volumes that are bound at first use."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -35,7 +35,7 @@ def storage_class(name: str, provisioner: str) -> dict[str, Any]:
 def volume(
     name: str, path: Path, node: str, *, storage_class: str, policy: str = "Retain", claim: Any = None
 ) -> dict[str, Any]:
-    """A volume in a folder of one node."""
+    """Return a volume in a folder of one node."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
     return {
         "apiVersion": "v1",
@@ -54,7 +54,7 @@ def volume(
 
 
 def claim(name: str, storage_class: str, size: str = "1Gi") -> dict[str, Any]:
-    """A claim."""
+    """Return a claim."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -68,16 +68,16 @@ def claim(name: str, storage_class: str, size: str = "1Gi") -> dict[str, Any]:
 
 
 async def provision(lower: Cluster, root: Path) -> None:
-    """A dynamic provisioner in a few lines: folders for claims that have a node."""
+    """Provision folders for claims that have a node, until cancelled."""
     while True:
-        # Refused, or away: the next round is soon.
+        # Refused, or unreachable: the next round is soon.
         with contextlib.suppress(SandboxError):
             await provision_once(lower, root)
         await asyncio.sleep(0.3)
 
 
 async def provision_once(lower: Cluster, root: Path) -> None:
-    """Volumes for the claims that wait for one, and no more volumes for those that are gone."""
+    """Make volumes for the claims that wait for one, and delete volumes of deleted claims."""
     claims = (await get(lower, "", "pvc"))["items"]
     volumes = {one["metadata"]["name"]: one for one in (await get(lower, "", "pv"))["items"]}
     for found in claims:
@@ -100,7 +100,7 @@ async def provision_once(lower: Cluster, root: Path) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def root(sandbox: Sandbox) -> AsyncIterator[Path]:
-    """Where volumes are on the real node; with it the classes of both clusters and the provisioner."""
+    """Folder of the volumes on the real node; creates the classes of both clusters and the provisioner."""
     folder = sandbox.directory / "volumes"
     folder.mkdir()
     for cluster in sandbox.lower:
@@ -119,7 +119,7 @@ async def root(sandbox: Sandbox) -> AsyncIterator[Path]:
 
 
 def with_claim(name: str, script: str, claim_name: str, *, node: str = REAL, **spec: Any) -> dict[str, Any]:
-    """A pod that mounts a claim at /data."""
+    """Return a pod that mounts a claim at /data."""
     return pod(
         name, script, node=node,
         volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}],
@@ -135,12 +135,12 @@ async def finished(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 async def gone(cluster: Cluster, kind: str, name: str, *, namespace: str = "") -> bool:
-    """Whether an object does not exist."""
+    """Report whether an object does not exist."""
     return not (await get(cluster, namespace, kind, fields=f"metadata.name={name}"))["items"]
 
 
 async def test_a_static_volume_keeps_its_data(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
-    """No-provisioner and WaitForFirstConsumer, stock scheduler: published above, chosen, bound below; data stays."""
+    """No-provisioner and WaitForFirstConsumer, stock scheduler: mirrored to the upper cluster, selected, bound below."""
     lower, name = sandbox.lower[0], f"static-{namespace}"
     await lower.apply(volume(name, root / name, "lower1-node", storage_class=STATIC))
 
@@ -155,7 +155,7 @@ async def test_a_static_volume_keeps_its_data(sandbox: Sandbox, upper: Cluster, 
     assert (bound["status"]["phase"], bound["spec"]["volumeName"]) == ("Bound", f"lower1-{name}")
     assert (await get(lower, namespace, "pvc", "data"))["spec"]["volumeName"] == name
     await upper.kubectl("-n", namespace, "delete", "pod", "writer", "--timeout=150s")
-    # Without a node selector: the volume's node affinity alone leads it to the right cluster.
+    # Without a node selector, so that only the volume's node affinity selects the cluster.
     reader = with_claim("reader", "cat /data/file", "data", restartPolicy="Never")
     del reader["spec"]["nodeSelector"]
     await create(upper, namespace, reader)
@@ -164,7 +164,9 @@ async def test_a_static_volume_keeps_its_data(sandbox: Sandbox, upper: Cluster, 
     assert logs.stdout.strip() == "kept"
 
 
-async def test_a_dynamic_volume_is_provisioned_below(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
+async def test_a_dynamic_volume_is_provisioned_in_the_lower_cluster(
+    sandbox: Sandbox, upper: Cluster, namespace, root: Path
+):
     """The upper claim binds when the lower one does; the volume is mirrored with node affinity; deletion follows."""
     lower = sandbox.lower[0]
     await create(
@@ -222,8 +224,8 @@ async def test_a_dynamic_volume_is_provisioned_below(sandbox: Sandbox, upper: Cl
     await eventually(cleaned, what="claim, volume and mirror are gone")
 
 
-async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
-    """Two virtual nodes to choose from; the pod goes back to the one that has its volume."""
+async def test_a_stateful_set_returns_to_its_data(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
+    """With two virtual nodes, the pod returns to the one that has its volume."""
     container = {
         "name": "main",
         "image": "busybox:1.36",
@@ -257,7 +259,7 @@ async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cl
     await create(upper, namespace, body)
     await ready(upper, namespace, "db-0")
     first = await get(upper, namespace, "pod", "db-0")
-    # Now the template prefers the other one.
+    # Now the template prefers the other node.
     prefers["preference"]["matchExpressions"][0]["values"] = [SIMULATED]  # type: ignore[index]
     await upper.kubectl("-n", namespace, "patch", "statefulset", "db", "--type=merge", "-p",
                         json.dumps({"spec": {"template": body["spec"]["template"]}}))  # type: ignore[index]  # fmt: skip
@@ -280,10 +282,8 @@ async def test_a_stateful_set_comes_back_to_its_data(sandbox: Sandbox, upper: Cl
     await upper.kubectl("-n", namespace, "delete", "statefulset/db", "pvc/data-db-0", "--timeout=150s")
 
 
-async def test_data_outlives_an_upper_claim_that_vanished(
-    sandbox: Sandbox, upper: Cluster, namespace, root: Path
-):
-    """A finalizer taken off by hand, or a restored etcd: nobody has asked for the data to be deleted."""
+async def test_data_outlives_a_lost_upper_claim(sandbox: Sandbox, upper: Cluster, namespace, root: Path):
+    """After a finalizer was removed by hand or etcd was restored: the deletion of the data was not requested."""
     lower = sandbox.lower[0]
     await create(
         upper,
@@ -315,10 +315,10 @@ async def test_data_outlives_an_upper_claim_that_vanished(
     await lower.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=150s")
 
 
-async def test_an_ephemeral_volume_is_the_upper_clusters(
+async def test_the_claim_of_an_ephemeral_volume_is_the_upper_clusters(
     sandbox: Sandbox, upper: Cluster, namespace, root: Path
 ):
-    """The claim that the upper cluster makes for it is used below, and goes with the pod."""
+    """It is mirrored to the lower cluster, and deleted with the pod."""
     body = pod(
         "scratch", "echo x > /data/file; sleep 3600",
         volumes=[{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": claim("x", DYNAMIC)["spec"]}}}],
@@ -335,10 +335,10 @@ async def test_an_ephemeral_volume_is_the_upper_clusters(
     await eventually(cleaned, what="the claim goes with the pod")
 
 
-async def test_a_volume_that_no_lower_node_can_have_goes_back(
+async def test_a_volume_that_no_lower_node_can_have_is_rescheduled(
     sandbox: Sandbox, upper: Cluster, namespace, root: Path
 ):
-    """The upper scheduler is told, with the lower scheduler's reason, and may choose another virtual node."""
+    """The upper scheduler gets the lower scheduler's reason, and may select another virtual node."""
     body = with_claim("web", "sleep 3600", "data", node=SIMULATED)
     body["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"no": "such-node"}}'}
     await create(upper, namespace, claim("data", DYNAMIC), body)

@@ -1,1 +1,1 @@
-"""Fuzzing of everything that parses bytes from outside: `targets` says what, `python -m tests.fuzz` runs it for long."""
+"""Fuzzing of everything that parses bytes from outside: `targets` lists it, `python -m tests.fuzz` runs it at length."""

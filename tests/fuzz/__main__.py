@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _load(*, is_instrumented: bool) -> dict[str, Target]:
-    """Import the targets; for coverage only our packages report theirs: instrumenting libraries takes minutes."""
+    """Import the targets; coverage is measured only for this project's packages, because instrumenting libraries takes minutes."""
     with contextlib.ExitStack() as stack:
         if is_instrumented:
             import atheris  # noqa: PLC0415 - optional

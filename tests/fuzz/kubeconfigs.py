@@ -1,4 +1,4 @@
-"""Kubeconfigs: a file that somebody else may have written."""
+"""Kubeconfigs: files that other programs or people may have written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ users:
 
 def _load(raw: bytes) -> None:
     if b"exec" in raw or b"auth-provider" in raw:
-        return  # runs programs and asks servers: not for random input
+        return  # runs programs and connects to servers: not for random input
     with tempfile.NamedTemporaryFile() as file:
         file.write(raw)
         file.flush()

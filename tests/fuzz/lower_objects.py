@@ -1,7 +1,8 @@
 """Objects as a hostile lower API server sends them, where they are translated for the upper cluster.
 
-A controller isolates what a malformed object raises: it is one key's failure. Anything but these errors, and time
-without a bound, would be felt by other clusters.
+A controller isolates what a malformed object raises as the failure of one key. Any other error, and unbounded
+time, would
+affect other clusters.
 """
 
 from __future__ import annotations

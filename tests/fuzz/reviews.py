@@ -1,4 +1,4 @@
-"""What API servers and schedulers send to the webhook, the extender and the kubelet port's authentication."""
+"""Requests of API servers and schedulers to the webhook, the extender and the kubelet port's authentication."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _REQUEST = json.dumps({"Pod": _POD, "NodeNames": ["vn-a", "real"]}).encode()
 _TOKEN = {"status": {"authenticated": True, "user": {
     "username": "u", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}}}}  # fmt: skip
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-"""What the extender's HTTP handler answers with 400 for."""
+"""Errors that the extender's HTTP handler answers with 400."""
 
 TARGETS = (
     Target("pod-review", _pod_review, (_review("Pod", _POD),)),

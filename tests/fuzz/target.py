@@ -1,4 +1,4 @@
-"""What a fuzz target is, and the bounds that every one must keep."""
+"""Definition of a fuzz target, and the bounds that every one must keep."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that parses bytes from outside."""
+    """A function that parses bytes from outside."""
 
     name: str
     parse: Callable[[bytes], object]
-    """Gives a result, or raises one of `errors`. Asserts what must hold of the result."""
+    """Returns a result, or raises one of `errors`. Asserts the properties of the result."""
     seeds: tuple[bytes, ...]
     errors: tuple[type[Exception], ...] = (ValueError,)
-    """Errors that the caller in the product handles, each with a message for people."""
+    """Errors that the caller in the product handles, each with a message for users."""
     seconds: float = SECONDS
 
 
@@ -28,7 +28,7 @@ def check(target: Target, text: bytes) -> None:
 
     Raises:
         Exception: Anything that is not an error of the target: a traceback in production.
-        AssertionError: The result is wrong, the error says nothing, or it took too long.
+        AssertionError: The result is wrong, the error has no message, or it took too long.
     """
     started = time.process_time()
     refusal: Exception | None = None

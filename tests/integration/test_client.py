@@ -1,4 +1,4 @@
-"""The client against a real apiserver: what the unit tests' servers only imitate."""
+"""The client with a real apiserver, which the servers of unit tests imitate."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def token(cluster: Cluster) -> str:
 
 
 async def who_am_i(config: ClusterConfig) -> str:
-    """The user name that the server sees."""
+    """Return the user name that the server sees."""
     async with Client(config) as client:
         review = await client.create(SELF_SUBJECT_REVIEWS, {})
     name: str = review["status"]["userInfo"]["username"]
@@ -94,7 +94,6 @@ async def who_am_i(config: ClusterConfig) -> str:
 
 
 async def test_create_read_update_patch_delete(client: Client, namespace: str) -> None:
-    """An object's whole life."""
     made = await client.create(MAPS, {"metadata": {"name": "a", "namespace": namespace}, "data": {"k": "1"}})
     assert made["metadata"]["managedFields"][0]["manager"] == "tester"
     read = await client.get(MAPS, "a", namespace=namespace)
@@ -118,7 +117,7 @@ async def test_create_read_update_patch_delete(client: Client, namespace: str) -
 
 
 async def test_unknown_fields_survive(client: Client, namespace: str) -> None:
-    """Strategic merge into a status subresource, and a field that typed clients may not know, come back whole."""
+    """Strategic merge into a status subresource, and a field that typed clients may not know."""
     pod = {
         "metadata": {"name": "p", "namespace": namespace},
         "spec": {
@@ -176,8 +175,7 @@ async def test_server_side_apply(client: Client, namespace: str) -> None:
     assert (await apply(force="true"))["data"] == {"k": "mine"}
 
 
-async def test_refusals(client: Client, namespace: str) -> None:
-    """The server's refusals arrive as their own exceptions."""
+async def test_refusals_are_typed_exceptions(client: Client, namespace: str) -> None:
     body = {"metadata": {"name": "a", "namespace": namespace}}
     made = await client.create(MAPS, body)
     with pytest.raises(AlreadyExists, match='configmaps "a" already exists'):
@@ -195,8 +193,8 @@ async def test_refusals(client: Client, namespace: str) -> None:
     await client.delete(MAPS, "a", namespace=namespace, uid=made["metadata"]["uid"])
 
 
-async def test_who_may_not(cluster: Cluster, token: str, tmp_path: Path) -> None:
-    """A token that is none is Unauthorized; a good one without rights is Forbidden, and may still ping."""
+async def test_users_without_rights(cluster: Cluster, token: str, tmp_path: Path) -> None:
+    """An invalid token is Unauthorized; a valid one without rights is Forbidden, and may still ping."""
     bad = await kubeconfig.load(kubeconfig_for(cluster, {"token": "x.y.z"}, tmp_path / "bad"))
     async with Client(bad) as client:
         with pytest.raises(Unauthorized):
@@ -210,8 +208,8 @@ async def test_who_may_not(cluster: Cluster, token: str, tmp_path: Path) -> None
         await client.ping(timeout=60)
 
 
-async def test_pages(client: Client, namespace: str) -> None:
-    """A list in pages is the same as at once, and its version is one to watch from."""
+async def test_list_in_pages(client: Client, namespace: str) -> None:
+    """It equals the list at once, and a watch can start from its version."""
     for number in range(12):
         await client.create(
             MAPS, {"metadata": {"name": f"m{number}", "namespace": namespace, "labels": {"mine": "yes"}}}
@@ -223,7 +221,7 @@ async def test_pages(client: Client, namespace: str) -> None:
     one = await client.list(MAPS, namespace=namespace, field_selector="metadata.name=m3")
     assert [item.name for item in one.items] == ["m3"]
     await client.delete(MAPS, "m0", namespace=namespace)
-    # By label: kube-root-ca.crt comes to a new namespace when the controller manager gets to it.
+    # By label, because kube-root-ca.crt is created in a new namespace some time later.
     async for event in client.watch(
         MAPS,
         namespace=namespace,
@@ -235,8 +233,8 @@ async def test_pages(client: Client, namespace: str) -> None:
         break
 
 
-async def test_watch_ends_by_itself(client: Client, namespace: str) -> None:
-    """A watch brings what has happened since its version, and ends after the seconds asked for."""
+async def test_watch_ends_after_its_timeout(client: Client, namespace: str) -> None:
+    """It first delivers all events since its version."""
     listed = await client.list(MAPS, namespace=namespace)
     await client.create(MAPS, {"metadata": {"name": "a", "namespace": namespace}})
     await client.delete(MAPS, "a", namespace=namespace)
@@ -255,9 +253,9 @@ async def test_watch_ends_by_itself(client: Client, namespace: str) -> None:
 
 
 async def test_apiserver_restart(cluster: Cluster, client: Client) -> None:
-    """While the apiserver is away requests are ConnectionFailed; afterwards the same client works.
+    """Meanwhile requests raise ConnectionFailed; afterwards the same client works.
 
-    The new one remembers no history: a watch from an old version is Expired.
+    The new server has no history, so a watch from an old version is Expired.
     """
     await cluster.apiserver.kill()
     with pytest.raises(ConnectionFailed):
@@ -291,14 +289,14 @@ def plugin(path: Path, **status: Any) -> dict[str, Any]:
 
 
 async def test_plugin_with_a_token(cluster: Cluster, token: str, tmp_path: Path) -> None:
-    """A credential plugin's token is who we are."""
+    """The server sees the user of a credential plugin's token."""
     user = plugin(tmp_path / "plugin", token=token)
     config = await kubeconfig.load(kubeconfig_for(cluster, user, tmp_path / "k"))
     assert await who_am_i(config) == "system:serviceaccount:kube-public:nobody"
 
 
 async def test_plugin_with_a_certificate(cluster: Cluster, tmp_path: Path) -> None:
-    """A credential plugin's client certificate is who we are."""
+    """The server sees the user of a credential plugin's client certificate."""
     own = yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"]
 
     def pem(name: str) -> str:
@@ -313,8 +311,10 @@ async def test_plugin_with_a_certificate(cluster: Cluster, tmp_path: Path) -> No
     assert await who_am_i(config) == await who_am_i(await kubeconfig.load(str(cluster.kubeconfig)))
 
 
-async def test_token_file_that_is_renewed(cluster: Cluster, token: str, tmp_path: Path) -> None:
-    """A token that the server refuses is read again from its file, within the same request."""
+async def test_renewed_token_file_is_read_after_a_refusal(
+    cluster: Cluster, token: str, tmp_path: Path
+) -> None:
+    """Within the same request."""
     (tmp_path / "token").write_text("not.good.any-more")
     config = await kubeconfig.load(kubeconfig_for(cluster, {"tokenFile": "token"}, tmp_path / "k"))
     assert await config.headers() == bearer("not.good.any-more")

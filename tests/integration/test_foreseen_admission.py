@@ -1,4 +1,4 @@
-"""What a lower API server will say of a pod is foreseen: compared with a real one, which is only rehearsed (dryRun)."""
+"""The predicted verdict of a lower API server on a pod equals that of a real one, requested with dryRun."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield running.upper
 
 
-async def test_a_real_server_says_what_we_say_it_will(cluster: Cluster):
+async def test_prediction_equals_the_verdict_of_a_real_server(cluster: Cluster):
     """It refuses the same pods, and gives the others the same limits."""
     await make_namespace(cluster, NAMESPACE)
     await create(cluster, NAMESPACE, QUOTA, RANGE)
@@ -87,7 +87,7 @@ async def test_a_real_server_says_what_we_say_it_will(cluster: Cluster):
         async def said() -> dict[str, Any]:
             return {what: await _rehearsed(client, spec) for what, spec in PODS.items()}
 
-        # Admission reads rules from caches of its own, so that the first answers may be those of a moment ago.
+        # Admission reads rules from its own caches, so the first responses may be outdated.
         await becomes(said, foreseen, what="the server's answers are those that we foresee")
     assert [what for what, one in foreseen.items() if one != "refused"] == [
         "nothing said, out of the quota's scope",
@@ -96,7 +96,7 @@ async def test_a_real_server_says_what_we_say_it_will(cluster: Cluster):
 
 
 async def _rehearsed(client: Client, spec: dict[str, Any]) -> Any:
-    """The limits of a pod that would be created, or that it is refused."""
+    """Return the limits of a pod that would be created, or that it is refused."""
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
     try:
         made = await client.create(resources.PODS, body, namespace=NAMESPACE, params={"dryRun": "All"})

@@ -1,4 +1,4 @@
-"""The container image, made here with no Docker: what is in it, and how fast it serves."""
+"""The container image, built here without Docker: its content, and its start time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROGRAMS = (
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image of the project as it is."""
+    """The image of the current project."""
     path = tmp_path_factory.mktemp("image") / "image.tar"
     build.build(path, name="example.com/virtual-node:test")
     return path
@@ -80,7 +80,7 @@ def _manifest(image: tarfile.TarFile) -> dict[str, Any]:
 
 
 def _inside(root: Path, *argv: str) -> list[str]:
-    """A command line in the image: as its user, on a read-only root file system, with its environment alone."""
+    """Return a command line in the image: as its user, on a read-only root file system, with only its environment."""
     script = (
         f'mount --bind "{root}" "{root}" && mount -t proc proc "{root}/proc" && '
         f'mount -o remount,bind,ro "{root}" && exec "$@"'
@@ -92,7 +92,7 @@ def _inside(root: Path, *argv: str) -> list[str]:
     ]
 
 
-def test_every_program_runs_as_nobody_on_a_read_only_root(root: Path):
+def test_every_program_runs_unprivileged_on_a_read_only_root(root: Path):
     """No program of the image needs root, a shell, or a place to write."""
     for program in PROGRAMS:
         done = subprocess.run(_inside(root, program, "--help"), check=False, capture_output=True, text=True)
@@ -101,7 +101,7 @@ def test_every_program_runs_as_nobody_on_a_read_only_root(root: Path):
 
 
 def test_there_is_no_shell_and_no_package_manager(root: Path):
-    """Whoever breaks in finds Python and nothing else."""
+    """An attacker finds only Python."""
     programs = {path.name for path in (root / "usr/bin").iterdir()}
     assert programs - {python_packages.PYTHON} == set(_scripts())
 
@@ -111,7 +111,6 @@ def _scripts() -> list[str]:
 
 
 def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
-    """No file of the image lends anybody rights."""
     for path in root.rglob("*"):
         if path.is_symlink():
             continue
@@ -120,7 +119,7 @@ def test_nothing_is_set_uid_and_only_tmp_is_writable(root: Path):
         assert not mode & 0o002 or path == root / "tmp", path
 
 
-def test_the_bill_of_materials_names_everything(root: Path, archive: Path):
+def test_the_sbom_is_complete(root: Path, archive: Path):
     """Valid CycloneDX, the same inside and beside the archive: every library, every package of Debian's."""
     text = (root / sbom.PLACE).read_text(encoding="utf-8")
     assert build.sbom_path(archive).read_text(encoding="utf-8") == text
@@ -137,7 +136,7 @@ def test_the_bill_of_materials_names_everything(root: Path, archive: Path):
 
 
 def test_every_module_is_compiled(root: Path):
-    """A read-only file system cannot be given bytecode later: each module of ours has it already."""
+    """A read-only file system cannot get bytecode later."""
     for package in (
         "controller_runtime",
         "virtual_node",
@@ -151,7 +150,7 @@ def test_every_module_is_compiled(root: Path):
 
 
 def test_the_archive_is_a_valid_image_layout(archive: Path):
-    """Every blob has the digest and the size that its descriptor says."""
+    """Every blob has the digest and the size of its descriptor."""
     with tarfile.open(archive) as image:
         manifest = _manifest(image)
         for descriptor in (manifest["config"], *manifest["layers"]):
@@ -164,7 +163,7 @@ def test_the_archive_is_a_valid_image_layout(archive: Path):
 
 
 def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path):
-    """A rebuilt image is the same image: registries and nodes need not fetch it again."""
+    """Registries and nodes need not fetch a rebuilt image."""
     again = tmp_path / "again.tar"
     build.build(again, name="example.com/virtual-node:test")
     assert again.read_bytes() == archive.read_bytes()
@@ -174,8 +173,9 @@ def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path):
 async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
     """From the container's start to a healthy daemon that mirrors: an upgrade is short.
 
-    What the machine does beside is not the daemon's: its own CPU seconds are held to the limit, and the wall clock to
-    one that only a pause in the code exceeds in every one of ten starts.
+    Other load of the machine does not count: the daemon's CPU seconds are held to the limit, and the wall
+    clock to one that
+    only a pause in the code exceeds in each of ten starts.
     """
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         (port,) = free_ports(1)

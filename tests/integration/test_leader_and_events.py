@@ -43,7 +43,7 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 
 
 class Work:
-    """A leader's work that tells when it runs."""
+    """A leader's work that records when it runs."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
@@ -69,7 +69,7 @@ def elector(client: Client, work: Work, *, name: str, identity: str, **options: 
 
 @contextlib.asynccontextmanager
 async def running(run: Callable[[], Awaitable[None]]) -> AsyncIterator[asyncio.Task[None]]:
-    """Run something in the background; leaving cancels it and waits for its end."""
+    """Run a coroutine in the background; leaving cancels it and waits for its end."""
 
     async def body() -> None:
         await run()
@@ -84,7 +84,7 @@ async def running(run: Callable[[], Awaitable[None]]) -> AsyncIterator[asyncio.T
 
 
 async def events_of(cluster: Cluster, name: str, *, namespace: str = "default") -> list[dict[str, Any]]:
-    """What ``kubectl get events`` has about an object."""
+    """Return the events of an object as in ``kubectl get events``."""
     listed = await cluster.kubectl(
         "get", "events", "-n", namespace, "-o", "json", f"--field-selector=involvedObject.name={name}"
     )
@@ -95,8 +95,8 @@ async def events_of(cluster: Cluster, name: str, *, namespace: str = "default") 
 class TestLeaderElection:
     """Real Leases."""
 
-    async def test_hand_over_does_not_wait_for_the_lease_to_run_out(self, client: Client) -> None:
-        """With client-go's own durations a leader that ends cleanly is succeeded at the next try, every two seconds."""
+    async def test_hand_over_does_not_wait_for_the_lease_to_expire(self, client: Client) -> None:
+        """With client-go's durations the successor of a leader that ends cleanly starts at its next try, every two seconds."""
         first, second = Work(), Work()
         loop = asyncio.get_running_loop()
         async with running(elector(client, first, name="hand-over", identity="a").run) as leading:
@@ -112,13 +112,13 @@ class TestLeaderElection:
                 async with asyncio.timeout(PATIENCE):
                     await second.started.wait()
                 assert first.stopped.is_set()
-                # The lease would run for 13 s more: two seconds, and whatever the machine adds.
+                # The Lease would last for 13 s more: two seconds, plus delays of the machine.
                 assert loop.time() - released < 10
                 lease = await client.get(resources.LEASES, "hand-over", namespace="default")
                 assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("b", 1)
 
     async def test_candidates_that_start_together_elect_one(self, client: Client) -> None:
-        """Of five candidates that rush at a Lease that does not exist, exactly one works."""
+        """Of five candidates for a missing Lease, exactly one works."""
         works = [Work() for _ in range(5)]
         async with contextlib.AsyncExitStack() as stack:
             for index, work in enumerate(works):
@@ -140,7 +140,7 @@ class TestLeaderElection:
             assert [work.started.is_set() for work in works].count(True) == 1
 
     async def test_times_on_the_full_second_are_accepted(self, client: Client) -> None:
-        """A renewal at a full second, whose fraction a careless format omits, is no bad request."""
+        """The fraction of a renewal at a full second is not omitted, which would be a bad request."""
         moment = datetime(2026, 1, 2, 3, 4, 5, 0, tzinfo=UTC)
         work = Work()
         candidate = elector(client, work, name="full-second", identity="a", now=lambda: moment)
@@ -152,7 +152,7 @@ class TestLeaderElection:
     async def test_leader_stops_when_the_apiserver_dies_and_leads_again(
         self, cluster: Cluster, client: Client
     ) -> None:
-        """Without its server a leader stops working at the renew deadline; when it is back, it leads again."""
+        """It stops at the renew deadline, and leads again when the server is back."""
         work = Work()
         loop = asyncio.get_running_loop()
         candidate = elector(client, work, name="outage", identity="a", **SHORT)
@@ -162,7 +162,7 @@ class TestLeaderElection:
             died = loop.time()
             async with asyncio.timeout(PATIENCE):
                 await work.stopped.wait()
-            # Nobody else may lead before.
+            # No other candidate may lead before.
             assert loop.time() - died < SHORT["lease_duration"]
             assert not candidate.is_leader
             await cluster.restore()
@@ -174,7 +174,7 @@ class TestEvents:
     """Real Events."""
 
     async def test_kubectl_shows_counts_and_combinations(self, cluster: Cluster, client: Client) -> None:
-        """A repeated Event is one with a count; many similar ones end in one that combines; both in describe."""
+        """A repeated Event is one with a count; many similar ones are combined; both in describe."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -201,7 +201,7 @@ class TestEvents:
         assert "virtual-node" in described
 
     async def test_later_occurrences_patch(self, cluster: Cluster, client: Client) -> None:
-        """An occurrence after the first was written raises its count on the server."""
+        """An occurrence after the first was written increases its count on the server."""
         node = {"kind": "Node", "apiVersion": "v1", "name": "virtual", "uid": "virtual"}
         recorder = EventRecorder(client, component="virtual-node")
         async with running(recorder.run):
@@ -214,8 +214,8 @@ class TestEvents:
         (event,) = await events_of(cluster, "virtual")
         assert (event["metadata"]["name"], event["count"]) == (name, 2)
 
-    async def test_spam_is_held_back(self, cluster: Cluster, client: Client) -> None:
-        """An object that says forty different things has twenty-five Events."""
+    async def test_spam_is_limited(self, cluster: Cluster, client: Client) -> None:
+        """An object with forty different messages has twenty-five Events."""
         recorder = EventRecorder(client, component="virtual-node")
         pod = {"kind": "Pod", "apiVersion": "v1", "namespace": "default", "name": "spammer", "uid": "s"}
         async with running(recorder.run):
@@ -223,8 +223,8 @@ class TestEvents:
                 recorder.event(pod, "Normal", f"Reason{index}", "x")
         assert len(await events_of(cluster, "spammer")) == 25
 
-    async def test_complete_events_are_created_and_followed(self, cluster: Cluster, client: Client) -> None:
-        """An Event made elsewhere appears as it is, and two recorders, as after a restart, keep it one."""
+    async def test_complete_events_are_created_and_patched(self, cluster: Cluster, client: Client) -> None:
+        """An Event made elsewhere appears unchanged, and two recorders, as after a restart, keep it one."""
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -245,8 +245,9 @@ class TestEvents:
         (found,) = await events_of(cluster, "mirrored")
         assert (found["count"], found["source"]) == (7, event["source"])
 
-    async def test_terminating_namespace_is_no_trouble(self, cluster: Cluster, client: Client) -> None:
-        """An Event for a namespace that is being deleted is dropped without a word."""
+    async def test_events_for_a_terminating_namespace_are_dropped_silently(
+        self, cluster: Cluster, client: Client
+    ) -> None:
         await cluster.apply(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "going"}},
             {

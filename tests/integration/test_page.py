@@ -1,4 +1,4 @@
-"""The page in a real browser, with made-up clusters behind it: every width, light and dark, few pods and many."""
+"""The page in a real browser, with simulated clusters: every width, light and dark, few pods and many."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _violations(tab: chromium.Page) -> Any:
 
 
 @pytest.mark.parametrize("query", _VIEWS)
-async def test_every_view_fits_and_can_be_read_aloud(tab: chromium.Page, tmp_path: Path, query: str) -> None:
+async def test_every_view_fits_and_is_accessible(tab: chromium.Page, tmp_path: Path, query: str) -> None:
     """Nothing is wider than the screen, and axe-core finds nothing, wide and narrow, light and dark."""
     async with _shown(tab, troubled(tmp_path), query):
         await tab.wait_for(
@@ -80,8 +80,8 @@ async def test_every_view_fits_and_can_be_read_aloud(tab: chromium.Page, tmp_pat
             assert await _violations(tab) == [], (width, dark)
 
 
-async def test_a_standby_leads_to_the_leader(tab: chromium.Page) -> None:
-    """It has no list that looks as if nothing ran, but the command that reaches the leader's page."""
+async def test_a_standby_refers_to_the_leader(tab: chromium.Page) -> None:
+    """It shows no empty list, but the command that reaches the leader's page."""
     scene = Scene(0)
     scene.leader = "virtual-node-7c9d"
     async with _shown(tab, scene):
@@ -91,8 +91,8 @@ async def test_a_standby_leads_to_the_leader(tab: chromium.Page) -> None:
         assert await _violations(tab) == []
 
 
-async def test_what_is_wrong_comes_first(tab: chromium.Page, tmp_path: Path) -> None:
-    """The rejected configuration and the lost cluster in the headline, and in the tab's title; mended, both go."""
+async def test_faults_come_first(tab: chromium.Page, tmp_path: Path) -> None:
+    """The rejected configuration and the lost cluster are in the headline and in the tab's title; repaired, both disappear."""
     scene = Scene(3, has_trouble=False)
     async with _shown(tab, scene):
         await tab.wait_for("document.querySelector('#verdict').textContent === 'No fault is seen.'")
@@ -131,8 +131,8 @@ async def test_filters_are_kept_in_the_address(tab: chromium.Page) -> None:
         )
 
 
-async def test_a_screen_reader_hears_the_result_of_a_filter(tab: chromium.Page) -> None:
-    """And not every change of a busy cluster."""
+async def test_a_screen_reader_announces_the_result_of_a_filter(tab: chromium.Page) -> None:
+    """But not every change of a busy cluster."""
     scene = Scene(60)
     async with _shown(tab, scene):
         await tab.wait_for(f"{_ROWS} > 5")
@@ -158,7 +158,7 @@ async def test_the_keyboard_reaches_everything(tab: chromium.Page, tmp_path: Pat
 
 
 async def test_nothing_in_the_data_becomes_markup(tab: chromium.Page) -> None:
-    """A tenant writes names, messages and annotations."""
+    """Tenants control names, messages and annotations."""
     evil = "<img src=x onerror=\"document.title='broken'\"><script>1</script>"
     scene = Scene(3)
     pod = next(scene.pods()).to_dict()
@@ -173,8 +173,8 @@ async def test_nothing_in_the_data_becomes_markup(tab: chromium.Page) -> None:
             assert await tab.evaluate("document.title") != "broken"
 
 
-async def test_a_change_leaves_the_rest_alone(tab: chromium.Page) -> None:
-    """What is open, focused and selected stays while other pods change."""
+async def test_an_update_keeps_open_focused_and_selected_elements(tab: chromium.Page) -> None:
+    """While other pods change."""
     scene = Scene(60)
     async with _shown(tab, scene):
         await tab.wait_for(f"{_ROWS} > 5")
@@ -192,7 +192,7 @@ async def test_a_change_leaves_the_rest_alone(tab: chromium.Page) -> None:
 
 
 async def test_the_longest_names_and_messages_fit(tab: chromium.Page, tmp_path: Path) -> None:
-    """Of a pod and of a stopped cluster, without a space to break at; the cluster's view says why it stopped."""
+    """Of a pod and of a stopped cluster, without a space to break at; the cluster's view gives the reason."""
     scene = troubled(tmp_path)
     pod = next(scene.pods()).to_dict()
     owner = {"kind": "Owner" * 12, "name": "w" * 253, "controller": True}
@@ -251,7 +251,7 @@ async def _without_stall() -> AsyncIterator[None]:
 
 
 async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(tmp_path: Path) -> None:
-    """For one browser, while hundreds of pods change every second; and nothing else of the process waits."""
+    """For one browser, while hundreds of pods change every second; the process' loop does not stall."""
     scene = troubled(tmp_path, 10_000)
     pods = [pod.to_dict() for pod in scene.pods()][:2000]
     loop = asyncio.get_running_loop()
@@ -278,8 +278,8 @@ async def test_ten_thousand_pods_that_change_are_at_most_50_kilobytes_a_second(t
         assert received / (loop.time() - begun) <= 50_000
 
 
-async def test_a_page_that_lost_its_server_says_since_when(tab: chromium.Page) -> None:
-    """What it shows then is old; when the server is back, the page follows it again."""
+async def test_a_page_that_lost_its_server_shows_since_when(tab: chromium.Page) -> None:
+    """Its data is then old; when the server is back, the page is live again."""
     scene = Scene(3)
     async with served(scene) as url:
         await tab.open(url)
@@ -294,7 +294,7 @@ async def test_a_page_that_lost_its_server_says_since_when(tab: chromium.Page) -
     ("crash", "why"), [("Page.crash", "the tab crashed"), ("Browser.crash", "killed by SIG")]
 )
 async def test_a_browser_that_ends_is_an_error_with_its_reason(crash: str, why: str) -> None:
-    """Not a wait for an answer that never comes."""
+    """It does not wait for a response that never comes."""
     async with chromium.page() as browser:
         with pytest.raises(SandboxError, match=why):
             await browser.call(crash)

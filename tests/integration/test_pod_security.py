@@ -71,14 +71,14 @@ def _ours(body: dict[str, Any], level: str) -> str:
 
 
 def _theirs(error: ApiError | None) -> str:
-    """The verdict of Pod Security; "invalid" where the API server did not get so far."""
+    """Return the verdict of Pod Security; "invalid" if another check of the API server failed before."""
     if error is None:
         return "allowed"
     return "refused" if "violates PodSecurity" in error.message else "invalid"
 
 
 async def test_presets_and_pod_security_admission_agree_on_generated_pods(client: Client):
-    """Hundreds of pods with random rights, rehearsed (dryRun) in a namespace of each level."""
+    """Hundreds of pods with random rights, created with dryRun in a namespace of each level."""
     random = Random(SEED)
     bodies = [generate(random) for _ in range(PODS)]
     verdicts: Counter[tuple[str, str]] = Counter()
@@ -106,7 +106,7 @@ async def test_presets_and_pod_security_admission_agree_on_generated_pods(client
 
 
 async def test_presets_and_pod_security_admission_agree_on_debug_containers(client: Client):
-    """They are added to pods that are there."""
+    """They are added to existing pods."""
     container = {"name": "main", "image": "busybox", "securityContext": SAFE}
     spec: dict[str, Any] = {"containers": [container]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}

@@ -30,8 +30,8 @@ def _pod(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_pods_go_where_the_policy_takes_them():
-    """A pod that no cluster takes waits with the scheduler's event, and each cluster's reason in it."""
+async def test_pods_go_to_clusters_that_allow_them():
+    """A pod that no cluster allows waits with the scheduler's event, and each cluster's reason in it."""
     async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
         config = configuration(sandbox)
         for cluster in config["clusters"]:

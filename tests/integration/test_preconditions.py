@@ -1,4 +1,4 @@
-"""Patches under a uid against a real apiserver, whose own words the unit tests only quote."""
+"""Patches with a uid precondition, against a real apiserver: its messages are those that unit tests quote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def test_only_the_object_of_that_uid_is_patched(client):
-    """The very one is; a successor of the same name is not, and that is a Conflict."""
+    """A successor of the same name gives a Conflict."""
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "immutable": True}
     made = await client.create(resources.SECRETS, body, namespace="default")
     label = {"metadata": {"labels": {"a": "b"}}}

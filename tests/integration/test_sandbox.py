@@ -1,4 +1,4 @@
-"""The sandbox on this machine: what it promises to bring up, and that it takes all of it down again."""
+"""The sandbox on this machine: it starts what it promises, and removes all of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def create_and_wait(cluster: Cluster, pod: dict[str, Any]) -> None:
 
 
 async def ended(pid: int) -> None:
-    """Wait until a process that is not our child has ended."""
+    """Wait until a process that is not a child of this one has ended."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     handle = os.pidfd_open(pid)
     try:
@@ -76,10 +76,10 @@ async def ended(pid: int) -> None:
 
 
 def remains(directory: str, bridge: str, cgroup: str) -> dict[str, list[str]]:
-    """What is left on the machine of a sandbox with a real node, by kind."""
+    """Return what is left on the machine of a sandbox with a real node, by kind."""
     links = subprocess.run(["ip", "-br", "link"], check=True, capture_output=True, text=True).stdout
     commands, logs = [], []
-    # What others have on this machine comes and goes meanwhile.
+    # Objects of other programs on this machine may change meanwhile.
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             commands.append(path.read_bytes())
@@ -106,23 +106,22 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 
 async def test_every_control_plane_is_healthy(sandbox: Sandbox):
-    """Both apiservers are ready, and both clusters have a controller manager and a scheduler at work."""
+    """Both apiservers are ready, and both clusters have a working controller manager and scheduler."""
     for cluster in sandbox.clusters:
         assert (await cluster.kubectl("get", "--raw=/readyz")).stdout == "ok"
         assert cluster.controller_manager.running
         assert cluster.scheduler.running
 
 
-async def test_nodes_are_ready_below_and_absent_above(sandbox: Sandbox):
-    """The lower cluster has the nodes asked for; the upper one is left to virtual nodes."""
+async def test_nodes_are_ready_in_the_lower_and_absent_in_the_upper_cluster(sandbox: Sandbox):
     below = json.loads((await sandbox.lower[0].kubectl("get", "nodes", "-o", "json")).stdout)["items"]
     assert [node["metadata"]["name"] for node in below] == ["lower1-node-0", "lower1-node-1"]
     above = json.loads((await sandbox.upper.kubectl("get", "nodes", "-o", "json")).stdout)["items"]
     assert above == []
 
 
-async def test_a_pod_runs_on_a_simulated_node_and_its_deletion_ends(sandbox: Sandbox):
-    """The scheduler binds it, kwok runs it, and a deletion with a grace period comes to its end."""
+async def test_a_pod_runs_on_a_simulated_node_and_is_deleted(sandbox: Sandbox):
+    """The scheduler binds it, kwok runs it, and a deletion with a grace period completes."""
     lower = sandbox.lower[0]
     await create_and_wait(lower, busybox("p"))
     found = json.loads((await lower.kubectl("get", "pod", "p", "-o", "json")).stdout)
@@ -132,8 +131,8 @@ async def test_a_pod_runs_on_a_simulated_node_and_its_deletion_ends(sandbox: San
     assert (await lower.kubectl("get", "pod", "p", check=False)).returncode == 1
 
 
-async def test_an_apiserver_killed_comes_back_on_its_port_with_its_data(sandbox: Sandbox):
-    """After kill -9 and a start the same kubeconfig works, and what was written is there."""
+async def test_a_killed_apiserver_restarts_with_its_port_and_data(sandbox: Sandbox):
+    """After kill -9 and a start the same kubeconfig works."""
     upper = sandbox.upper
     await upper.kubectl("create", "configmap", "kept", "--from-literal=a=b")
     before = upper.apiserver.pid
@@ -144,8 +143,8 @@ async def test_an_apiserver_killed_comes_back_on_its_port_with_its_data(sandbox:
     assert (await upper.kubectl("get", "configmap", "kept", "-o", "name")).stdout == "configmap/kept\n"
 
 
-async def test_a_failing_kubectl_says_what_it_said(sandbox: Sandbox):
-    """With check it raises kubectl's own words; without, they come back with the exit code."""
+async def test_a_failing_kubectl_quotes_its_output(sandbox: Sandbox):
+    """With check it raises kubectl's error; without, output and exit code are returned."""
     with pytest.raises(SandboxError, match='pods "nobody" not found'):
         await sandbox.upper.kubectl("get", "pod", "nobody")
     done = await sandbox.upper.kubectl("get", "pod", "nobody", check=False)
@@ -164,7 +163,7 @@ async def test_a_lower_cluster_joins_later(sandbox: Sandbox):
     assert len(uids) == 3
 
 
-async def test_what_is_kept_is_stopped_by_another_command(tmp_path):
+async def test_another_command_stops_a_kept_sandbox(tmp_path):
     """Kept processes, one restarted since, outlive their owner; stopping by folder ends every one."""
     directory = tmp_path / "kept"
     async with Sandbox(lower=0, directory=directory, keep=True) as kept:
@@ -187,7 +186,7 @@ async def test_what_is_kept_is_stopped_by_another_command(tmp_path):
 
 
 async def test_an_exception_in_the_body_stops_everything():
-    """What goes wrong inside the context leaves no process and no folder."""
+    """It leaves no process and no folder."""
     broken = Sandbox(lower=0)
 
     async def body() -> None:
@@ -206,7 +205,7 @@ async def test_an_exception_in_the_body_stops_everything():
 @root_only
 @pytest.mark.real_node
 async def test_a_real_node_runs_a_container_with_logs_and_exec():
-    """A process of a container's own, seen through the lower cluster; at the end nothing is left of the node."""
+    """At the end nothing is left of the node."""
     async with Sandbox(lower=1, real_node=True) as real:
         lower = real.lower[0]
         await create_and_wait(lower, busybox("p", "echo from inside; exec sleep 1000"))
@@ -260,7 +259,7 @@ async def test_pods_of_a_real_node_reach_services_by_name_and_the_firewall_stays
 @root_only
 @pytest.mark.real_node
 async def test_nothing_is_left_when_the_owner_is_killed():
-    """After kill -9 of the program that made it, containers, bridge, cgroup, mounts and files all go."""
+    """After kill -9 of the owner, containers, bridge, cgroup, mounts and files are removed."""
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).resolve().parents[2]
     )

@@ -1,6 +1,7 @@
-"""The story of the scheduling plane, end to end: real scheduler, real API servers, simulated nodes.
+"""The scheduling components together: real scheduler, real API servers, simulated nodes.
 
-Two lower clusters: A has three nodes, each nearly full, B one empty node. A Deployment's pods each need more than any
+Two lower clusters: A has three nodes, each nearly full, B one empty node. A Deployment's pods each need more
+than any
 node of A has left, though A's sum has room.
 """
 
@@ -26,7 +27,7 @@ from tests.waiting import becomes, create, eventually, get, node_ready, own_name
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 A, B = "vn-lower1", "vn-lower2"
 ADOPTING = {name: {"namespaces": {"adopt": True}} for name in ("lower1", "lower2")}
-"""As the virtual node is configured: pods may use the namespaces that the tests make in lower clusters."""
+"""Configuration of the virtual node: pods may use the namespaces that the tests make in lower clusters."""
 REPLICAS = 3
 
 
@@ -64,7 +65,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def descheduler(sandbox: Sandbox) -> AsyncIterator[Process]:
-    """With times that a test can wait for."""
+    """Run the descheduler with short times."""
     process = await start_descheduler(
         sandbox, "--unschedulable-threshold=3s", "--stale-after=10s", "--heal-after=5s", "--backoff=1s",
         "--stale-pods-per-second=20",
@@ -75,19 +76,19 @@ async def descheduler(sandbox: Sandbox) -> AsyncIterator[Process]:
 
 @pytest.fixture
 def upper(sandbox: Sandbox) -> Cluster:
-    """The cluster users talk to."""
+    """The cluster of the users."""
     return sandbox.upper
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def namespace(sandbox: Sandbox, upper: Cluster) -> AsyncIterator[str]:
-    """A namespace of the test's own."""
+    """A namespace for the test."""
     async with own_namespace(upper, *sandbox.lower) as name:
         yield name
 
 
 def filler(name: str, node: str) -> dict[str, Any]:
-    """A pod of the lower cluster's own that leaves one core of four."""
+    """Return a pod of the lower cluster's own that leaves one core of four."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -102,7 +103,7 @@ def filler(name: str, node: str) -> dict[str, Any]:
 def deployment(
     name: str, *, cpu: str, replicas: int = REPLICAS, prefer: str = "", **spec: Any
 ) -> dict[str, Any]:
-    """A labelled Deployment; ``prefer`` names the virtual node that the upper scheduler is to like best."""
+    """Return a labelled Deployment; ``prefer`` names the virtual node that the upper scheduler prefers."""
     if prefer:
         preference = {
             "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [prefer]}]
@@ -128,7 +129,7 @@ def deployment(
 
 
 async def homes(upper: Cluster, namespace: str) -> list[str]:
-    """The nodes of the pods that are Running and stay, as kubectl tells them."""
+    """Return the nodes of the pods that are Running and not ending."""
     found = (await get(upper, namespace, "pods"))["items"]
     return sorted(
         pod["spec"].get("nodeName", "")
@@ -137,7 +138,7 @@ async def homes(upper: Cluster, namespace: str) -> list[str]:
     )
 
 
-async def test_the_descheduler_moves_what_a_cannot_schedule(
+async def test_the_descheduler_moves_pods_that_cluster_a_cannot_schedule(
     sandbox: Sandbox, upper: Cluster, namespace, descheduler
 ):
     """(a) Without the multi-scheduler: bound to A by its sum, unschedulable there, and at B in the end; none lost."""
@@ -159,8 +160,8 @@ async def test_the_descheduler_moves_what_a_cannot_schedule(
     assert sorted(pod["spec"]["nodeName"] for pod in below) == ["b-0"] * REPLICAS
 
 
-async def test_the_multi_scheduler_sends_them_to_b_at_once(sandbox: Sandbox, upper: Cluster, namespace):
-    """(b) Looking before binding: no pod is ever bound to A."""
+async def test_the_multi_scheduler_binds_them_to_b_at_once(sandbox: Sandbox, upper: Cluster, namespace):
+    """(b) No pod is ever bound to A."""
     await start_multi_scheduler(sandbox, clusters=ADOPTING)
     await create(upper, namespace, deployment("large", cpu="2", prefer=A))
 
@@ -173,7 +174,7 @@ async def test_the_multi_scheduler_sends_them_to_b_at_once(sandbox: Sandbox, upp
     assert "Rescheduled" not in (await upper.kubectl("-n", namespace, "get", "events")).stdout
 
 
-async def test_an_event_says_what_each_agent_answered(upper: Cluster, namespace):
+async def test_an_event_has_the_answer_of_each_agent(upper: Cluster, namespace):
     """Scores where both clusters have room, the reason where one was rejected."""
     await create(upper, namespace, deployment("small", cpu="500m", replicas=1))
     await create(upper, namespace, deployment("large", cpu="2", replicas=1))
@@ -194,8 +195,8 @@ async def test_an_event_says_what_each_agent_answered(upper: Cluster, namespace)
     assert re.fullmatch(rf"Bound to ({A}|{B}). Agent fit: {A} \d+, {B} \d+ \(weight 1\)", small)
 
 
-async def test_what_fits_nowhere_is_told_with_numbers(upper: Cluster, namespace):
-    """Kubectl describe has kube-scheduler's own sentence about the nodes below."""
+async def test_a_pod_that_fits_nowhere_has_an_event_with_numbers(upper: Cluster, namespace):
+    """Kubectl describe shows kube-scheduler's message about the lower nodes."""
     selector = {"kubernetes.io/hostname": A}
     await create(upper, namespace, deployment("large", cpu="2", replicas=1, nodeSelector=selector))
 
@@ -209,10 +210,10 @@ async def test_what_fits_nowhere_is_told_with_numbers(upper: Cluster, namespace)
     assert await homes(upper, namespace) == []
 
 
-async def test_a_lower_quota_sends_pods_to_the_other_cluster_at_once(
+async def test_a_lower_quota_directs_pods_to_the_other_cluster_at_once(
     sandbox: Sandbox, upper: Cluster, namespace
 ):
-    """Each would fit on a node of A, whose quota lets none in: no pod is ever bound there, and the event says why."""
+    """Each would fit on a node of A, but A's quota refuses it: no pod is ever bound there, and the event says why."""
     full = sandbox.lower[0]
     await full.kubectl("create", "namespace", namespace)
     await full.kubectl("-n", namespace, "create", "quota", "tight", "--hard=pods=0")
@@ -256,8 +257,8 @@ async def _ask(sandbox: Sandbox, verb: str, arguments: dict[str, Any]) -> dict[s
         return found
 
 
-async def test_a_burst_never_overpromises(sandbox: Sandbox, upper: Cluster, namespace):
-    """Twenty pods at once for room for ten: ten run, none is bound that its cluster cannot take."""
+async def test_a_burst_is_not_overcommitted(sandbox: Sandbox, upper: Cluster, namespace):
+    """Twenty pods at once for room for ten: ten run, none is bound that its cluster cannot run."""
     await create(upper, namespace, deployment("burst", cpu="1", replicas=30))
 
     async def settled() -> bool:
@@ -270,11 +271,11 @@ async def test_a_burst_never_overpromises(sandbox: Sandbox, upper: Cluster, name
         pods = (await get(upper, namespace, "pods"))["items"]
         return [pod["status"]["phase"] for pod in pods if pod["spec"].get("nodeName")]
 
-    # Bound without need, one would stay Pending: this never comes then.
+    # A pod that was bound although its cluster has no room would stay Pending.
     await becomes(bound, ["Running"] * (3 + 16), what="every pod that is bound runs")
 
 
-async def test_the_cluster_selector_chooses_the_real_node(sandbox: Sandbox, upper: Cluster, namespace):
+async def test_the_cluster_selector_selects_the_real_node(sandbox: Sandbox, upper: Cluster, namespace):
     """(c) nodeSelector and tolerations of the pod lead through the webhook to the right lower node."""
     await create(
         upper,
@@ -301,17 +302,15 @@ async def test_the_cluster_selector_chooses_the_real_node(sandbox: Sandbox, uppe
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def binding(sandbox: Sandbox) -> Process:
-    """The multi-scheduler anew, binding pods itself."""
+    """Restart the multi-scheduler as the binder of pods."""
     for process in sandbox.processes:
         if process.name == "multi-scheduler" and process.running:
             await process.stop()
     return await start_multi_scheduler(sandbox, bind=True, clusters=ADOPTING)
 
 
-async def test_the_extender_binds_where_the_scheduler_has_it_bind(
-    upper: Cluster, namespace, binding: Process
-):
-    """bindVerb: the pods run, and it was the extender who bound each of them."""
+async def test_the_extender_binds_pods_if_configured(upper: Cluster, namespace, binding: Process):
+    """bindVerb: the pods run, and the extender bound each of them."""
     await create(upper, namespace, deployment("bound", cpu="500m"))
 
     async def run() -> int:
@@ -340,7 +339,9 @@ def _classified(name: str, priority_class: str, *, cpu: str) -> dict[str, Any]:
     }
 
 
-async def test_victims_are_taken_only_where_their_end_makes_room(upper: Cluster, namespace, binding: Process):
+async def test_victims_are_selected_only_where_their_end_makes_room(
+    upper: Cluster, namespace, binding: Process
+):
     """preemptVerb: two small pods on two lower nodes make no room for one large; one of them does for one small."""
     low, high = f"low-{namespace}", f"high-{namespace}"
     for name, value in ((low, 1), (high, 1000)):
@@ -377,7 +378,7 @@ async def test_victims_are_taken_only_where_their_end_makes_room(upper: Cluster,
 async def test_a_lost_cluster_is_left_and_filled_again(
     sandbox: Sandbox, upper: Cluster, namespace, descheduler
 ):
-    """(d) B dies: its pods move to A where they fit; B returns: nothing is doubled, and it takes pods again."""
+    """(d) B dies: its pods move to A where they fit; B returns: nothing is doubled, and it gets pods again."""
     lost = sandbox.lower[1]
     await create(upper, namespace, deployment("small", cpu="500m", replicas=4, prefer=B))
 

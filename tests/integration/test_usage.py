@@ -1,4 +1,4 @@
-"""Pods go where measured usage is best, and a source of usage that is lost stops nothing, on real API servers."""
+"""Pods go where measured usage is best, and a lost source of usage blocks nothing, on real API servers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 async def _source_failed(address: str) -> dict[str, float]:
-    """Which clusters' usage cannot be read, by the multi-scheduler's metrics."""
+    """Return the clusters with unreadable usage, by the multi-scheduler's metrics."""
     async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics") as answer:
         lines = (await answer.text()).splitlines()
     found = [line.split('"') for line in lines if line.startswith("virtual_node_usage_source_failed{")]
@@ -54,7 +54,7 @@ async def _source_failed(address: str) -> dict[str, float]:
 
 
 async def test_pods_go_to_the_idle_cluster_and_a_lost_source_is_neutral() -> None:
-    """Nodes of 64 CPUs at 31 % and at 97 %; a target of 40 % prefers the first, and what is not known is between."""
+    """Nodes of 64 CPUs at 31 % and at 97 %; a target of 40 % prefers the first, and an unknown usage scores between."""
     async with Sandbox(lower=2, kwok_nodes=1, bridged=True) as sandbox, contextlib.AsyncExitStack() as stack:
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
@@ -76,7 +76,7 @@ async def test_pods_go_to_the_idle_cluster_and_a_lost_source_is_neutral() -> Non
         numbers = itertools.count()
 
         async def bound_to() -> str:
-            """Where the scheduler binds a new pod."""
+            """Return the node that the scheduler binds a new pod to."""
             name = f"pod-{next(numbers)}"
             await create(sandbox.upper, NAMESPACE, _pod(name))
             node = ""

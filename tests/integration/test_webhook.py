@@ -1,4 +1,4 @@
-"""The webhook before a real API server: mutation, denial, warnings, certificates, two replicas."""
+"""The webhook with a real API server: mutation, denial, warnings, certificates, two replicas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def start(sandbox: Sandbox, number: int, port: int) -> Process:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def webhook(sandbox: Sandbox) -> AsyncIterator[tuple[Cluster, Process, int]]:
-    """A running replica that the API server asks."""
+    """Run a replica that the API server calls."""
     (port,) = free_ports(1)
     process = await start(sandbox, 0, port)
     await registered(sandbox.upper)
@@ -86,7 +86,7 @@ def pod(name: str = "web", **spec: Any) -> dict[str, Any]:
 
 
 async def test_a_pod_is_mutated(webhook):
-    """The stored pod has its selectors in the annotation, and what it needs above."""
+    """The stored pod has its selectors in the annotation, and the fields for the upper cluster."""
     upper, _, _ = webhook
     body = pod(
         "moved",
@@ -108,7 +108,7 @@ async def test_a_pod_is_mutated(webhook):
 
 
 async def test_pods_without_the_label_are_not_touched(webhook):
-    """Nor does their creation depend on the webhook."""
+    """Their creation does not depend on the webhook."""
     upper, _, _ = webhook
     body = pod("plain", nodeSelector={"gpu": "yes"})
     body["metadata"]["labels"] = {}
@@ -118,7 +118,7 @@ async def test_pods_without_the_label_are_not_touched(webhook):
 
 
 async def test_a_wrong_selector_is_refused_with_a_reason(webhook):
-    """Kubectl prints what is wrong and where."""
+    """Kubectl prints the field and the problem."""
     upper, _, _ = webhook
     body = pod("wrong")
     body["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": ['}
@@ -127,8 +127,8 @@ async def test_a_wrong_selector_is_refused_with_a_reason(webhook):
     assert "metadata.annotations[clusterSelector]" in done.stderr
 
 
-async def test_what_moves_is_judged_as_the_api_server_judges_it(webhook):
-    """An affinity that it would refuse where it stands, and would never see once it has moved."""
+async def test_moved_fields_are_validated_like_the_api_server(webhook):
+    """An affinity that it would refuse in the spec, and would never see once it is moved."""
     upper, _, _ = webhook
     term = {"matchExpressions": [{"key": "gpu", "operator": "Like", "values": ["yes"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
@@ -141,8 +141,8 @@ async def test_what_moves_is_judged_as_the_api_server_judges_it(webhook):
     assert "nodeSelectorTerms[0].matchExpressions[0].operator" in done.stderr
 
 
-async def test_workloads_are_warned_about(webhook):
-    """Kubectl prints the warnings; a template that could never make a pod is refused."""
+async def test_workloads_get_warnings(webhook):
+    """Kubectl prints them; a template that could never make a pod is refused."""
     upper, _, _ = webhook
     template: dict[str, Any] = {
         "metadata": {"labels": {"app": "w", "virtual-pod": "true"}},
@@ -162,8 +162,8 @@ async def test_workloads_are_warned_about(webhook):
     assert done.returncode == 1
 
 
-async def test_nodes_that_were_full_are_avoided(webhook):
-    """What the descheduler remembers in the API holds in every replica, for the pods of that owner."""
+async def test_full_nodes_are_avoided(webhook):
+    """The descheduler's record in the API applies in every replica, for the pods of that owner."""
     upper, _, _ = webhook
     for name in ("vn-b", "vn-c"):
         await upper.apply(
@@ -207,7 +207,7 @@ async def test_nodes_that_were_full_are_avoided(webhook):
 
 
 async def test_certificates_are_renewed_without_a_refused_pod(webhook):
-    """CA and serving certificate near their end: a new CA is announced, then used, while pods keep coming."""
+    """CA and serving certificate near their end: a new CA is announced, then used, while pods are created."""
     upper, _, _ = webhook
     old = datetime.now(UTC) - timedelta(days=3600)
     ca = make_ca("virtual-node-webhook-ca", validity=timedelta(days=3650), now=old)
@@ -224,7 +224,7 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
         done = await upper.kubectl(
             "create", "-f", "-", "--dry-run=server", input=json.dumps(pod("r")), check=False
         )
-        # Until the old CA that the test has put there is announced, nobody can know of it.
+        # Until the test's old CA is announced, API servers do not know it.
         if done.returncode and renewed:
             failures.append(done.stderr)
         secret = json.loads(
@@ -243,7 +243,7 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
 
 
 async def test_a_second_replica_serves_the_same_certificate(sandbox: Sandbox, webhook):
-    """Both follow the Secret; when the leader dies the other one goes on looking after it."""
+    """Both follow the Secret; when the leader dies the other one renews it."""
     upper, process, _ = webhook
     (other_port,) = free_ports(1)
     other = await start(sandbox, 1, other_port)

@@ -1,4 +1,4 @@
-"""What runs while a test looks on."""
+"""Background tasks of a test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @contextlib.asynccontextmanager
 async def working(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Have it run; leaving cancels it and waits for its end. What it fails with fails the test.
+    """Run it in the background; leaving cancels it and waits for its end. Its failure fails the test.
 
-    Not a fixture: those live outside of virtual time.
+    Not a fixture, because fixtures run outside of virtual time.
     """
     task = asyncio.create_task(work)
     try:

@@ -1,4 +1,4 @@
-"""One sandbox for the descheduler's tests: an upper cluster, and two of simulated nodes below, one nearly full."""
+"""One sandbox for the descheduler's tests: an upper cluster, and two simulated lower clusters, one nearly full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import node_ready, own_namespace
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here runs on the loop that the shared sandbox lives on."""
+    """Run every test on the event loop of the shared sandbox."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
@@ -43,12 +43,12 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 def upper(sandbox: Sandbox) -> Cluster:
-    """The cluster users talk to."""
+    """The cluster of the users."""
     return sandbox.upper
 
 
 @pytest_asyncio.fixture(loop_scope="package")
 async def namespace(sandbox: Sandbox, upper: Cluster) -> AsyncIterator[str]:
-    """A namespace of the test's own; what the descheduler remembers is there, too."""
+    """A namespace for the test; the descheduler keeps its records there, too."""
     async with own_namespace(upper, *sandbox.lower) as name:
         yield name

@@ -20,7 +20,7 @@ SMALL, LARGE = "vn-lower1", "vn-lower2"
 
 @contextlib.asynccontextmanager
 async def descheduler(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
-    """The program with short times; stopped at the end."""
+    """Run the program with short times; stop it at the end."""
     process = await sandbox.start_process(
         f"descheduler-{secrets.token_hex(3)}",
         [
@@ -47,20 +47,20 @@ async def descheduler(sandbox: Sandbox, namespace: str, *arguments: str) -> Asyn
 
 @contextlib.asynccontextmanager
 async def webhook(sandbox: Sandbox, namespace: str, *arguments: str) -> AsyncIterator[Process]:
-    """The webhook, as soon as it changes pods; stopped and unregistered at the end."""
+    """Run the webhook until the end of the context, then stop and unregister it."""
     process = await start_webhook(
         sandbox, "--leader-elect=false", f"--namespace={namespace}", f"--freeze-namespace={namespace}", *arguments
     )  # fmt: skip
     try:
         yield process
     finally:
-        # Until the API server has forgotten it no labelled pod can be created.
+        # No labelled pod can be created until the API server has removed the registration.
         await stop_webhook(sandbox, process)
 
 
 @contextlib.asynccontextmanager
 async def cordoned(upper: Cluster, node: str) -> AsyncIterator[None]:
-    """Nothing is scheduled to a virtual node meanwhile; afterwards it is as free as before."""
+    """Cordon a virtual node in the context, so that nothing is scheduled to it."""
     await upper.kubectl("cordon", node)
     try:
         yield
@@ -70,7 +70,7 @@ async def cordoned(upper: Cluster, node: str) -> AsyncIterator[None]:
 
 
 def pod(name: str, *, cpu: str = "3", prefer: str = SMALL, **metadata: Any) -> dict[str, Any]:
-    """A pod that the upper scheduler likes to bind to one virtual node, and that may go to any."""
+    """Return a pod with a preference for one virtual node, which may run on any."""
     prefers = {
         "weight": 100,
         "preference": {
@@ -113,19 +113,19 @@ def deployment(name: str, *, replicas: int, **options: Any) -> dict[str, Any]:
 
 
 async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    """All pods of a namespace that are not ending."""
+    """Return all pods of a namespace that are not ending."""
     items = (await get(cluster, namespace, "pods"))["items"]
     return [item for item in items if "deletionTimestamp" not in item["metadata"]]
 
 
 async def events_of(upper: Cluster, namespace: str, reason: str) -> list[str]:
-    """The messages of a namespace's events of one reason."""
+    """Return the messages of a namespace's events of one reason."""
     found = await get(upper, namespace, "events", fields=f"reason={reason}")
     return [item["message"] for item in found["items"]]
 
 
 async def run_on(upper: Cluster, namespace: str, node: str, *, count: int) -> None:
-    """Wait until so many pods are there, all Running on that node."""
+    """Wait until that many pods exist, all Running on that node."""
 
     async def settled() -> bool:
         found = await pods_of(upper, namespace)
@@ -137,7 +137,7 @@ async def run_on(upper: Cluster, namespace: str, node: str, *, count: int) -> No
 
 
 async def refused_below(upper: Cluster, namespace: str, *, count: int = 1) -> None:
-    """Wait until so many pods are bound and refused by their lower scheduler."""
+    """Wait until that many pods are bound and refused by their lower scheduler."""
 
     async def stuck() -> bool:
         found = await pods_of(upper, namespace)
@@ -153,7 +153,7 @@ async def refused_below(upper: Cluster, namespace: str, *, count: int = 1) -> No
 
 
 async def no_records(upper: Cluster, namespace: str) -> None:
-    """Wait until nothing is being re-created any more."""
+    """Wait until no re-creation is in progress."""
 
     async def none() -> bool:
         return not (

@@ -61,7 +61,7 @@ async def own(sandbox: Sandbox, upper: Cluster, namespace: str) -> AsyncIterator
 
 @pytest.fixture
 def account(upper: Cluster, own: str, tmp_path: Path) -> str:
-    """The flag that has the descheduler act as its account."""
+    """Return the flag that makes the descheduler use its account."""
     config = json.loads(upper.kubeconfig.read_text(encoding="utf-8"))
     config["users"][0]["user"]["as"] = ACCOUNT
     file = tmp_path / "kubeconfig"
@@ -69,10 +69,10 @@ def account(upper: Cluster, own: str, tmp_path: Path) -> str:
     return f"--kubeconfig={file}"
 
 
-async def test_tenants_forge_records(
+async def test_tenants_forged_records_have_no_effect(
     sandbox: Sandbox, upper: Cluster, namespace: str, own: str, account: str
 ) -> None:
-    """Records of tenants create and delete nothing, while the descheduler moves what is to be moved."""
+    """Records of tenants create and delete nothing, while the descheduler moves the right pods."""
     owned = {**pod("owned-0", cpu="100m", prefer=LARGE)}
     budget = {
         "apiVersion": "policy/v1",
@@ -93,7 +93,7 @@ async def test_tenants_forge_records(
         created = _old_style(evil, uid="no-such-pod", version="1", by=tenant)
         attempts = (created, replaced, _revision(namespace, evil), _revision(own, evil))
         assert [await _tries(upper, tenant, body) for body in attempts] == [True, True, False, False]
-    # A permission may be granted by mistake: the descheduler finds such records, too.
+    # A permission may be granted by mistake, so that the descheduler finds such records, too.
     await upper.apply(_revision(namespace, evil), _revision(own, evil))
     async with descheduler(sandbox, own, account):
 
@@ -131,7 +131,7 @@ def _large(*, kibibytes: int) -> dict[str, Any]:
 
 
 def _evil(namespace: str, name: str) -> dict[str, Any]:
-    """A pod that its author may not create."""
+    """Return a pod that its author may not create."""
     body = pod(name, prefer=SMALL, namespace=namespace)
     body["spec"] |= {"hostPID": True, "nodeName": LARGE, "serviceAccountName": "default"}
     body["spec"]["containers"][0]["securityContext"] = {"privileged": True}
@@ -139,7 +139,7 @@ def _evil(namespace: str, name: str) -> dict[str, Any]:
 
 
 def _old_style(replacement: dict[str, Any], *, uid: str, version: str, by: str) -> dict[str, Any]:
-    """A record as releases before keyed hashes read them."""
+    """Return a record as releases before keyed hashes read them."""
     facts = {
         "name": replacement["metadata"]["name"],
         "uid": uid,
@@ -161,7 +161,7 @@ def _old_style(replacement: dict[str, Any], *, uid: str, version: str, by: str) 
 
 
 def _revision(where: str, replacement: dict[str, Any]) -> dict[str, Any]:
-    """A record without the key."""
+    """Return a record without the key."""
     content = {
         "namespace": replacement["metadata"]["namespace"],
         "namespace_uid": "x",
@@ -183,7 +183,7 @@ def _revision(where: str, replacement: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _tries(upper: Cluster, tenant: str, body: dict[str, Any]) -> bool:
-    """Whether a tenant's attempt to create an object succeeds."""
+    """Report whether a tenant may create an object."""
     done = await upper.kubectl("--as", tenant, "create", "-f", "-", input=json.dumps(body), check=False)
     return done.returncode == 0
 

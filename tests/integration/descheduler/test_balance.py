@@ -1,4 +1,4 @@
-"""Strategies that even clusters out, from a policy file."""
+"""Strategies that balance clusters, from a policy file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import becomes, create, eventually
 
 
 async def test_duplicates_spread(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A policy file with RemoveDuplicates: four pods of one owner end as two in each cluster, and stay so."""
+    """A policy file with RemoveDuplicates: four pods of one owner end as two in each cluster, and stay there."""
     policy = sandbox.directory / f"policy-{namespace}.yaml"
     policy.write_text(
         """
@@ -50,8 +50,10 @@ async def test_duplicates_spread(sandbox: Sandbox, upper: Cluster, namespace: st
             assert await spread()
 
 
-async def test_clusters_are_evened_out(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """LowNodeUtilization: an overused cluster gives the underused one pods until it is at its target, and no more."""
+async def test_low_node_utilization_balances_clusters(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """An overused cluster gives pods to the underused one until it reaches its target."""
     policy = sandbox.directory / f"policy-{namespace}.yaml"
     policy.write_text(
         """

@@ -1,4 +1,4 @@
-"""Kills, lost clusters and preemption: every pod arrives, each of them once."""
+"""Kills, lost clusters and preemption: every pod is recreated exactly once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import create, eventually, get, node_ready, ready
 
 
 async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """Kill -9 of the leader while the old pod ends: the standby makes the new one, exactly once."""
+    """Kill -9 of the leader while the old pod ends: the standby creates the new one, exactly once."""
     await create(upper, namespace, pod("bare", finalizers=["example.com/hold"]))
     await refused_below(upper, namespace)
     uid = (await get(upper, namespace, "pod", "bare"))["metadata"]["uid"]
@@ -47,8 +47,8 @@ async def test_killed_between_delete_and_create(sandbox: Sandbox, upper: Cluster
     await upper.kubectl("-n", namespace, "patch", "pod", "bare", "--type=merge", "-p", release)
 
 
-async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A lost cluster's pods wait for their disruption budget, then move; none moves back, none runs twice."""
+async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """They wait for their disruption budget, then move; none moves back, none runs twice."""
     lost = sandbox.lower[1]
     budget = {
         "apiVersion": "policy/v1",
@@ -107,16 +107,16 @@ async def test_lost_cluster(sandbox: Sandbox, upper: Cluster, namespace: str) ->
         await eventually(fenced, what="nothing left in the cluster that was lost")
         await asyncio.sleep(3)
         assert {item["metadata"]["uid"] for item in await pods_of(upper, namespace)} == moved
-        # Back-fill: the healed cluster is used again.
+        # The recovered cluster is used again.
         late = pod("late", cpu="100m")
-        # It would rather be anywhere than wait until the last lower node is Ready again.
+        # It moves rather than waits until the last lower node is Ready again.
         late["spec"]["nodeSelector"] = {"kubernetes.io/hostname": LARGE}
         await create(upper, namespace, late)
         await ready(upper, namespace, "late")
 
 
 async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A high-priority pod that fits no virtual node preempts upstream; below, the victim goes and it runs."""
+    """A high-priority pod that fits no virtual node preempts in the upper cluster; the lower victim ends and it runs."""
     low, high = f"low-{namespace}", f"high-{namespace}"
     for name, value in ((low, 1), (high, 1000)):
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
@@ -146,8 +146,8 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
     assert "important" in {item["metadata"]["name"] for item in below}
 
 
-async def test_killed_again_and_again(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """Forty bare pods, and a descheduler that is killed every second: every pod arrives, each of them once."""
+async def test_killed_every_second(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Forty bare pods and a descheduler that is killed repeatedly: every pod is recreated exactly once."""
     await sandbox.lower[1].kubectl("label", "node", "--all", "chosen=yes", "--overwrite")
     chosen = {"clusterSelector": json.dumps({"nodeSelector": {"chosen": "yes"}})}
     bodies = [pod(f"p{number:02d}", cpu="1m", annotations=chosen) for number in range(40)]

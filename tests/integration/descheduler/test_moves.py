@@ -1,4 +1,4 @@
-"""Pods that a lower cluster refuses are moved: bare ones, owned ones, and for reasons that are asked for."""
+"""Pods that a lower cluster refuses are moved: bare ones, owned ones, and for configured reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import becomes, create, eventually, get, ready
 
 
 async def test_bare_pod_moves(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A pod that no lower node fits is re-created for the other cluster, and says where it has been."""
+    """A pod that no lower node fits is re-created for the other cluster, and records its previous node."""
     clusters = json.dumps({"tolerations": [{"key": "k", "operator": "Exists"}]})
     await create(upper, namespace, pod("bare", annotations={"clusterSelector": clusters, "mine": "kept"}))
     await refused_below(upper, namespace)
@@ -59,10 +59,10 @@ async def test_bare_pod_moves(sandbox: Sandbox, upper: Cluster, namespace: str) 
 
 
 async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A controller's pods are evicted, and what its next ones avoid is where the webhook reads it."""
+    """A controller's pods are evicted, and the nodes to avoid are stored where the webhook reads them."""
     await create(upper, namespace, deployment("web", replicas=2, cpu="1.9"))
     await run_on(upper, namespace, SMALL, count=2)
-    # What is left of the small cluster is enough in sum for a pod of 200m, and on no node: 2 x 100m.
+    # The small cluster has enough in sum for a pod of 200m, but on no node: 2 x 100m.
     await create(upper, namespace, deployment("stuck", replicas=1, cpu="0.2"))
     await refused_below(upper, namespace)
     owner = next(
@@ -70,7 +70,7 @@ async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace:
         for item in await pods_of(upper, namespace)
         if item["metadata"]["labels"]["app"] == "stuck"
     )
-    # Without the webhook nothing else would keep the next pod away.
+    # Without the webhook only this keeps the next pod away.
     async with cordoned(upper, SMALL), descheduler(sandbox, namespace):
 
         async def moved() -> bool:
@@ -89,7 +89,7 @@ async def test_deployment_pods_move(sandbox: Sandbox, upper: Cluster, namespace:
 
 
 async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A dry run tells what it would do, and leaves pods, ConfigMaps, Leases and nodes as they are."""
+    """A dry run reports what it would do, and leaves pods, ConfigMaps, Leases and nodes unchanged."""
     nowhere = {"clusterSelector": json.dumps({"nodeSelector": {"no": "where"}})}
     await create(
         upper,
@@ -124,7 +124,7 @@ async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespa
 
 
 async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """The webhook reads what the descheduler remembers, and keeps a controller's next pod off the full cluster."""
+    """The webhook reads the descheduler's record, and keeps a controller's next pod off the full cluster."""
     async with webhook(sandbox, namespace):
         async with cordoned(upper, LARGE):
             await create(upper, namespace, deployment("web", replicas=1))
@@ -139,7 +139,7 @@ async def test_deployment_moves_with_the_webhook(sandbox: Sandbox, upper: Cluste
 
 
 async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
-    """A pod that the freeze leaves without a node gets one back when the freeze is over."""
+    """A pod that has no node because of the freeze gets one when the freeze is over."""
     freeze = "--freeze-period=15s"
     # Nearly all of the large cluster is taken: a pod of three CPUs finds no room there.
     await create(upper, namespace, pod("taken", cpu="62", prefer=LARGE))
@@ -164,7 +164,7 @@ async def test_freeze_ends(sandbox: Sandbox, upper: Cluster, namespace: str) -> 
 async def test_pods_that_the_lower_quota_refuses_move(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ) -> None:
-    """Only when that is asked for: ``--include-failures=quota``."""
+    """Only with ``--include-failures=quota``."""
     small = sandbox.lower[0]
     await create(upper, namespace, pod("first", cpu="10m"))
     await run_on(upper, namespace, SMALL, count=1)
@@ -202,10 +202,8 @@ async def test_pods_that_the_lower_quota_refuses_move(
         await ready(upper, namespace, "second")
 
 
-async def test_pods_whose_image_cannot_be_pulled_move(
-    sandbox: Sandbox, upper: Cluster, namespace: str
-) -> None:
-    """Only when that is asked for: ``--include-failures=image``."""
+async def test_pods_with_failing_image_pulls_move(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+    """Only with ``--include-failures=image``."""
     await create(upper, namespace, pod("main", cpu="10m"))
     await run_on(upper, namespace, SMALL, count=1)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
@@ -233,10 +231,10 @@ async def test_pods_whose_image_cannot_be_pulled_move(
         await run_on(upper, namespace, LARGE, count=1)
 
 
-async def test_a_bare_pod_that_is_told_apart_by_revision_moves(
+async def test_a_bare_pod_with_match_label_keys_moves(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ) -> None:
-    """What matchLabelKeys have added to a stored pod is not told twice, above or below: the pod would be refused."""
+    """Terms that matchLabelKeys added to a stored pod are not added twice, or the pod would be refused."""
     body = pod("bare")
     selecting = {
         "labelSelector": {"matchLabels": {"app": "other"}},

@@ -1,7 +1,8 @@
-"""Plays kubelet: a node of a lower cluster, with a real process for each pod.
+"""A simulated kubelet: a node of a lower cluster, with a real process for each pod.
 
-kwok would delete pods at once, whatever finalizers they have. Here, as with a kubelet, a pod has its final status, and its
-object goes, after its process has ended.
+kwok would delete pods at once, whatever finalizers they have. Here, as with a kubelet, a pod's process ends
+first, then it
+gets its final status, then its object is deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _UPPER_UID = "virtual-node.io/upper-uid"
 
 
 class Link:
-    """The way of one lower cluster's pods to the upper API server, which can be cut."""
+    """The connection of one lower cluster's pods to the upper API server, which can be cut."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -40,7 +41,7 @@ class Link:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen on the port of the first time."""
+        """Listen on the same port as the first time."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -113,7 +114,7 @@ class NodeAgent:
                         one.process.kill()
 
     def kill(self, name: str) -> bool:
-        """Kill a pod's process; it starts again as a container does."""
+        """Kill a pod's process; it is restarted as a container is."""
         for one in self.processes.values():
             if one.name == name:
                 one.process.kill()
@@ -134,7 +135,7 @@ class NodeAgent:
                 for pod in pods.items:
                     await self._look(client, pod)
             except (ApiError, TimeoutError):
-                # The lower API server is away: processes go on.
+                # The lower API server is unreachable: processes keep running.
                 pass
             await asyncio.sleep(0.2)
 

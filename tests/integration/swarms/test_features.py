@@ -38,7 +38,7 @@ class Pods:
         """By pod UID."""
 
     async def follow(self) -> None:
-        """Work until cancelled. A pod without an object ends at once, without a word, as a killed one does."""
+        """Work until cancelled. The worker of a deleted pod ends without a message, as a killed one does."""
         while True:
             with contextlib.suppress(ApiError):
                 pods = (await self._client.list(resources.PODS, label_selector="swarm")).items
@@ -171,7 +171,7 @@ async def test_slots_lists_and_deletion(client: Client, pods: Pods):
         ("a", {"strategy": "Best"}, "Unsupported value"),
     ],
 )
-async def test_the_api_server_refuses_wrong_specifications(client: Client, name, changes, said):
+async def test_the_api_server_refuses_invalid_specs(client: Client, name, changes, said):
     """By the schema's rules, before the controller sees them."""
     spec = {"workers": {"statefulSet": "a"}, **changes}
     with pytest.raises(Invalid, match=said):

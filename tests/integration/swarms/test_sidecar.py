@@ -83,7 +83,7 @@ class Sidecar:
 
     @contextlib.asynccontextmanager
     async def running(self, kind: str, **flags: Any) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A sidecar that is killed with the block."""
+        """Run a sidecar; kill it at the end."""
         command = (
             shlex.join([sys.executable, str(self.folder / "program.py"), kind, str(self.folder)]) + " {job}"
         )
@@ -105,7 +105,7 @@ class Sidecar:
             await self.process.wait()
 
     def pid(self, kind: str, job: str = "a") -> int:
-        """The process of a job; 0 until it has started."""
+        """Return the process of a job; 0 until it has started."""
         with contextlib.suppress(OSError, ValueError):
             return int((self.folder / f"{job.encode().hex()}.{kind}").read_text().split()[0])
         return 0
@@ -141,7 +141,7 @@ def sidecar(api, tmp_path) -> Sidecar:
 
 
 async def test_runs_a_process_per_job_and_stops_it(api, sidecar):
-    """A job's name is one argument, whatever it has in it; output carries the name."""
+    """A job's name is one argument, whatever its characters; output carries the name."""
     odd = "x '; touch $(id) \"{token}"
     async with sidecar.running("clean") as process:
         await until(lambda: bool(api.last))
@@ -161,7 +161,7 @@ async def test_runs_a_process_per_job_and_stops_it(api, sidecar):
 
 
 async def test_kills_a_process_that_ignores_sigterm_and_its_orphans(api, sidecar):
-    """The job is acknowledged as stopped only when none of its processes lives, in whatever session."""
+    """The job is acknowledged as stopped only when all its processes have ended, in any session."""
     async with sidecar.running("family"):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"})
@@ -174,7 +174,7 @@ async def test_kills_a_process_that_ignores_sigterm_and_its_orphans(api, sidecar
         assert children == "", "zombies are left"
 
 
-async def test_a_killed_sidecar_takes_its_processes_along(api, sidecar):
+async def test_processes_of_a_killed_sidecar_end(api, sidecar):
     """Direct children end with it; the next sidecar kills orphans before it registers a new session."""
     async with sidecar.running("family") as first:
         await until(lambda: bool(api.last))
@@ -214,7 +214,7 @@ async def test_restarts_a_process_that_ends(api, sidecar):
 
 
 async def test_kills_its_processes_before_the_fence_time_ends(api, sidecar):
-    """Also those that hang: the controller gives their jobs away."""
+    """Also hanging ones, because the controller then assigns their jobs to others."""
     async with sidecar.running("hanging", **{"kill-seconds": 60}):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"}, fenceSeconds=6)
@@ -227,7 +227,7 @@ async def test_kills_its_processes_before_the_fence_time_ends(api, sidecar):
         await until(lambda: api.last["session"] != session)
 
 
-async def test_says_what_is_wrong_with_its_flags(sidecar):
+async def test_reports_wrong_flags(sidecar):
     """A wrong command ends the sidecar before it registers."""
     async with sidecar.running("clean", exec="'unbalanced") as process:
         assert await process.wait() == 1

@@ -1,4 +1,4 @@
-"""A Swarm over two virtual nodes: at most one owner of each job at any time, whatever ends in between."""
+"""A Swarm over two virtual nodes: at most one owner of each job at any time, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Scene:
         )
 
     async def settled(self, workers: int, jobs: list[str] = JOBS) -> None:
-        """Wait until every job is owned, and the Swarm's status says the same; nothing was owned twice."""
+        """Wait until every job is owned, and the Swarm's status agrees; check that nothing was owned twice."""
 
         async def state() -> Any:
             swarm = await self.upper.api.read(SWARMS.path(namespace=NAMESPACE, name=SWARM))
@@ -80,7 +80,7 @@ class Scene:
         self.check()
 
     def owned(self, jobs: list[str] = JOBS) -> int:
-        """How many jobs are owned now: their lock is held."""
+        """Return the number of jobs that are owned now, which is the number of held locks."""
         return sum(not _is_free(self.directory / f"{job}.lock") for job in jobs)
 
     def check(self) -> None:
@@ -112,7 +112,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
         yield scene
 
 
-async def test_one_owner_at_any_time(scene: Scene):
+async def test_each_job_has_one_owner_at_any_time(scene: Scene):
     """Scaling, killed workers, deleted pods, killed controllers, a changed list and a partition."""
     await scene.settled(3)
     await scene.scale(7)
@@ -139,7 +139,7 @@ async def test_one_owner_at_any_time(scene: Scene):
 
 
 async def _lose_a_cluster(scene: Scene) -> None:
-    """Cut a lower cluster off: its workers keep their jobs until they are known to have ended."""
+    """Cut a lower cluster off; check that its workers keep their jobs until they are known to have ended."""
     agent = scene.agents[1]
     mine = {one.name for one in agent.processes.values() if one.process.returncode is None}
     assert mine
@@ -153,7 +153,7 @@ async def _lose_a_cluster(scene: Scene) -> None:
             return any(worker.get("stopping") for worker in swarm["status"]["workers"])
 
         await eventually(revoked, what="the jobs of the lost workers are assigned to others")
-        # Nobody knows whether they still run, so nobody else may start them; they do run.
+        # It is unknown whether they still run, so no other worker may start them; they do run.
         assert scene.owned() == len(JOBS)
         scene.check()
     await agent.link.start()

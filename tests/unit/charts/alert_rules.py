@@ -1,4 +1,4 @@
-"""Files of promtool's rule tests, judged here: what alerts fire at a time, given samples.
+"""Files of promtool's rule tests, evaluated here: the alerts that fire at a time, given samples.
 
 Format: https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules.
 """
@@ -21,12 +21,12 @@ _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 
 
 def seconds(duration: str) -> float:
-    """``7m30s`` → 450."""
+    """Return seconds: ``7m30s`` → 450."""
     return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([smh])", duration))
 
 
 def series(text: str, values: str, interval: float) -> Series:
-    """One of ``input_series``."""
+    """Return one of ``input_series``."""
     match = _SERIES.fullmatch(text)
     assert match is not None, text
     labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
@@ -39,7 +39,7 @@ def series(text: str, values: str, interval: float) -> Series:
 
 
 def _expand(part: str) -> Iterator[float | str | None]:
-    """``1+2x3`` → 1, 3, 5, 7; ``_`` is a scrape without it, ``stale`` its end."""
+    """Return the samples: ``1+2x3`` → 1, 3, 5, 7; ``_`` is a missing sample, ``stale`` the end."""
     match = _VALUES.fullmatch(part)
     assert match is not None, part
     first, count = match["first"], int(match["more"] or 0)
@@ -53,7 +53,7 @@ def _expand(part: str) -> Iterator[float | str | None]:
 def firing(
     alert: Mapping[str, Any], given: Sequence[Series], *, until: float, every: float
 ) -> list[dict[str, Any]]:
-    """What fires at a time, as ``exp_alerts`` has it: the rule is evaluated at each step up to then."""
+    """Return the alerts that fire at a time, as in ``exp_alerts``: the rule is evaluated at each step until then."""
     expression, patience = expressions.parse(alert["expr"]), seconds(alert["for"])
     since: dict[Labels, float] = {}
     active: evaluation.Vector = {}

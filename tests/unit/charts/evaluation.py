@@ -1,8 +1,10 @@
-"""As much of PromQL as the alerts use, evaluated over given samples.
+"""The part of PromQL that the alerts use, evaluated over given samples.
 
-It follows Prometheus' own rules (https://prometheus.io/docs/prometheus/latest/querying): look-back of five minutes, ranges
-open on the left, extrapolated rates, quantiles by linear interpolation. The files of ``alerts`` are promtool's, which
-judges them alike.
+It follows Prometheus' own rules (https://prometheus.io/docs/prometheus/latest/querying): look-back of five
+minutes, ranges
+open on the left, extrapolated rates, quantiles by linear interpolation. The files of ``alerts`` are
+promtool's, with the
+same verdict.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _AGGREGATE: dict[str, Callable[[Sequence[float]], float]] = {"sum": math.fsum, "
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series: its name, its labels, and (time, value) in order; a value of None says that it ended."""
+    """One series: its name, its labels, and (time, value) in order; None as a value marks its end."""
 
     name: str
     labels: Mapping[str, str]
@@ -43,7 +45,7 @@ class Series:
 
 
 def evaluate(node: promql.Expr, series: Sequence[Series], now: float) -> Vector | float:
-    """The value of an expression at a time."""
+    """Return the value of an expression at a time."""
     if isinstance(node, promql.ParenExpr):
         return evaluate(node.expr, series, now)
     if isinstance(node, promql.NumberLiteral):
@@ -60,7 +62,7 @@ def evaluate(node: promql.Expr, series: Sequence[Series], now: float) -> Vector 
 
 
 def vector(node: promql.Expr, series: Sequence[Series], now: float) -> Vector:
-    """The value of an expression that has labels."""
+    """Return the value of an expression that has labels."""
     value = evaluate(node, series, now)
     assert isinstance(value, dict), f"a number alone: {node.prettify()}"
     return value
@@ -116,7 +118,7 @@ def _call(node: promql.Call, series: Sequence[Series], now: float) -> Vector | f
 
 def _increase(samples: Sequence[tuple[float, float | None]], start: float, end: float) -> float | None:
     seen = [(at, value) for at, value in samples if start < at <= end and value is not None]
-    if len(seen) < 2:  # one sample has not risen yet
+    if len(seen) < 2:  # one sample has no increase
         return None
     risen = 0.0
     for (_, before), (_, after) in pairwise(seen):
@@ -126,7 +128,7 @@ def _increase(samples: Sequence[tuple[float, float | None]], start: float, end: 
     ahead, behind = first - start, end - last
     ahead = ahead if ahead < 1.1 * between else between / 2
     behind = behind if behind < 1.1 * between else between / 2
-    if risen > 0:  # it began at nought at the earliest
+    if risen > 0:  # it began at 0 at the earliest
         ahead = min(ahead, (last - first) * value / risen)
     return risen * (last - first + ahead + behind) / (last - first)
 

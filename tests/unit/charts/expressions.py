@@ -1,7 +1,8 @@
-"""What an expression of an alert or a panel says, read by a real parser of PromQL and held to the metrics there are.
+"""Checks expressions of alerts and panels with a real parser of PromQL, and against the existing metrics.
 
-The parser judges syntax, functions and value types; here it is judged whether the metrics exist, whether labels are
-theirs, and whether counters are read as counters.
+The parser checks syntax, functions and value types; this module checks whether the metrics exist, whether
+they have the
+labels, and whether counters are read as counters.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from datetime import timedelta
 import promql_parser as promql
 
 TARGET = frozenset({"namespace", "pod", "container", "service", "endpoint", "component", "job", "instance"})
-"""Labels that a scrape by the chart's ServiceMonitor puts on whatever it reads."""
+"""Labels that a scrape by the chart's ServiceMonitor adds."""
 SHORTEST_RANGE = timedelta(minutes=2)
-"""Four scrapes: fewer, and one that fails leaves a hole."""
+"""Four scrapes: with fewer, one failed scrape leaves a gap."""
 _OF_COUNTERS = {"rate", "increase"}
 _VARIABLE_RANGE = "$__rate_interval"
 _COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
@@ -24,19 +25,19 @@ _SETS = {"and", "or", "unless"}
 
 
 class ExpressionError(Exception):
-    """An expression asks for what there is not, or for what means nothing."""
+    """An expression uses a missing metric or label, or is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is known of a metric: its type, ``counter``, ``gauge`` or ``bucket``, and its own labels."""
+    """A metric's type, ``counter``, ``gauge`` or ``bucket``, and its own labels."""
 
     kind: str
     labels: frozenset[str]
 
 
 def parse(expression: str) -> promql.Expr:
-    """The expression as the parser reads it; Grafana's own range stands for one of five minutes.
+    """Return the parsed expression; Grafana's own range is replaced by one of five minutes.
 
     Raises:
         ExpressionError: it is no PromQL.
@@ -48,7 +49,7 @@ def parse(expression: str) -> promql.Expr:
 
 
 def selectors(expression: promql.Expr) -> list[promql.VectorSelector]:
-    """Every selector, also those over a range."""
+    """Yield every selector, also those over a range."""
     found: list[promql.VectorSelector] = []
     promql.walk(expression, lambda node: _note(node, found))
     return found
@@ -60,7 +61,7 @@ def _note(node: promql.Expr, found: list[promql.VectorSelector]) -> None:
 
 
 def limits(expression: promql.Expr) -> list[tuple[str, float]]:
-    """Every histogram whose quantile is compared with a number, and the number."""
+    """Yield every histogram with a quantile that is compared with a number, and the number."""
     found: list[tuple[str, float]] = []
 
     def visit(node: promql.Expr) -> None:
@@ -78,11 +79,12 @@ def limits(expression: promql.Expr) -> list[tuple[str, float]]:
 
 
 def labels(node: promql.Expr, known: Mapping[str, Metric]) -> frozenset[str]:
-    """The labels that each series of the result has.
+    """Return the labels that each series of the result has.
 
     Raises:
-        ExpressionError: a metric or a label that there is not, a counter read as it is, a rate of a gauge, a quantile
-            of what has no ``le``, a range too short, or a join of sides that have nothing in common.
+        ExpressionError: a missing metric or label, a counter without a rate, a rate of a gauge, a quantile of
+    a metric
+            without ``le``, a range too short, or a join of sides without common labels.
     """
     if isinstance(node, promql.ParenExpr):
         return labels(node.expr, known)
@@ -189,7 +191,7 @@ _JUDGES: dict[type, Callable[..., frozenset[str]]] = {
 
 
 def label_of_values(query: str) -> tuple[str, str]:
-    """Selector and label of Grafana's ``label_values(selector, label)``."""
+    """Return selector and label of Grafana's ``label_values(selector, label)``."""
     match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
     if match is None:
         raise ExpressionError(f"no label_values: {query}")

@@ -1,4 +1,4 @@
-"""``python -m tests.unit.charts.regenerate``: write the golden files anew; read the difference before committing it."""
+"""``python -m tests.unit.charts.regenerate``: write the golden files; read the difference before committing it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.unit.charts.rendering import CASES, GOLDEN, golden
 
 
 def main() -> int:
-    """Write a golden file for each file of values, remove those without; returns the exit code."""
+    """Write a golden file for each file of values, remove those without one; return the exit code."""
     GOLDEN.mkdir(exist_ok=True)
     for case in CASES:
         (GOLDEN / f"{case}.yaml").write_text(golden(case), encoding="utf-8")

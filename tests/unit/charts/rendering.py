@@ -20,13 +20,13 @@ _DASHBOARD = re.compile(r"(  virtual-node\.json: \|\n)(?: {4}.*\n|\n)+")
 
 
 def values(case: str) -> str:
-    """The values of a case, as YAML."""
+    """Return the values of a case, as YAML."""
     return (VALUES / f"{case}.yaml").read_text(encoding="utf-8")
 
 
 @cache
 def text(case: str) -> str:
-    """What helm makes of a case."""
+    """Return helm's output for a case."""
     return template(values(case))
 
 
@@ -36,17 +36,17 @@ def _objects(yaml_text: str) -> tuple[dict[str, Any], ...]:
 
 
 def parse(yaml_text: str) -> list[dict[str, Any]]:
-    """The objects of rendered YAML."""
+    """Return the objects of rendered YAML."""
     return list(_objects(yaml_text))
 
 
 def objects(case: str) -> list[dict[str, Any]]:
-    """The objects of a case."""
+    """Return the objects of a case."""
     return parse(text(case))
 
 
 def one(case: str, kind: str, name: str) -> dict[str, Any]:
-    """The object of a kind whose name ends so; there must be one."""
+    """Return the only object of a kind with a name that ends so."""
     found = [
         item for item in objects(case) if item["kind"] == kind and item["metadata"]["name"].endswith(name)
     ]
@@ -55,14 +55,14 @@ def one(case: str, kind: str, name: str) -> dict[str, Any]:
 
 
 def golden(case: str) -> str:
-    """What a golden file holds: everything but rules and the dashboard, which other tests hold."""
+    """Return the content of a golden file: everything but rules and the dashboard, which have their own tests."""
     return _RULES.sub(
         r"\1  (held by test_agreement.py)\n", _DASHBOARD.sub(r"\1    (files/dashboard.json)\n", text(case))
     )
 
 
 def pod_specs(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Kind and name, and the pod spec, of everything that makes pods."""
+    """Return kind and name, and the pod spec, of everything that makes pods."""
     specs = []
     for item in found:
         name = f"{item['kind']}/{item['metadata']['name']}"

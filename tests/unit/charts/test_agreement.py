@@ -1,4 +1,4 @@
-"""The chart says what the code says: rights, webhook configurations, the scheduler's, and configurations that parse."""
+"""The chart agrees with the code: rights, webhook configurations, the scheduler's configuration and configuration files."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ SCHEDULER = {
     for name, verbs in (("", ("create",)), ("vn-virtual-node-scheduler", ("get", "list", "update", "watch")))
     for verb in verbs
 }
-"""What a stock scheduler needs beside its own system roles: a Lease in our namespace."""
+"""Rights of a stock scheduler besides its own system roles: a Lease in the release's namespace."""
 
 
 def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
-    """What a table asks for with the names of a case's objects."""
+    """Return a table's rights with the names of a case's objects."""
     given = yaml.safe_load(rendering.values(case))
     whole = given.get("fullnameOverride", "vn-virtual-node")
     is_self_managed = not given.get("webhook", {}).get("tls", {}).get("secretName")
@@ -78,7 +78,7 @@ def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
 
 
 def _secrets(case: str) -> list[str]:
-    """The Secrets that the chart makes for the certificates of extender and scheduler."""
+    """Return the Secrets that the chart makes for the certificates of extender and scheduler."""
     return [
         item["metadata"]["name"]
         for item in objects(case)
@@ -87,7 +87,7 @@ def _secrets(case: str) -> list[str]:
 
 
 def _granted(case: str, component: str) -> set[Grant]:
-    """What the roles give that are bound to a component's account."""
+    """Return the rules of the roles that are bound to a component's account."""
     bound = {
         (item["roleRef"]["kind"], item["roleRef"]["name"], item["metadata"].get("namespace", ""))
         for item in objects(case)
@@ -135,7 +135,7 @@ def _arguments(case: str, component: str) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rights_are_those_of_the_tables(case):
-    """Each component is granted what its table asks for, where it asks for it, and nothing else."""
+    """Each component is granted exactly the rights of its table."""
     given = yaml.safe_load(rendering.values(case))
     kubelet = given.get("virtualNode", {}).get("kubelet", {})
     virtual = [
@@ -176,7 +176,7 @@ def test_rights_are_those_of_the_tables(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_rule_has_a_wildcard(case):
-    """Groups, resources and verbs are named one by one, and every role is bound."""
+    """Groups, resources and verbs are listed, and every role is bound."""
     roles = [item for item in objects(case) if item["kind"] in RBAC]
     assert roles
     for role in roles:
@@ -188,7 +188,7 @@ def test_no_rule_has_a_wildcard(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bindings_are_to_accounts_that_there_are(case):
+def test_bindings_are_to_existing_accounts(case):
     """A binding names a ServiceAccount of this release, in its namespace."""
     accounts = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "ServiceAccount"}
     for binding in (item for item in objects(case) if item["kind"] in BINDINGS):
@@ -206,7 +206,7 @@ def test_bindings_are_to_accounts_that_there_are(case):
     ],
 )
 def test_webhook_configurations_are_those_of_the_webhook(case, kind, make, path):
-    """They differ from what `--register` makes in names, the excluded namespaces and who fills in the CA, alone."""
+    """They differ from those of `--register` only in names, the excluded namespaces and the source of the CA."""
     given = yaml.safe_load(rendering.values(case)).get("webhook", {})
     if kind.startswith("Validating") and not given.get("validateWorkloads", True):
         assert kind not in {item["kind"] for item in objects(case)}
@@ -226,14 +226,14 @@ def test_webhook_configurations_are_those_of_the_webhook(case, kind, make, path)
     }
     assert found["webhooks"] == expected["webhooks"]
     assert (found["apiVersion"], found["kind"]) == (expected["apiVersion"], expected["kind"])
-    # The leader writes its CA where it makes the certificates, and nowhere else.
+    # The leader writes its CA only where it makes the certificates.
     wanted = None if given.get("tls", {}).get("secretName") else "true"
     assert found["metadata"].get("annotations", {}).get(names.ANNOTATION_WANTS_CA) == wanted
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "default"])
-def test_the_scheduler_is_configured_as_the_code_does_it(case):
-    """Its configuration is the one of the code, but for the one profile and leader election in our namespace."""
+def test_the_schedulers_configuration_is_that_of_the_code(case):
+    """Except for the one profile and leader election in the release's namespace."""
     given = yaml.safe_load(rendering.values(case)).get("multiScheduler", {})
     found = _scheduler(case)
     service = one(case, "Service", "multi-scheduler")
@@ -261,8 +261,8 @@ def test_the_scheduler_is_configured_as_the_code_does_it(case):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in {"default", "no-webhook"}])
-def test_extender_and_scheduler_prove_themselves(case, tmp_path):
-    """The extender asks for a certificate that the scheduler has, of Secrets that there are; neither has the other's key."""
+def test_extender_and_scheduler_authenticate_each_other(case, tmp_path):
+    """The extender requires a certificate that the scheduler has, from existing Secrets; neither has the other's key."""
     arguments = _arguments(case, "multi-scheduler")
     extender, scheduler = (
         next(
@@ -297,8 +297,8 @@ def test_extender_and_scheduler_prove_themselves(case, tmp_path):
         assert "data" not in secret, "an upgrade would empty it"
 
 
-def test_the_webhook_chooses_our_scheduler_only_where_it_runs():
-    """Labelled pods are not sent to a scheduler that nobody runs."""
+def test_the_webhook_selects_the_charts_scheduler_only_if_installed():
+    """Labelled pods are not assigned to a missing scheduler."""
     assert "--scheduler-name=virtual-node-scheduler" in _arguments("one-cluster", "-webhook")
     assert not [text for text in _arguments("default", "-webhook") if text.startswith("--scheduler-name")]
     profiles = _scheduler("everything")["profiles"]
@@ -308,7 +308,7 @@ def test_the_webhook_chooses_our_scheduler_only_where_it_runs():
 
 @pytest.mark.parametrize("case", CASES)
 def test_configurations_parse(case):
-    """Both files are ones that their programs take, about the clusters of the values."""
+    """The programs accept both files, with the clusters of the values."""
     given = yaml.safe_load(rendering.values(case)).get("virtualNode", {})
     names = [cluster["name"] for cluster in given.get("clusters", [])]
     config = _configuration(case)
@@ -347,8 +347,8 @@ def test_kubeconfigs_are_where_the_configuration_says(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_arguments_are_ones_that_the_programs_take(case, tmp_path):
-    """No flag is misspelt, none lacks what it needs, and files that are named are good."""
+def test_arguments_are_valid_flags(case, tmp_path):
+    """No flag is misspelt, none lacks what it needs, and files that are named are valid."""
     for item in objects(case):
         if item["kind"] == "ConfigMap":
             for name, text in item["data"].items():
@@ -365,8 +365,8 @@ def test_arguments_are_ones_that_the_programs_take(case, tmp_path):
             parse([_MOUNTED.sub(f"{tmp_path}/", text) for text in _arguments(case, component)])
 
 
-def test_the_extender_binds_where_the_scheduler_asks_it_to():
-    """`multiScheduler.bind` reaches the scheduler, the extender and its rights alike."""
+def test_the_extender_binds_if_the_scheduler_delegates_it():
+    """`multiScheduler.bind` applies to the scheduler, the extender and its rights."""
     assert "--bind" in _arguments("everything", "multi-scheduler")
     assert "--bind" not in _arguments("one-cluster", "multi-scheduler")
 
@@ -389,7 +389,7 @@ def test_makes_no_csi_driver_where_volumes_do_not_follow_pods():
 
 
 def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
-    """The admission policies that the chart makes, by component."""
+    """Return the admission policies that the chart makes, by component."""
     return {
         item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]
         for item in rendering.parse(template(values, arguments=list(arguments)))
@@ -397,8 +397,8 @@ def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_policies_speak_of_our_accounts_and_our_names():
-    """Other users are not concerned; what marks an object as ours is spelt as in the code."""
+def test_policies_match_the_releases_accounts_and_labels():
+    """Other users are not restricted; ownership labels equal those of the code."""
     found = _policies(rendering.values("everything"))
     users = {name: spec["matchConditions"][0]["expression"] for name, spec in found.items()}
     assert users["virtual-node"].endswith(f'["system:serviceaccount:{NAMESPACE}:nodes"]')
@@ -416,19 +416,19 @@ def test_policies_speak_of_our_accounts_and_our_names():
         ("{}", "1.33.0-gke.1", [], True),
         ("admissionPolicy: {enabled: false}", "1.33.0", [], False),
         ("admissionPolicy: {enabled: true}", "1.29.9", [], True),
-        # The API server was asked, and does not serve them.
+        # Capabilities of the API server are known, and it does not serve them.
         ("{}", "1.33.0", ["v1/Pod"], False),
         ("{}", "1.33.0", ["v1/Pod", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"], True),
     ],
 )
-def test_policies_are_made_where_the_api_server_has_them(values, version, kinds, made):
-    """Unless the value says so or not."""
+def test_policies_are_made_if_the_api_server_has_them(values, version, kinds, made):
+    """Unless a value decides otherwise."""
     found = _policies(values, f"--kube-version={version}", *(f"--api-versions={kind}" for kind in kinds))
     assert set(found) == ({"virtual-node", "descheduler"} if made else set())
 
 
-def test_the_extender_reads_below_only():
-    """The read-only kubeconfig takes the place of the other one where its Secret exists; a user may name it."""
+def test_the_extender_has_read_only_lower_kubeconfigs():
+    """The read-only kubeconfig replaces the other one where its Secret exists; a user may name it."""
     found = template(
         "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s, viewer: v}}, {name: b, kubeconfig: text}]}"
     )

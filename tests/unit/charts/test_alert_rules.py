@@ -1,6 +1,7 @@
-"""Each alert fires when it should, with the text it should have, and not on a healthy system or one that recovers.
+"""Each alert fires when it should, with the right text, and not on a healthy system or one that recovers.
 
-The files of ``alerts`` are promtool's: ``promtool test rules tests/unit/charts/alerts/*.yaml`` judges them, too.
+The files of ``alerts`` are promtool's: ``promtool test rules tests/unit/charts/alerts/*.yaml`` checks them,
+too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _order(alert: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("alert", "told"), CASES, ids=[f"{alert}: {told['name']}" for alert, told in CASES])
-def test_an_alert_fires_as_told(alert, told):
+def test_an_alert_fires_as_specified(alert, told):
     """At each time exactly the alerts of the file fire, with these labels and texts."""
     interval = alert_rules.seconds(told["interval"])
     given = [alert_rules.series(one["series"], one["values"], interval) for one in told["input_series"]]
@@ -42,8 +43,7 @@ def test_an_alert_fires_as_told(alert, told):
         ]
 
 
-def test_every_alert_is_seen_firing_and_silent():
-    """No alert goes untried, and none is only tried one way."""
+def test_every_alert_has_cases_firing_and_silent():
     for outcome in (True, False):
         tried = {
             alert

@@ -1,6 +1,7 @@
-"""The schema of a cluster's ``config`` and the program take the same configurations.
+"""The schema of a cluster's ``config`` and the program accept the same configurations.
 
-Names and types: what fields ask of each other, and names that Kubernetes must take, the program alone checks.
+Names and types only: dependencies between fields, and Kubernetes' rules for names, are checked by the program
+alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ANY = st.one_of(
     st.lists(TEXTS, max_size=2),
     st.dictionaries(TEXTS, TEXTS, max_size=2),
 )
-"""Values of every type that YAML has."""
+"""Values of every YAML type."""
 
 
 def _validator(definition: str) -> Any:
@@ -41,7 +42,7 @@ def _validator(definition: str) -> Any:
 
 
 _OF_TYPES = re.compile(r"^enableControllers: |\.podSelector|\.taints: effect")
-"""What the program complains about besides types, and the schema knows, too."""
+"""Errors of the program besides types that the schema knows, too."""
 _VALIDATORS = {name: _validator(name) for name in ("ClusterConfig", "Config")}
 
 
@@ -55,7 +56,7 @@ def _object(part: dict[str, Any], *, depth: int) -> st.SearchStrategy[Any]:
     required = {name: known.pop(name) for name in part.get("required", ())}
     right = st.fixed_dictionaries(required, optional=known)
     misspelt = st.dictionaries(st.sampled_from([*known, *required, "lables", "Labels"]), ANY, max_size=1)
-    # Most documents are right: of many fields one would be wrong in nearly all.
+    # Most values are valid, because with many fields one would be wrong in nearly every document.
     return st.one_of(right, right, right, st.builds(lambda one, other: {**one, **other}, right, misspelt))
 
 
@@ -91,7 +92,7 @@ def _of_type(kind: str, field: dict[str, Any], *, depth: int) -> st.SearchStrate
 
 
 def _program_takes(document: dict[str, Any]) -> bool:
-    # Helm writes 5.0 as 5, and msgspec takes no 5.0 for an integer.
+    # Helm writes 5.0 as 5, and msgspec accepts no 5.0 for an integer.
     written = json.loads(
         json.dumps(document), parse_float=lambda text: float(text) if float(text) % 1 else int(float(text))
     )
@@ -126,8 +127,8 @@ def _values(field: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("definition", ["ClusterConfig", "Config"])
-def test_the_schema_and_the_program_judge_every_field_alike(definition):
-    """Each field with values of every type, at the ends of ranges, and with every name that it may have."""
+def test_the_schema_and_the_program_agree_on_every_field(definition):
+    """Each field with values of every type, at the ends of ranges, and with every allowed name."""
     found = {True: 0, False: 0}
     for document in _single(SCHEMA["definitions"][definition]):
         if document.keys() & {"name", "kubeconfig", "apiVersion", "kind", "clusters"}:
@@ -141,16 +142,15 @@ def test_the_schema_and_the_program_judge_every_field_alike(definition):
 
 @settings(max_examples=100, deadline=None)
 @given(document=_documents("ClusterConfig"))
-def test_the_schema_and_the_program_take_the_same_clusters(document):
-    """Whatever one of both refuses, the other refuses, too."""
+def test_the_schema_and_the_program_accept_the_same_clusters(document):
     accepted = _VALIDATORS["ClusterConfig"].is_valid(document)
     assert accepted is _program_takes({"clusters": [{"name": "a", **document}]}), document
 
 
 @settings(max_examples=100, deadline=None)
 @given(document=_documents("Config"))
-def test_the_schema_and_the_program_take_the_same_process_settings(document):
-    """What concerns the whole process; the chart itself says which clusters there are."""
+def test_the_schema_and_the_program_accept_the_same_process_settings(document):
+    """Settings of the whole process; the chart itself adds the clusters."""
     document = {
         key: value for key, value in document.items() if key not in {"apiVersion", "kind", "clusters"}
     }
@@ -159,14 +159,13 @@ def test_the_schema_and_the_program_take_the_same_process_settings(document):
 
 @pytest.mark.parametrize("kind", [ClusterConfig, Config])
 def test_every_field_of_the_program_is_in_the_schema(kind):
-    """A field that is new in the program can be set in values."""
+    """A new field of the program can be set in values."""
     known = SCHEMA["definitions"][kind.__name__]["properties"]
     assert set(known) == {field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_the_chart_writes_fits_the_schema(case):
-    """The settings of the process that the chart adds are ones that the schema knows."""
+def test_settings_that_the_chart_adds_fit_the_schema(case):
     for item in objects(case):
         if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item["data"]:
             document = msgspec.yaml.decode(item["data"]["virtual-node.yaml"])

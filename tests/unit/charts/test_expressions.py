@@ -1,4 +1,4 @@
-"""Every expression of the alerts and the dashboard is PromQL, about metrics that there are, with labels they have."""
+"""Every expression of the alerts and the dashboard is valid PromQL with existing metrics and labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGETS = [
 
 
 def _known() -> dict[str, Metric]:
-    """Every name that a scrape has."""
+    """Return every name that a scrape has."""
     found = {"up": Metric("gauge", frozenset())}
     for name in prometheus_client.REGISTRY._names_to_collectors:
         if name.startswith("process_"):
@@ -53,8 +53,8 @@ def _labels(expression: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_an_alert_asks_for_what_there_is(alert):
-    """Its expression is sound, and its texts name labels that it has, whatever branch of it is true."""
+def test_alerts_use_existing_metrics(alert):
+    """The expression is valid, and its texts use labels that it has in every branch."""
     kept = _labels(alert["expr"])
     texts = " ".join(alert["annotations"].values())
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= kept
@@ -62,28 +62,27 @@ def test_an_alert_asks_for_what_there_is(alert):
 
 
 @pytest.mark.parametrize(("expression", "legend"), TARGETS)
-def test_a_panel_asks_for_what_there_is(expression, legend):
-    """Its expression is sound, and its legend names labels that the result has."""
+def test_panels_use_existing_metrics(expression, legend):
+    """The expression is valid, and its legend uses labels that the result has."""
     assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= _labels(expression)
 
 
 @pytest.mark.parametrize(
     "query", [one["definition"] for one in DASHBOARD["templating"]["list"] if "definition" in one]
 )
-def test_a_variable_asks_for_what_there_is(query):
-    """Its values are those of a label that the metric has."""
+def test_variables_use_existing_labels(query):
     selector, label = expressions.label_of_values(query)
     assert label in _labels(selector) - TARGET
 
 
 @pytest.mark.parametrize("expression", re.findall(r"^\| [^|]+ \| `(\w+[({].+?)`", METRICS, re.MULTILINE))
-def test_an_alert_of_the_documentation_asks_for_what_there_is(expression):
-    """Whoever copies it from docs/metrics.md gets an alert that works."""
+def test_documented_alerts_use_existing_metrics(expression):
+    """docs/metrics.md has working alerts to copy."""
     assert _labels(expression)
 
 
 def _bounds(metric: str) -> list[float]:
-    """Upper bounds of a histogram's buckets."""
+    """Return upper bounds of a histogram's buckets."""
     found = prometheus_client.REGISTRY._names_to_collectors[metric]
     assert isinstance(found, prometheus_client.Histogram)
     return list(found._kwargs["buckets"])
@@ -91,13 +90,13 @@ def _bounds(metric: str) -> list[float]:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_a_quantile_is_compared_with_the_bound_of_a_bucket(alert):
-    """Within a bucket a quantile is a guess: 0.15 s would be taken for 0.99 s between bounds of 0.1 and 1 s."""
+    """Within a bucket a quantile is interpolated: between bounds of 0.1 and 1 s, 0.15 s may show as 0.99 s."""
     for metric, limit in expressions.limits(expressions.parse(alert["expr"])):
         assert limit in _bounds(metric)[:-1], "and above the last one no quantile ever is"
 
 
-def test_values_that_are_asked_for_are_written_somewhere():
-    """A code, a reason or an outcome that no line of ours writes would never be found."""
+def test_selected_label_values_exist_in_the_code():
+    """Otherwise the selector never matches."""
     source = "\n".join(
         path.read_text("utf-8") for package in PACKAGES for path in ROOT.glob(f"{package}/**/*.py")
     )
@@ -115,7 +114,7 @@ def test_values_that_are_asked_for_are_written_somewhere():
 
 
 def test_each_expression_of_a_dashboard_is_instant_or_over_the_panels_own_range():
-    """A fixed range would be empty when one zooms in and blurred when one zooms out."""
+    """A fixed range is empty when zoomed in and blurred when zoomed out."""
     for expression, _ in (case.values for case in TARGETS):
         assert re.findall(r"\[([^\]]*)\]", str(expression)) in ([], ["$__rate_interval"])
 
@@ -145,14 +144,14 @@ def test_each_expression_of_a_dashboard_is_instant_or_over_the_panels_own_range(
         ("virtual_node_cluster_up * virtual_node_cluster_up", "not expected between"),
     ],
 )
-def test_what_is_wrong_would_be_found(wrong, why):
+def test_wrong_expressions_are_found(wrong, why):
     """Each check above can fail."""
     with pytest.raises(ExpressionError, match=re.escape(why)):
         _labels(wrong)
 
 
-def test_what_branches_have_in_common_is_kept():
-    """A text may only name what the alert has in every case."""
+def test_common_labels_of_branches_are_kept():
+    """A text may only use labels that the alert has in every branch."""
     assert _labels("sum by (cluster, node) (virtual_node_node_ready) or virtual_node_cluster_up") == {
         "cluster"
     }

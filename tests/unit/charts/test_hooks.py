@@ -34,7 +34,7 @@ def _job(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_hooks_leave_nothing(case):
-    """What `helm test` and `helm uninstall` make goes when they succeed, and comes anew when they are repeated."""
+    """Objects of `helm test` and `helm uninstall` are deleted on success, and recreated on repetition."""
     for one in _hooks(case):
         annotations = one["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] in HOOKS
@@ -42,15 +42,15 @@ def test_hooks_leave_nothing(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_hooks_rights_are_there_before_it_runs(case):
+def test_rights_of_a_hook_exist_before_it_runs(case):
     """Accounts, roles and bindings have a lower weight than the pod that needs them."""
     for one in _hooks(case):
         weight = int(one["metadata"]["annotations"].get("helm.sh/hook-weight", "0"))
         assert weight == (0 if one["kind"] in {"Job", "Pod"} else -5), one["kind"]
 
 
-def test_the_clean_up_reaches_what_the_virtual_node_reaches():
-    """A proxy, a CA, a credential plugin's files: what the virtual node needs to get to lower clusters, the Job has."""
+def test_the_clean_up_reaches_lower_clusters_like_the_virtual_node():
+    """The Job has the proxy, CA and credential plugin's files of the virtual node."""
     more = "extraEnv: [{name: HTTPS_PROXY, value: p}], extraVolumes: [{name: ca, emptyDir: {}}]"
     mount = (
         "extraVolumeMounts: [{name: ca, mountPath: /ca}], podAnnotations: {sidecar.istio.io/inject: 'false'}"
@@ -64,14 +64,14 @@ def test_the_clean_up_reaches_what_the_virtual_node_reaches():
 
 
 def test_the_clean_up_knows_that_it_is_a_hook():
-    """Applied as an ordinary object it does nothing; by hand, where nobody gives the flag, it is not asked."""
+    """Applied as an ordinary object it does nothing; by hand, without the flag, it is not checked."""
     (container,) = _job(CLUSTER + "}")["spec"]["template"]["spec"]["containers"]
     assert container["args"][0] == "--as-hook"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_clean_up_takes_what_the_job_says(case, tmp_path, monkeypatch):
-    """No flag of the Job is misspelt, and what it is about is what the release has."""
+def test_the_clean_ups_flags_are_valid(case, tmp_path, monkeypatch):
+    """No flag of the Job is misspelt, and its names are those of the release."""
     ran: list[tuple[Config, argparse.Namespace]] = []
 
     async def run(config: Config, own: argparse.Namespace) -> None:
@@ -98,14 +98,14 @@ def test_the_clean_up_takes_what_the_job_says(case, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["Job", "Pod"])
-def test_helm_tells_what_a_hook_said(kind):
-    """What the clean-up kept, and the doctor's verdict: both are gone with their log when all is well, so helm prints it."""
+def test_helm_prints_the_output_of_hooks(kind):
+    """What the clean-up kept, and the doctor's verdict: the pods with the logs are deleted on success."""
     (one,) = (one for one in objects("default") if one["kind"] == kind)
     assert one["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-succeeded,hook-failed"
 
 
 def test_hooks_run_where_the_virtual_node_runs():
-    """On clusters where every node is tainted, a test that tolerates nothing would wait for ever."""
+    """Where every node is tainted, a test without tolerations would wait forever."""
     text = (
         CLUSTER
         + ", nodeSelector: {a: b}, tolerations: [{key: c}], hostNetwork: true, kubelet: {port: 10260}}"

@@ -1,4 +1,4 @@
-"""hack/*.yaml: one component each, without a trace of Helm, as the chart would make them."""
+"""hack/*.yaml: one component each, without Helm's labels, as the chart renders them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_file_has_one_component(file):
-    """Each has the objects of its component and of no other, and not the namespace: `kubectl delete -f` takes one alone."""
+    """And not the namespace, so that `kubectl delete -f` removes only the component."""
     found = rendering.parse(file.read_text("utf-8"))
     assert "Namespace" not in {one["kind"] for one in found}
     components = {one["metadata"]["labels"]["app.kubernetes.io/component"] for one in found}
@@ -30,8 +30,7 @@ def test_a_file_has_one_component(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_file_has_nothing_of_helm(file):
-    """Nobody takes the objects for those of a release, and there are no hooks that nobody would run."""
+def test_a_file_has_no_helm_labels_or_hooks(file):
     text = file.read_text("utf-8")
     objects = text.partition("\n---\n")[2]
     assert "helm" not in objects.lower()
@@ -39,7 +38,7 @@ def test_a_file_has_nothing_of_helm(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_file_says_what_it_is(file):
+def test_a_file_begins_with_its_description(file):
     """The first lines say how it was made and what to edit; where clusters are, the Secret is named."""
     head = file.read_text("utf-8").partition("---\n")[0]
     assert all(line.startswith("#") for line in head.splitlines())
@@ -49,8 +48,8 @@ def test_a_file_says_what_it_is(file):
     assert (manifests.SECRET in head) == (manifests.SECRET in file.read_text("utf-8").partition("---\n")[2])
 
 
-def test_components_do_not_meet():
-    """The files may be applied beside each other: no object is in two of them."""
+def test_components_have_no_common_objects():
+    """So the files may be applied together."""
     names = [
         (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
         for file in FILES
@@ -60,7 +59,7 @@ def test_components_do_not_meet():
 
 
 def test_the_namespace_has_a_file_of_its_own():
-    """It is the one that everything else is in, under the restricted standard, and says what deleting it takes."""
+    """All objects are in it, with the restricted standard; its header warns of its deletion."""
     text = manifests.NAMESPACE_FILE.read_text("utf-8")
     (namespace,) = rendering.parse(text)
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)

@@ -1,6 +1,6 @@
-"""Alerts are whole and have a runbook each, and the dashboard is one that Grafana takes.
+"""Alerts are complete and have a runbook each, and the dashboard is valid for Grafana.
 
-What their expressions say is in ``test_expressions``, what makes the alerts fire in ``test_alert_rules``.
+Their expressions are tested in ``test_expressions``, their firing in ``test_alert_rules``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MADE = json.loads(dashboard.FILE.read_text("utf-8"))
 
 
 def _rules(text: str, **options: str) -> dict[str, dict[str, Any]]:
-    """The alerts of the chart's PrometheusRule, by name."""
+    """Return the alerts of the chart's PrometheusRule, by name."""
     (rule,) = (one for one in rendering.parse(template(text, **options)) if one["kind"] == "PrometheusRule")
     return {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_an_alert_is_whole(alert):
-    """Each alert says how bad it is, what it is about, and where to read on."""
+def test_an_alert_is_complete(alert):
+    """Each alert has a severity, a summary, and a runbook address."""
     assert set(alert) == {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"\d+[mh]", alert["for"])
     assert alert["labels"]["severity"] in {"critical", "warning"}
@@ -42,8 +42,8 @@ def test_an_alert_is_whole(alert):
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_the_runbook_is_where_the_alert_says(alert):
-    """The address is that of a page of this repository, and the page has a heading that makes this anchor."""
+def test_the_runbook_address_exists(alert):
+    """It is a page of this repository, and the page has the heading of the anchor."""
     page, anchor = alert["annotations"]["runbook_url"].removeprefix(REPOSITORY).split("#")
     headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
     assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
@@ -53,7 +53,7 @@ def test_the_runbook_is_where_the_alert_says(alert):
 
 
 def test_runbooks_and_alerts_agree():
-    """Every alert has a runbook, every runbook an alert, in the same order, and speaks of the same metrics."""
+    """Every alert has a runbook and every runbook an alert, in the same order, with the same metrics."""
     assert tuple(alert["alert"] for alert in ALERTS) == RUNBOOKS
     for alert in ALERTS:
         section = OPERATE.split(f"\n### {alert['alert']}\n")[1].split("\n##")[0]
@@ -64,16 +64,16 @@ def test_runbooks_and_alerts_agree():
         assert [name for name in asked if f"`{name}`" not in section] == [], alert["alert"]
 
 
-def test_the_chart_s_alerts_are_the_files():
-    """In the namespace that the file names they are the very same."""
+def test_the_charts_alerts_equal_the_files():
+    """In the namespace of the files."""
     enabled = (
         "metrics: {prometheusRule: {enabled: true}}\nvirtualNode: {clusters: [{name: a, kubeconfig: b}]}"
     )
     assert list(_rules(enabled).values()) == ALERTS
 
 
-def test_alerts_speak_of_their_own_installation():
-    """What is absent has no labels: an alert about it has to be told where it is looked for, and by whom it is read."""
+def test_alerts_select_their_own_installation():
+    """An absent series has no labels, so an alert about it has to name its namespace and job."""
     text = "metrics: {prometheusRule: {enabled: true, runbookUrl: 'https://wiki.example.com/'}}"
     found = _rules(text, namespace="elsewhere")
     down = found["VirtualNodeDown"]
@@ -91,15 +91,14 @@ def test_alerts_speak_of_their_own_installation():
         ("multi-scheduler", "virtualNode: {clusters: []}"),
     ],
 )
-def test_no_alert_waits_for_what_is_not_installed(component, off):
-    """A component that is off is absent for good."""
+def test_no_alert_for_components_that_are_not_installed(component, off):
     found = _rules(f"metrics: {{prometheusRule: {{enabled: true}}}}\n{off}")
     assert not any(alert["labels"].get("component") == component for alert in found.values())
     assert any(alert["labels"].get("component") == component for alert in ALERTS)
 
 
-def test_a_scrape_gives_the_labels_that_expressions_ask_for():
-    """Our job whatever the release is called, the component, and our own label ``cluster`` instead of a target's."""
+def test_a_scrape_has_the_labels_of_expressions():
+    """The job is independent of the release's name; label ``cluster`` is the metric's, not the target's."""
     (endpoint,) = rendering.one("everything", "ServiceMonitor", "metrics")["spec"]["endpoints"]
     assert endpoint["honorLabels"] is True
     assert {one["targetLabel"]: one.get("replacement") for one in endpoint["relabelings"]} == {
@@ -108,14 +107,14 @@ def test_a_scrape_gives_the_labels_that_expressions_ask_for():
     }
 
 
-def test_nothing_of_ours_takes_a_targets_place():
-    """Labels are honoured as they come, so none of ours may be called like one that a target has."""
+def test_no_metric_label_conflicts_with_target_labels():
+    """Because ``honorLabels`` is set."""
     taken = expressions.TARGET | {"prometheus", "prometheus_replica"}
     assert [name for name, (_, labels) in REGISTERED.items() if taken & set(labels)] == []
 
 
-def test_the_dashboard_is_one_that_grafana_takes():
-    """Schema, variables and places: ids are unique and no panel lies on another."""
+def test_the_dashboard_is_valid_for_grafana():
+    """Schema, variables and places: ids are unique and no panel overlaps another."""
     assert MADE["schemaVersion"] == grafana.SCHEMA_VERSION
     assert [one["name"] for one in MADE["templating"]["list"]] == ["datasource", "cluster", "node"]
     assert len({panel["id"] for panel in MADE["panels"]}) == len(MADE["panels"])
@@ -129,8 +128,8 @@ def test_the_dashboard_is_one_that_grafana_takes():
     assert max(x for x, _ in cells) < grafana.WIDTH
 
 
-def test_panels_are_of_kinds_and_units_that_grafana_has():
-    """Names as in Grafana 11's valueFormats and core panels; an unknown one shows no panel, or bare numbers."""
+def test_panels_have_types_and_units_of_grafana():
+    """Names as in Grafana 11's valueFormats and core panels."""
     panels = [panel for panel in MADE["panels"] if panel["type"] != "row"]
     assert {panel["type"] for panel in panels} <= {"timeseries", "stat", "heatmap", "table"}
     units = {panel["fieldConfig"]["defaults"]["unit"] for panel in panels}
@@ -138,7 +137,7 @@ def test_panels_are_of_kinds_and_units_that_grafana_has():
 
 
 def test_the_versions_of_all_replicas_are_a_table():
-    """A row for each replica that there is now, a column for each label: Grafana makes a table of an instant query."""
+    """A row for each current replica, a column for each label, from an instant query."""
     (table,) = (panel for panel in MADE["panels"] if panel["title"] == "Versions")
     (target,) = table["targets"]
     assert (table["type"], target["format"], target["instant"]) == ("table", "table", True)
@@ -148,8 +147,8 @@ def test_the_versions_of_all_replicas_are_a_table():
     assert organize["options"]["excludeByName"] == {"Time": True, "Value": True}
 
 
-def test_whatever_is_asked_is_asked_of_the_chosen_source_with_variables_that_there_are():
-    """The dashboard works wherever it is imported: no source of ours is named in it, and no variable is missing."""
+def test_dashboard_uses_the_selected_data_source_and_existing_variables():
+    """So it works wherever it is imported."""
     variables = {one["name"] for one in MADE["templating"]["list"]}
     for panel in MADE["panels"]:
         for one in (panel, *panel.get("targets", ())) if panel["type"] != "row" else ():
@@ -157,8 +156,8 @@ def test_whatever_is_asked_is_asked_of_the_chosen_source_with_variables_that_the
             assert set(re.findall(r"\$(\w+)", one.get("expr", ""))) <= variables | {"__rate_interval"}
 
 
-def test_every_metric_of_ours_is_on_the_dashboard():
-    """What is measured is shown; what is left out is left out on purpose."""
+def test_every_metric_is_on_the_dashboard():
+    """Exceptions are listed."""
     shown = {
         str(selector.name)
         for panel in MADE["panels"]

@@ -1,4 +1,4 @@
-"""NetworkPolicies let in what pods serve, from whom it is meant for, and nothing else."""
+"""NetworkPolicies allow exactly the intended clients of served ports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _peers(values: dict[str, Any]) -> str:
 
 
 def _ingress(values: str) -> dict[str, dict[int, Any]]:
-    """Component → port → who may come; None: everybody. Ranges are spelt out."""
+    """Return component → port → allowed peers; None: all. Ranges are expanded."""
     found: dict[str, dict[int, Any]] = {}
     for one in rendering.parse(template(values)):
         if one["kind"] == "NetworkPolicy":
@@ -41,7 +41,7 @@ def _ingress(values: str) -> dict[str, dict[int, Any]]:
 
 
 def _served(values: str) -> dict[str, set[int]]:
-    """Component → ports that its containers declare."""
+    """Return component → ports that its containers declare."""
     return {
         one["metadata"]["labels"]["app.kubernetes.io/component"]: {
             port["containerPort"]
@@ -53,8 +53,8 @@ def _served(values: str) -> dict[str, set[int]]:
     }
 
 
-def test_what_pods_serve_can_be_reached():
-    """Every port that a container declares, and those of further virtual nodes; the scheduler's serve nobody."""
+def test_all_served_ports_are_reachable():
+    """Every port that a container declares, and those of further virtual nodes; the scheduler serves none."""
     values = _peers({})
     ingress, served = _ingress(values), _served(values)
     assert set(ingress) == set(served), "a pod without a policy would be open"
@@ -64,15 +64,15 @@ def test_what_pods_serve_can_be_reached():
     assert {component: set(ports) for component, ports in ingress.items()} == served
 
 
-def test_everybody_may_come_who_is_authenticated():
-    """With no peers named only the extender, which nobody authenticates to, is closed to all but the scheduler."""
+def test_authenticated_ports_are_open_by_default():
+    """Without configured peers only the extender, which has no authentication, is closed to all but the scheduler."""
     ingress = _ingress(_peers({}))
     (peer,) = ingress["multi-scheduler"].pop(8888)
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "scheduler"
     assert {peers is None for ports in ingress.values() for peers in ports.values()} == {True}
 
 
-def test_peers_reach_what_they_are_named_for():
+def test_peers_reach_their_ports_only():
     """API servers call kubelets and the webhook; scrapers read metrics, also those that kubelets serve."""
     ingress = _ingress(_peers({"apiServerFrom": [API_SERVER], "metricsFrom": [SCRAPER]}))
     assert ingress["virtual-node"][10300] == [API_SERVER, SCRAPER], "kubectl top asks the kubelet API"
@@ -86,14 +86,14 @@ def test_peers_reach_what_they_are_named_for():
     }
 
 
-def test_policies_are_made_unless_they_are_turned_off():
-    """Values that say nothing of them close the extender to all but our scheduler."""
+def test_policies_are_made_unless_they_are_disabled():
+    """Without values the extender is closed to all but the chart's scheduler."""
     assert _ingress(CLUSTERS) == _ingress(_peers({}))
     assert _ingress(_peers({"enabled": False})) == {}
 
 
-def test_any_port_is_let_in_where_a_virtual_node_takes_any():
-    """With port 0 nobody knows which it will be."""
+def test_all_ports_are_open_if_a_virtual_node_uses_any():
+    """With port 0 the port is unknown."""
     values = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: a}, config: {port: 0}}]}"
     (policy,) = (
         one
@@ -104,5 +104,5 @@ def test_any_port_is_let_in_where_a_virtual_node_takes_any():
 
 
 def test_scrapers_alone_close_no_kubelet():
-    """Whoever names only scrapers has left open who may ask for logs."""
+    """With only scrapers configured, any peer may still request logs."""
     assert _ingress(_peers({"metricsFrom": [SCRAPER]}))["virtual-node"][10260] is None

@@ -1,4 +1,4 @@
-"""What helm tells its user after an installation and after an upgrade."""
+"""Helm's notes after an installation and after an upgrade."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Notes = Callable[..., str]
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Notes:
-    """What the notes say of values, after former ones.
+    """Return the notes of values, after previous ones.
 
-    Helm renders them for installations alone, and they look into the cluster: here a copy of the chart has them as an
-    object, and the objects of former values in the cluster's place.
+    Helm renders them for installations only, and they look into the cluster. Here a copy of the chart has
+    them as an object,
+    and the objects of previous values in place of the cluster.
     """
     copy = shutil.copytree(CHART, tmp_path / "virtual-node") / "templates"
     text = (copy / "NOTES.txt").read_text("utf-8")
@@ -63,8 +64,8 @@ def notes(tmp_path: Path) -> Notes:
     return render
 
 
-def test_notes_say_how_to_go_on(notes: Notes):
-    """Without clusters: how to add one, with what keeps the values and takes new defaults; with one: how to look."""
+def test_notes_show_the_next_steps(notes: Notes):
+    """Without clusters: how to add one, keeping the values; with one: how to look at it."""
     without, with_one = notes("", upgrade=False), notes(ONE, upgrade=False)
     assert "No lower cluster is configured yet" in without
     assert "--reset-then-reuse-values" in without
@@ -83,8 +84,8 @@ def test_notes_say_how_to_go_on(notes: Notes):
         "multiScheduler: {enabled: false}",
     ],
 )
-def test_a_scheduler_that_goes_is_named_with_what_to_do(notes: Notes, change: str):
-    """Pods that wait for it would wait for ever: the notes say which, and how to have them made anew."""
+def test_removal_of_the_scheduler_is_reported_with_what_to_do(notes: Notes, change: str):
+    """Pods with its name would wait forever: the notes say which, and how to recreate them."""
     said = notes(ONE + change, before=ONE)
     assert "no scheduler of this release is called virtual-node-scheduler any more" in said
     selector = "--all-namespaces --field-selector spec.schedulerName=virtual-node-scheduler,spec.nodeName="
@@ -95,14 +96,14 @@ def test_a_scheduler_that_goes_is_named_with_what_to_do(notes: Notes, change: st
 @pytest.mark.parametrize(
     ("config", "left"), [("", ["b"]), ("nodeName: c", ["c"]), ("nodes: [{name: d}, {name: e}]", ["d", "e"])]
 )
-def test_a_cluster_that_goes_is_named_with_its_nodes(notes: Notes, config: str, left: list[str]):
-    """Whoever takes a cluster out of the values before its pods have moved learns that they run on."""
+def test_removal_of_a_cluster_is_reported_with_its_nodes(notes: Notes, config: str, left: list[str]):
+    """Pods of a cluster that is removed from the values keep running."""
     said = notes(ONE, before=TWO % config)
     assert re.findall("ATTENTION: virtual node (.*) is in the values no more", said) == left
     assert f"spec.nodeName={left[0]}\n" in said
 
 
-def test_notes_of_an_upgrade_that_takes_nothing_away_are_quiet(notes: Notes):
+def test_notes_of_an_upgrade_that_removes_nothing_are_silent(notes: Notes):
     """The same values, more clusters, another scheduler where none ran before."""
     for before, values in (
         (ONE, ONE),

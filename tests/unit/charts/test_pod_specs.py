@@ -1,4 +1,4 @@
-"""What the chart's pods are like: restricted Pod Security, probes, resources, images that stay what they are."""
+"""The chart's pods: restricted Pod Security, probes, resources, pinned images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES
 
 ONCE = ("Job/", "Pod/")
-"""What runs to its end: nobody probes it."""
+"""Jobs, which have no probes."""
 VOLUMES = {
     *(
         "configMap",
@@ -33,7 +33,7 @@ SPECS = [
 
 
 def violations(spec: dict[str, Any]) -> list[str]:
-    """What the restricted Pod Security standard says of a pod.
+    """Return violations of the restricted Pod Security standard.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
     """
@@ -62,7 +62,7 @@ def violations(spec: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(("name", "spec"), SPECS)
 def test_pods_are_restricted(name, spec):
-    """Every pod is one that a namespace with the restricted standard lets in, and writes to no image."""
+    """And have a read-only root file system."""
     assert violations(spec) == []
     for container in spec["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -70,7 +70,7 @@ def test_pods_are_restricted(name, spec):
 
 @pytest.mark.parametrize(("name", "spec"), SPECS)
 def test_pods_are_probed(name, spec):
-    """What runs for long has probes, each on a port of its own that it declares."""
+    """Long-running containers have probes, each on a port that it declares."""
     if name.startswith(ONCE):
         assert spec["restartPolicy"] == "Never"
         return
@@ -81,15 +81,15 @@ def test_pods_are_probed(name, spec):
 
 
 @pytest.mark.parametrize(("name", "spec"), SPECS)
-def test_pods_say_what_they_need(name, spec):
-    """Requests for CPU and memory are there, so that a full node does not take the control plane."""
+def test_pods_have_requests(name, spec):
+    """For CPU and memory, so that a full node does not evict them first."""
     for container in spec["containers"]:
         assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
 
 
 @pytest.mark.parametrize(("name", "spec"), SPECS)
 def test_images_have_a_version(name, spec):
-    """A tag or a digest is there, and it is not `latest`."""
+    """A tag or a digest that is not `latest`."""
     for container in spec["containers"]:
         match = re.fullmatch(
             r"[^:@]+(?::\d+)?[^:@]*(?::(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})", container["image"]
@@ -100,7 +100,7 @@ def test_images_have_a_version(name, spec):
 
 @pytest.mark.parametrize(("name", "spec"), SPECS)
 def test_pods_stay_off_virtual_nodes(name, spec):
-    """What virtual nodes depend on does not run on one, unless the user's own affinity says where it runs."""
+    """Components do not run on virtual nodes, unless the user's own affinity says so."""
     if spec["affinity"] == {"podAntiAffinity": {}}:
         return
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -108,8 +108,8 @@ def test_pods_stay_off_virtual_nodes(name, spec):
     assert terms == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
 
 
-def test_a_pod_that_is_not_restricted_would_be_found():
-    """The checks above see what they are there for."""
+def test_unrestricted_pods_are_found():
+    """The checks above can fail."""
     loose = {
         "hostNetwork": True,
         "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
@@ -141,7 +141,7 @@ def test_a_pod_that_is_not_restricted_would_be_found():
 
 
 def test_a_process_ends_after_its_streams():
-    """The grace period is longer than streams may go on: they are not cut by the kubelet."""
+    """The grace period is longer than the limit of streams, so the kubelet does not cut them."""
     for case in CASES:
         for name, spec in rendering.pod_specs(rendering.objects(case)):
             if spec["containers"][0]["name"] == "virtual-node":
@@ -149,7 +149,7 @@ def test_a_process_ends_after_its_streams():
 
 
 def test_priority_is_on_every_pod_of_the_programs():
-    """With a PriorityClass, made or given, each Deployment asks for it."""
+    """With a PriorityClass, created or given, each Deployment uses it."""
     for values, name in (
         ("priorityClass: {create: true}", f"{template.NAMESPACE}.vn-virtual-node"),
         ("priorityClass: {create: true, name: high}", "high"),
@@ -163,8 +163,8 @@ def test_priority_is_on_every_pod_of_the_programs():
                 assert spec["priorityClassName"] == name
 
 
-def test_a_variable_of_the_users_replaces_ours():
-    """Each name is there once, also where the user gives one that the chart has: twice is refused on the server's side."""
+def test_variables_of_the_user_replace_the_charts():
+    """Each name is there once, because server-side apply refuses duplicates."""
     given = "extraEnv: [{name: POD_NAMESPACE, value: theirs}, {name: MORE, value: a}]"
     found = rendering.parse(
         template.template(

@@ -1,4 +1,4 @@
-"""The schema of ``descheduler.policy`` and the descheduler take the same policies."""
+"""The schema of ``descheduler.policy`` and the descheduler accept the same policies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OLD["strategies"] |= {
 
 
 def _program_takes(document: Any) -> bool:
-    """Whether the descheduler takes a policy: the file, and then each strategy's parameters."""
+    """Report whether the descheduler accepts a policy: the file, and then each strategy's parameters."""
     try:
         for one in policy.parse(document, known=KNOWN).strategies:
             params = policy.convert(one.params, STRATEGIES[one.name].params_type, where=one.where)
@@ -73,7 +73,7 @@ def _mutants(document: Any) -> Iterator[Any]:
         if isinstance(found, dict):
             found["misspelt"] = {"enabled": True}
             yield changed
-        # Which plug-ins have which parameters is no matter of one field: a renamed one lacks them.
+        # A renamed plug-in lacks its parameters, which is more than an error of one field.
         if parent is not None and path[-1] != "name":
             for wrong in ({"odd": 1}, "odd", -1, True, ["odd"]):
                 again = copy.deepcopy(document)
@@ -85,7 +85,7 @@ def _mutants(document: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("document", [FULL, OLD], ids=["v1alpha2", "v1alpha1"])
-def test_the_schema_and_the_descheduler_judge_policies_alike(document: dict[str, Any]):
+def test_the_schema_and_the_descheduler_agree_on_policies(document: dict[str, Any]):
     """A policy with every kind of field, and with one mistake at every place in it."""
     assert _program_takes(document)
     assert [error.message for error in POLICY.iter_errors(document)] == []
@@ -101,6 +101,6 @@ def test_the_schema_and_the_descheduler_judge_policies_alike(document: dict[str,
 
 
 def test_every_setting_of_the_fit_agent_is_in_the_schema():
-    """One that is new in the program can be set in values."""
+    """A new one of the program can be set in values."""
     known = SCHEMA["definitions"]["FitSettings"]["properties"]
     assert set(known) == {field.encode_name for field in msgspec.structs.fields(FitSettings)}

@@ -1,4 +1,4 @@
-"""What users of charts expect of any chart: overrides that reach everything, the same text twice, releases apart."""
+"""Common practices of charts: overrides that reach everything, reproducible output, independent releases."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _deployment(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def test_rendering_twice_gives_the_same_text():
-    """Nothing is random: tools that compare what is rendered with what is there find no difference."""
+    """So tools that compare rendered with live objects find no difference."""
     given = rendering.values("everything")
     assert template.template(given) == template.template(given)
 
 
-def test_what_may_be_empty_may_be_taken_away():
+def test_optional_values_may_be_null():
     """``key=null``, the usual way to drop a default, works for every value that the schema does not require."""
     lines: dict[str, Any] = {}
     for value in values.read():
@@ -51,7 +51,7 @@ def test_what_may_be_empty_may_be_taken_away():
 
 
 def test_one_registry_for_all_images():
-    """A parent chart's `global.imageRegistry` is where every image comes from, the scheduler's, too."""
+    """A parent chart's `global.imageRegistry` applies to every image, also to the scheduler's."""
     found = _rendered(ONE + "global: {imageRegistry: mirror.example.com}")
     images = {
         container["image"] for _, spec in rendering.pod_specs(found) for container in spec["containers"]
@@ -61,15 +61,15 @@ def test_one_registry_for_all_images():
 
 
 def test_the_schedulers_image_may_be_pinned():
-    """A digest wins over the tag, as it does for our own image."""
+    """A digest wins over the tag, as for the project's image."""
     digest = f"sha256:{'0' * 64}"
     found = _rendered(ONE + f"multiScheduler: {{scheduler: {{image: {{tag: v1, digest: {digest!r}}}}}}}")
     (container,) = _deployment(found, "vn-virtual-node-scheduler")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"registry.k8s.io/kube-scheduler@{digest}"
 
 
-def test_objects_of_the_user_come_along():
-    """`extraObjects` are installed with the release, and may speak of it."""
+def test_extra_objects_are_installed():
+    """`extraObjects` are installed with the release, and may use its values."""
     text = """extraObjects:
       - apiVersion: v1
         kind: ConfigMap
@@ -82,11 +82,12 @@ def test_objects_of_the_user_come_along():
     assert found["other"]["kind"] == "Secret"
 
 
-def test_a_strategy_replaces_the_default_whole():
-    """`Recreate` takes no numbers along, which the API server would refuse; null is the cluster's own default, said.
+def test_a_strategy_replaces_the_complete_default():
+    """`Recreate` has no numbers, which the API server would refuse; null renders the cluster's own default explicitly.
 
-    What the API server fills in by itself belongs to no field manager: `Recreate`, applied later on the server's side, would
-    find its numbers still there and be refused.
+    Values that the API server defaults belong to no field manager: `Recreate`, applied later with server-side
+    apply, would
+    find the numbers still there and be refused.
     """
     found = _rendered(
         "webhook: {updateStrategy: {type: Recreate}}\ndescheduler: {updateStrategy: null}\n"
@@ -102,7 +103,7 @@ def test_a_strategy_replaces_the_default_whole():
 
 
 def test_on_the_nodes_network():
-    """Where API servers reach nodes alone: the two that they call are there, and still resolve Services."""
+    """For API servers that reach only nodes: the two components that they call use it, and still resolve Services."""
     found = _rendered(
         "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}\nwebhook: {hostNetwork: true}"
     )
@@ -112,8 +113,8 @@ def test_on_the_nodes_network():
         assert spec.get("dnsPolicy") == ("ClusterFirstWithHostNet" if there else None), name
 
 
-def test_an_annotation_of_ours_is_there_once():
-    """A user's default-container replaces ours; a checksum stays ours, for without it a change rolls nothing out."""
+def test_annotations_are_not_duplicated():
+    """A user's default-container replaces the chart's; a checksum stays, because changes need it to roll out."""
     mine = "podAnnotations: {kubectl.kubernetes.io/default-container: proxy, checksum/process-config: mine, a: b}"
     text = template.template(f"virtualNode: {{{mine}}}")
     assert text.count("default-container") == 3, "the virtual node's pods, the test's, the clean-up's"
@@ -126,7 +127,7 @@ def test_an_annotation_of_ours_is_there_once():
 
 
 def test_the_scheduler_is_annotated_with_the_extender():
-    """`multiScheduler.podAnnotations`, such as one that keeps a sidecar out, are for both its Deployments."""
+    """`multiScheduler.podAnnotations`, for example against sidecars, are for both its Deployments."""
     found = _rendered(ONE + "multiScheduler: {podAnnotations: {sidecar: 'no'}, podLabels: {team: a}}")
     for name in ("vn-virtual-node-multi-scheduler", "vn-virtual-node-scheduler"):
         metadata = _deployment(found, name)["spec"]["template"]["metadata"]
@@ -134,8 +135,8 @@ def test_the_scheduler_is_annotated_with_the_extender():
         assert metadata["labels"]["team"] == "a"
 
 
-def test_accounts_give_tokens_to_our_pods_alone():
-    """A token is mounted where a pod asks for it; whoever else uses the account gets none unasked."""
+def test_only_the_charts_pods_mount_tokens():
+    """A token is mounted where a pod requests it; other pods of the account get none by default."""
     found = _rendered(ONE)
     assert {one["automountServiceAccountToken"] for one in found if one["kind"] == "ServiceAccount"} == {
         False
@@ -146,7 +147,7 @@ def test_accounts_give_tokens_to_our_pods_alone():
 @pytest.mark.parametrize(
     ("version", "policy"), [("v1.26.9", None), ("v1.27.0", "AlwaysAllow"), ("v1.34.1-eks-1", "AlwaysAllow")]
 )
-def test_pods_that_are_not_ready_hold_up_no_drain(version: str, policy: str | None):
+def test_pods_that_are_not_ready_block_no_drain(version: str, policy: str | None):
     """Budgets say so where the API server knows the field."""
     budgets = [
         one
@@ -157,14 +158,14 @@ def test_pods_that_are_not_ready_hold_up_no_drain(version: str, policy: str | No
 
 
 def test_a_single_replica_has_no_budget():
-    """A budget of one would keep a node from being drained, or mean nothing."""
+    """It would block the drain of a node, or have no effect."""
     found = _rendered("webhook: {replicas: 1}")
     budgets = {one["metadata"]["name"] for one in found if one["kind"] == "PodDisruptionBudget"}
     assert budgets == {"vn-virtual-node", "vn-virtual-node-descheduler"}
 
 
-def test_releases_whose_names_meet_half_way_are_apart():
-    """Were namespace and name joined by a hyphen, "a" with "b-virtual-node" and "a-b" with "virtual-node" would be one."""
+def test_releases_with_similar_names_are_independent():
+    """Joined by a hyphen, namespace "a" with "b-virtual-node" would equal "a-b" with "virtual-node"."""
     text = ONE + "priorityClass: {create: true}"
     one, other = (
         {
@@ -179,7 +180,7 @@ def test_releases_whose_names_meet_half_way_are_apart():
 
 
 def test_lists_may_be_given_on_the_command_line():
-    """`--set 'virtualNode.clusters[0].name=…'`, as the notes and the README say it."""
+    """`--set 'virtualNode.clusters[0].name=…'`, as in the notes and the README."""
     found = _rendered(
         "",
         arguments=[
@@ -197,8 +198,8 @@ def test_lists_may_be_given_on_the_command_line():
     assert expression["values"] == ["kube-system", template.NAMESPACE, "a", "b"]
 
 
-def test_a_new_version_of_the_chart_alone_restarts_nothing(tmp_path, monkeypatch):
-    """Its label is on every object, and on no pod: templates of pods change with what is in them."""
+def test_a_new_chart_version_alone_restarts_nothing(tmp_path, monkeypatch):
+    """Its label is on every object except pods, so their templates do not change."""
     copy = shutil.copytree(CHART, tmp_path / "virtual-node")
     chart = copy / "Chart.yaml"
     text = chart.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What helm makes of the chart: as it was last read, without warnings, every name fitting, nothing twice."""
+"""Helm's output for the chart: equal to the golden files, without warnings, with valid and unique names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EXAMPLES = re.findall(r"```yaml\n(# values\.yaml.*?)```", readme.HEAD.read_text(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_rendered_is_what_was_last_read(case):
-    """A change of the templates shows as a difference that somebody reads and commits."""
+def test_output_equals_the_golden_files(case):
+    """So a change of the templates shows as a difference that is reviewed and committed."""
     file = GOLDEN / f"{case}.yaml"
     assert file.exists(), f"run `{COMMAND}`"
     assert _in_order(rendering.golden(case)) == _in_order(file.read_text("utf-8")), (
@@ -30,13 +30,12 @@ def test_what_is_rendered_is_what_was_last_read(case):
 
 
 def _in_order(text: str) -> str:
-    """Helm 3 and 4 do not agree on the order of kinds."""
+    """Sort objects, because Helm 3 and 4 differ in the order of kinds."""
     return "\n---\n".join(sorted(text.strip().removeprefix("---\n").split("\n---\n")))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_rendered_is_tidy(case):
-    """No line ends in spaces: helm and git show differences of what is meant alone."""
+def test_no_trailing_spaces(case):
     assert [line for line in rendering.golden(case).splitlines() if line != line.rstrip()] == []
 
 
@@ -46,25 +45,24 @@ def test_every_golden_file_has_its_values():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lint_has_nothing_to_say(case):
-    """`helm lint --strict` finds neither errors nor warnings, and no value is of another kind than its default."""
+def test_lint_finds_nothing(case):
+    """`helm lint --strict` finds neither errors nor warnings, and no value is of another type than its default."""
     assert template.lint(rendering.values(case)).strip() == ""
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_of_the_readme_work(example):
-    """Whoever copies an example gets objects, not an error."""
     assert rendering.parse(template.template(example))
 
 
-def test_there_are_examples():
-    """The README's values are found at all."""
+def test_the_readme_has_examples():
+    """The previous test finds them."""
     assert len(EXAMPLES) >= 7
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_rendered_twice(case):
-    """Kind, namespace and name are unique, and every namespaced object says where it belongs."""
+    """Kind, namespace and name are unique, and every namespaced object has its namespace."""
     found = Counter(
         (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]) for one in objects(case)
     )
@@ -78,8 +76,8 @@ def test_nothing_is_rendered_twice(case):
 
 
 @pytest.mark.parametrize("release", ["vn", LONGEST_RELEASE, "1234", "team.vn", f"{'r' * 39}.{'r' * 13}"])
-def test_names_fit(release):
-    """Names, volumes and label values are short enough, and label values are text, for any release."""
+def test_names_are_short_enough(release):
+    """And label values are text, for any release name."""
     text = template.template(
         "virtualNode: {clusters: [{name: " + "c" * 50 + ", kubeconfigSecret: {name: secret}}]}\n"
         "priorityClass: {create: true}\nnetworkPolicy: {enabled: true}\nmetrics: {dashboard: {enabled: true}}",
@@ -98,7 +96,7 @@ def test_names_fit(release):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_selectors_find_the_pods_that_they_mean(case):
+def test_selectors_match_exactly_their_pods(case):
     """Each Service, budget, policy and Deployment selects pods of this release, and of one component alone."""
     templates = [
         one["spec"]["template"]["metadata"]["labels"] for one in objects(case) if one["kind"] == "Deployment"
@@ -119,8 +117,7 @@ def test_selectors_find_the_pods_that_they_mean(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_services_lead_to_ports_that_there_are(case):
-    """The port that a Service names is one of the pods that it selects."""
+def test_services_lead_to_existing_ports(case):
     deployments = [one for one in objects(case) if one["kind"] == "Deployment"]
     for service in (one for one in objects(case) if one["kind"] == "Service"):
         named = {
@@ -135,8 +132,8 @@ def test_services_lead_to_ports_that_there_are(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_pods_mount_is_there(case):
-    """Every ConfigMap, Secret and ServiceAccount that pods name is rendered, or is one that the values name."""
+def test_mounted_objects_exist(case):
+    """Every ConfigMap, Secret and ServiceAccount of pods is rendered, or is named in the values."""
     made = {(one["kind"], one["metadata"]["name"]) for one in objects(case)}
     given = rendering.values(case)
     for name, spec in rendering.pod_specs(objects(case)):
@@ -155,13 +152,13 @@ def test_what_pods_mount_is_there(case):
 
 
 def test_common_labels_and_annotations_are_everywhere():
-    """What `commonLabels` and `commonAnnotations` say is on every object, hooks too."""
+    """`commonLabels` and `commonAnnotations` are on every object, hooks too."""
     for one in objects("everything"):
         assert one["metadata"]["labels"]["example.com/team"] == "platform", one["metadata"]["name"]
         assert one["metadata"]["annotations"]["example.com/owner"] == "platform", one["metadata"]["name"]
 
 
-def test_labels_of_users_replace_none_of_ours():
+def test_user_labels_do_not_replace_the_charts():
     """A label that selectors depend on stays, and none is there twice."""
     wrong = "{app.kubernetes.io/component: mine, example.com/a: b}"
     text = template.template(f"commonLabels: {wrong}\nwebhook: {{podLabels: {wrong}}}")
@@ -172,8 +169,8 @@ def test_labels_of_users_replace_none_of_ours():
     assert len(re.findall(r"(?m)^ +example\.com/a: b\n +example\.com/a: b", text)) == 0
 
 
-def test_a_kubeconfig_given_as_text_is_there_for_the_extender_alone():
-    """The extender runs without virtual nodes of ours, and then needs the same Secret."""
+def test_a_kubeconfig_as_text_also_works_with_the_extender_alone():
+    """The extender without virtual nodes needs the same Secret."""
     found = rendering.parse(
         template.template(
             "virtualNode: {enabled: false, clusters: [{name: a, kubeconfig: text}]}\nwebhook: {enabled: false}"
@@ -184,14 +181,14 @@ def test_a_kubeconfig_given_as_text_is_there_for_the_extender_alone():
     }
 
 
-def test_the_dashboard_arrives_whole():
-    """The ConfigMap holds the file byte for byte, as JSON: Helm's braces and Grafana's do not meet."""
+def test_the_dashboard_is_rendered_unchanged():
+    """The ConfigMap holds the file byte for byte: Grafana's braces are not templated by Helm."""
     found = rendering.one("everything", "ConfigMap", "-dashboard")["data"]["virtual-node.json"]
     assert json.loads(found) == json.loads(dashboard.FILE.read_text("utf-8"))
 
 
-def test_alerts_of_what_is_not_installed_are_left_out():
-    """No alert waits for a component that nobody wants, and those that the values name are gone."""
+def test_alerts_of_absent_components_are_left_out():
+    """Also those that the values disable."""
     rules = "metrics: {prometheusRule: {enabled: true, disabled: [VirtualNodeApiErrors]}}"
     off = "webhook: {enabled: false}\ndescheduler: {enabled: false}"
     text = template.template(
@@ -204,16 +201,16 @@ def test_alerts_of_what_is_not_installed_are_left_out():
     )
 
 
-def test_the_scheduler_is_as_old_as_the_cluster():
-    """Without a tag kube-scheduler has the version of the upper cluster."""
+def test_the_schedulers_version_is_that_of_the_cluster():
+    """Without a tag."""
     containers: list[dict[str, Any]] = rendering.one("one-cluster", "Deployment", "virtual-node-scheduler")[
         "spec"
     ]["template"]["spec"]["containers"]
     assert containers[0]["image"] == f"registry.k8s.io/kube-scheduler:v{KUBERNETES_VERSION}"
 
 
-def test_releases_of_one_name_in_two_namespaces_do_not_meet():
-    """No object of the whole cluster is in both: helm would refuse the second. Of the CSIDriver it sees that it is there."""
+def test_releases_of_one_name_in_two_namespaces_share_no_object():
+    """No cluster-scoped object is in both, or helm would refuse the second. It detects an existing CSIDriver."""
     clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
     text = f"virtualNode: {{{clusters}, createCSIDriver: false}}\npriorityClass: {{create: true}}"
     one, other = (
@@ -256,7 +253,7 @@ def _not_text(value: Any, path: str) -> list[str]:
 
 
 def test_names_that_look_like_numbers_stay_text():
-    """A namespace may be called 123; the API server takes no number for a name."""
+    """A namespace may be called 123; the API server accepts no number for a name."""
     found = rendering.parse(template.template(_OTHERWISE_NUMBERS, namespace="123"))
     for one in found:
         path = f"{one['kind']}/{one['metadata']['name']}"
@@ -278,7 +275,7 @@ def test_names_that_look_like_numbers_stay_text():
 @pytest.mark.parametrize(
     ("version", "wanted"), [("v1.24.17", "v1beta3"), ("v1.25.0-eks-1", "v1"), ("v1.34.4+k3s1", "v1")]
 )
-def test_the_scheduler_gets_a_configuration_that_its_version_reads(version: str, wanted: str):
+def test_the_schedulers_configuration_fits_its_version(version: str, wanted: str):
     """Kubernetes 1.24 does not know version v1 of it, and kube-scheduler would not start."""
     text = template.template(
         "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}",

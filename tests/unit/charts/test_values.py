@@ -1,4 +1,4 @@
-"""What is made from values.yaml and the code is fresh, and no value goes unsaid or unchecked."""
+"""Generated files are up to date, and every value is documented and validated."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hack.chart import schema, values
 from hack.chart.__main__ import MADE, WITHOUT_HELM, main, stale
 
 
-def test_what_is_made_is_fresh():
-    """A file that lags behind values.yaml or the code fails here, with the command that makes it anew."""
+def test_generated_files_are_up_to_date():
+    """The failure names the command that updates them."""
     assert [str(file) for file in stale()] == [], "run `python -m hack.chart`"
 
 
-def test_only_what_differs_is_written(tmp_path, monkeypatch, capsys):
-    """The command writes a stale file, says so, and leaves a fresh one alone."""
+def test_only_stale_files_are_written(tmp_path, monkeypatch, capsys):
+    """And reported."""
     file = tmp_path / "made"
     monkeypatch.setitem(MADE, file, lambda: "new\n")
     assert list(stale()) == [file]
@@ -40,12 +40,12 @@ def test_check_reports_stale_file_and_writes_nothing(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize("value", values.read(), ids=lambda value: value.path)
 def test_every_value_has_a_comment(value):
-    """Whoever reads values.yaml or the README learns of each value what it does."""
+    """It is the documentation in values.yaml and the README."""
     assert len(value.meaning) > 4
 
 
-def test_no_comment_is_about_nothing():
-    """Each ``# --`` comment stands above a value that there is."""
+def test_every_comment_has_a_value():
+    """Each ``# --`` comment precedes a value."""
     text = values.FILE.read_text(encoding="utf-8")
     known = {value.path for value in values.read(text)}
     assert set(values.comments(text)) <= known
@@ -56,14 +56,14 @@ def test_the_schema_has_the_values_and_no_others():
     told = json.loads(schema.FILE.read_text(encoding="utf-8"))
     content = yaml.safe_load(values.FILE.read_text(encoding="utf-8"))
     assert told["properties"].pop("enabled") == {"type": "boolean"}, "for charts that this one is part of"
-    # What else a parent chart says to all of its parts is none of our business.
+    # Globals of a parent chart for all its subcharts do not belong to this chart.
     assert told["properties"]["global"].pop("additionalProperties") is True
     told["properties"]["global"]["additionalProperties"] = False
     assert set(_paths(told)) == set(_known(content, told))
 
 
-def test_what_templates_need_is_required():
-    """A section or setting that ``null`` takes away is missed by name; what may be empty may be away."""
+def test_required_values_are_those_that_templates_need():
+    """A missing required value is an error that names it; optional ones may be null."""
     told = schema.schema()
     node, webhook = told["properties"]["virtualNode"], told["properties"]["webhook"]
     assert {"virtualNode", "webhook", "descheduler", "multiScheduler", "swarm", "metrics"} <= set(
@@ -75,15 +75,15 @@ def test_what_templates_need_is_required():
         assert optional not in webhook["required"]
 
 
-def test_what_is_ours_is_closed():
-    """Each map whose parts we name says whether it lets another part in, and only settings that are not ours do."""
+def test_maps_with_own_keys_are_closed():
+    """Only maps with keys of others allow additional keys."""
     assert list(_open(schema.schema(), "")) == []
     text = schema.FILE.read_text(encoding="utf-8")
     assert text.count('"additionalProperties": true') == 1, "global"
 
 
 def test_a_value_without_a_rule_is_refused(monkeypatch, tmp_path):
-    """An empty map or list that nobody described cannot slip into the schema."""
+    """An empty map or list needs an explicit schema."""
     file = tmp_path / "values.yaml"
     file.write_text("webhook:\n  novelty: {}\n", encoding="utf-8")
     monkeypatch.setattr(values, "FILE", file)
@@ -92,7 +92,7 @@ def test_a_value_without_a_rule_is_refused(monkeypatch, tmp_path):
 
 
 def test_a_comment_may_have_several_lines():
-    """What stands above a key belongs to it, whole; an empty line ends it."""
+    """An empty line ends it."""
     text = "# head\n\n# -- One\n#    and two.\na:\n  # -- B.\n  b: 1\n# -- lost\n\nc: 2\n"
     assert values.comments(text) == {"a": "One and two.", "a.b": "B."}
     assert [value.path for value in values.read(text)] == ["a.b", "c"]
@@ -100,7 +100,7 @@ def test_a_comment_may_have_several_lines():
 
 def _paths(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in node.get("properties", {}).items():
-        if value is False:  # a name that free settings must not have
+        if value is False:  # a name that open maps must not have
             continue
         yield f"{prefix}{key}"
         yield from _paths(value, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""Values that cannot be meant are an error that names them, before anything is made."""
+"""Invalid values are an error that names them, before anything is created."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ V2 = "apiVersion: descheduler/v1alpha2, kind: DeschedulerPolicy"
 
 
 def cluster(text: str) -> str:
-    """Values with one lower cluster."""
+    """Return values with one lower cluster."""
     return f"virtualNode: {{clusters: [{{{text}}}]}}"
 
 
 def kubelet(text: str) -> str:
-    """Values of the kubelet API."""
+    """Return values of the kubelet API."""
     return f"virtualNode: {{kubelet: {{{text}}}}}"
 
 
@@ -171,7 +171,6 @@ WRONG = {
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG.items(), ids=WRONG)
 def test_a_wrong_value_is_named(wrong, told):
-    """Helm refuses it, and says which value it is about."""
     with pytest.raises(template.HelmError) as raised:
         template.template(wrong)
     assert told in str(raised.value)
@@ -210,6 +209,6 @@ def test_a_wrong_value_is_named(wrong, told):
         f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}, tls: {{enabled: true}}}}",
     ],
 )
-def test_what_may_be_meant_is_let_in(right):
+def test_valid_values_are_accepted(right):
     """The schema is no stricter than the programs and Kubernetes are."""
     assert template.template(right)
