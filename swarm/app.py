@@ -1,4 +1,4 @@
-"""The process: caches, leader election, and while it leads, one controller."""
+"""The controller's process: caches, leader election, and the controller while this process leads."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from swarm.spec import SWARMS
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 _BURST = 0.05
-"""Seconds."""
+"""Seconds between an event and the reconcile that it causes."""
 _RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
 
 
 class App:
-    """Runs until cancelled."""
+    """Runs the controller until cancelled."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -57,10 +57,10 @@ class App:
         self._informers: list[Informer] = []
 
     async def run(self) -> None:
-        """Stand for election, work while leading.
+        """Take part in leader election, and run the controller while leading.
 
         Raises:
-            ConfigError: something that only the user can change.
+            ConfigError: a setting is wrong and the user must correct it.
         """
         options = self._options
         config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
@@ -105,7 +105,7 @@ class App:
         )
 
     async def _work(self, client: Client, caches: _Caches) -> None:
-        """What the leader does, until cancelled."""
+        """Run the leader's tasks until cancelled."""
         recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
         delivery = Delivery(client, config_maps=caches.config_maps, leases=caches.leases)
         reports = Reports(delivery)
@@ -115,7 +115,7 @@ class App:
         pods = WorkerPods(
             pods=caches.pods, stateful_sets=caches.stateful_sets, deployments=caches.deployments
         )
-        # Conflicts with acknowledgements are ordinary, so the first retries are quick; no Swarm waits for minutes.
+        # Conflicts with acknowledgements are frequent, so first retries are fast and the longest delay is short.
         queue = WorkQueue[str](
             "swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST)
         )
@@ -204,7 +204,7 @@ class _Caches:
         return [getattr(self, name) for name in self.__slots__]
 
     def connect(self, queue: WorkQueue[str], liveness: Liveness) -> list[Registration]:
-        """Queue Swarms when something changes that they depend on."""
+        """Queue Swarms when an object changes that they depend on."""
         enqueue = queue.add
 
         def enqueue_soon(swarm: str) -> None:
@@ -224,7 +224,7 @@ class _Caches:
             near(pod)
 
         def own(changed: Object) -> None:
-            # Acknowledgements come in bursts: one reconciliation takes in those of a moment.
+            # Acknowledgements come in bursts; the delay lets one reconcile process a burst.
             for swarm in by_swarm(changed):
                 enqueue_soon(swarm)
 
@@ -246,7 +246,7 @@ class _Caches:
 
 
 async def _internal_health(_: web.Request) -> web.Response:
-    """As k8s-swarm's controller."""
+    """Serve the health endpoint of k8s-swarm's controller."""
     body = {"date": _STARTED, "version": version.version() or ""}
     return web.json_response(body, dumps=lambda value: json.dumps(value) + "\n")
 
@@ -262,7 +262,7 @@ _SWARM = {INDEX_SWARM: by_swarm}
 
 
 def _shrink_node(node: Object) -> Object:
-    """Keep what ``liveness`` reads."""
+    """Reduce a Node to the fields that ``liveness`` reads."""
     conditions = [
         {"type": "Ready", "status": one.get("status")}
         for one in (node.status or {}).get("conditions") or ()

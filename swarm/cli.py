@@ -13,7 +13,7 @@ from swarm.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Console script ``virtual-node-swarm``."""
+    """Run the command line; return the exit code. Console script ``virtual-node-swarm``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["worker"]:
         return _work(arguments[1:])

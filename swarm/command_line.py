@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line's parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "l
 
 
 def parser() -> Parser:
-    """Every flag."""
+    """Return the parser with all flags."""
     whole = Parser(
         PROGRAM,
         about="Assigns the jobs of Swarms to worker pods and hands them over. With `worker`, runs one worker.",

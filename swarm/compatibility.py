@@ -1,7 +1,7 @@
 """k8s-swarm's command line: ``controller internal|external`` with its flags and environment.
 
-Its controller works for one StatefulSet and reads its jobs from a file. Here the same command line keeps a Swarm object
-for it, and the ordinary controller does the rest.
+k8s-swarm's controller manages one StatefulSet and reads its jobs from a file. Here the same command line creates and
+updates a Swarm object, which the ordinary controller reconciles.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ COMMAND = "controller"
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """The Swarm that stands for k8s-swarm's flags."""
+    """The Swarm that k8s-swarm's flags describe."""
 
     namespace: str
     name: str
-    """Of the Swarm, its StatefulSet and its label ``app``."""
+    """Name of the Swarm and of its StatefulSet, and value of its label ``app``."""
     config_map: str
     jobs: tuple[str, ...]
     http_port: int
 
     def body(self) -> dict[str, Any]:
-        """The object."""
+        """Return the Swarm object."""
         return {
             "apiVersion": SWARMS.api_version,
             "kind": SWARMS.kind,
@@ -49,7 +49,7 @@ class Legacy:
         }
 
     async def ensure(self, client: Client) -> None:
-        """Create the Swarm, or give it these jobs and names; fields that the flags do not set stay."""
+        """Create the Swarm, or update its jobs and names; fields without a flag keep their values."""
         body = self.body()
         try:
             await client.create(SWARMS, body)
@@ -90,7 +90,7 @@ def parser(program: str, environment: Mapping[str, str] = os.environ) -> Parser:
 
 
 def read(given: argparse.Namespace) -> Legacy:
-    """Return the Swarm of a command line.
+    """Return the Swarm that a command line describes.
 
     Raises:
         ConfigError: the list of jobs or the port is wrong.
@@ -106,5 +106,5 @@ def read(given: argparse.Namespace) -> Legacy:
 
 
 def is_meant(arguments: Sequence[str]) -> bool:
-    """Whether a command line is k8s-swarm's."""
+    """Report whether a command line is k8s-swarm's."""
     return arguments[:1] == [COMMAND]

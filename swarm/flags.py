@@ -1,4 +1,4 @@
-"""Options of a command line."""
+"""Parses the command line into options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from swarm.options import Options
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line.
+    """Parse the command line.
 
     Raises:
-        ConfigError: names the flag.
-        SystemExit: ``--help``, or a flag that does not exist.
+        ConfigError: a value is wrong; the message names the flag.
+        SystemExit: raised by argparse for ``--help`` and unknown flags.
     """
     rest, klog = take_klog(arguments)
     if compatibility.is_meant(rest):

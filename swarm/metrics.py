@@ -27,7 +27,7 @@ _STATES = {"all": "jobCount", "assigned": "assignedCount", "running": "runningCo
 
 
 def observe(swarm: Object, status: Mapping[str, Any]) -> None:
-    """Take over the figures of a status."""
+    """Set the metrics from a status."""
     for state, field in _STATES.items():
         _JOBS.labels(swarm.namespace, swarm.name, state).set(status[field])
     behind = [one for one in status["workers"] if one["acknowledgedVersion"] < one["assignedVersion"]]
@@ -36,12 +36,12 @@ def observe(swarm: Object, status: Mapping[str, Any]) -> None:
 
 
 def moved(swarm: Object, jobs: int) -> None:
-    """Count jobs that got another worker."""
+    """Count jobs that moved to another worker."""
     _MOVED.labels(swarm.namespace, swarm.name).inc(jobs)
 
 
 def forget(key: str) -> None:
-    """Drop the metrics of a Swarm that does not exist any more."""
+    """Remove the metrics of a deleted Swarm."""
     labels = key.split("/", 1)
     with contextlib.suppress(KeyError):
         _MOVED.remove(*labels)

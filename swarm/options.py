@@ -1,4 +1,4 @@
-"""What the process was told on its command line."""
+"""Options from the command line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Options:
     """A parsed command line."""
 
     legacy: Legacy | None = None
-    """The Swarm of k8s-swarm's command line."""
+    """The Swarm of k8s-swarm's command line; None: not that command line."""
     kubeconfig: str = ""
     server: str = ""
     namespace: str = ""
-    """Only Swarms there; empty: everywhere."""
+    """Namespace of the Swarms to reconcile; empty: all namespaces."""
     lease_namespace: str = "kube-system"
     gone_after: float = 60.0
     qps: float = 200.0

@@ -1,4 +1,4 @@
-"""The next record of a Swarm from what is observed: slots, assignment, grants."""
+"""Computes a Swarm's next record from observed state: slots, assignment, grants. No IO."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Matches = Callable[[Pod], bool]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Swarm's specification, as far as the assignment depends on it."""
+    """A Swarm's specification, reduced to what affects the assignment."""
 
     jobs: Sequence[Job]
     affinities: Mapping[str, Matches] = field(default_factory=dict)
-    """Job → whether a pod satisfies its affinity; jobs without affinity are missing."""
+    """By job: whether a pod satisfies its affinity; jobs without affinity are missing."""
     workers: Workers = field(default_factory=lambda: Workers(slots.PODS))
     max_per_worker: int = 0
     strategy: str = STICKY
@@ -33,17 +33,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is known of the workers."""
+    """Observed state of the workers."""
 
     pods: Sequence[Pod]
     acknowledged: Mapping[str, Acknowledgement]
     """By pod UID."""
     gone: Collection[str] = ()
-    """UIDs of pods that provably run nothing any more."""
+    """UIDs of pods that provably run no job any more."""
 
 
 def advance(ledger: Ledger, wanted: Wanted, observed: Observed, *, now: float) -> tuple[Ledger, Assignment]:
-    """Return the next record and the assignment in it."""
+    """Return the next record, and the assignment that it contains."""
     arranged = slots.arrange(ledger.slots, observed.pods, wanted.workers, now=now)
     result = assign(
         _with_affinities(wanted, arranged, observed.pods),

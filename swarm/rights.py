@@ -11,7 +11,7 @@ _LEASE = "only one of several replicas works"
 UPPER: tuple[Right, ...] = (
     Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
     Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
-    # Objects of a Swarm are owned by it; the API server demands this right of whoever sets such an owner.
+    # The API server demands this right of a client that sets a Swarm as owner of an object.
     Right(GROUP, "swarms", ("update",), "own what is created for a Swarm", "finalizers"),
     Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
     Right(

@@ -1,4 +1,4 @@
-"""The objects that workers read, derived from the record."""
+"""Creates the objects that workers read, from the record. No IO."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from swarm.handover.ledger import Holder, Ledger
 
 KEY = "share.json"
 LIMIT = 900_000
-"""Bytes of one ConfigMap's share: etcd takes 1.5 MiB, the API server 1 MiB of data."""
+"""Largest share in bytes per ConfigMap: the API server accepts 1 MiB of data, etcd 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a share says besides jobs."""
+    """Content of a share besides jobs."""
 
     swarm: str
     handover: str
     refresh: str
     fence_seconds: int = 0
     weights: Mapping[str, int] | None = None
-    """Of jobs that do not weigh 1."""
+    """Weights of jobs; missing jobs have weight 1."""
 
     @staticmethod
     def fits_file(shares: Mapping[str, str]) -> bool:
-        """Whether the shares of all workers fit into the one ConfigMap of k8s-swarm beside its own text."""
+        """Report whether the shares of all workers fit into the ConfigMap of k8s-swarm beside its own text."""
         return sum(map(len, shares.values())) < LIMIT // 2
 
 
@@ -62,7 +62,7 @@ def render(ledger: Ledger, holder: Holder, settings: Settings, *, limit: int = L
 
 
 def original(ledger: Ledger) -> str:
-    """Return the table in the layout of k8s-swarm: what each worker is assigned, whether it runs it yet or not."""
+    """Return the table in k8s-swarm's layout: all jobs assigned to each worker, including those that do not run there yet."""
     workloads = {slot.name: {"jobs": slot.jobs, "version": 0} for slot in ledger.slots.values()}
     return yaml.dump(
         {"workloads": workloads, "version": ledger.table},
@@ -85,7 +85,7 @@ def original_version(text: str) -> int:
 
 
 class _IndentedSequences(yaml.SafeDumper):
-    """Writes sequences indented under their key, as yaml.v3 of Go does, and no aliases."""
+    """A YAML dumper that indents sequences under their key, like Go's yaml.v3, and writes no aliases."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002 - PyYAML's signature
         super().increase_indent(flow, False)
@@ -107,14 +107,14 @@ _IndentedSequences.add_representer(str, _represent)
 
 
 def checksum(text: str) -> str:
-    """Return the value of a share's annotation."""
+    """Return the value of a share's checksum annotation."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _entries(holder: Holder, assigned: list[str], weights: Mapping[str, int]) -> list[dict[str, Any]]:
     started, stopping = set(holder.start), set(holder.stop)
     states = {job: "start" if job in started else "hold" for job in assigned}
-    # Jobs that are assigned to another worker: under Overlap they may still run here.
+    # Jobs that are assigned to another worker. Under Overlap they may still run on this one.
     states |= dict.fromkeys(holder.start, "start") | dict.fromkeys(stopping, "stop")
     return [{"name": name, "weight": weights.get(name, 1), "state": states[name]} for name in sorted(states)]
 

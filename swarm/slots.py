@@ -1,4 +1,4 @@
-"""Which pods are workers: stable slots, so that a replacement pod takes over the jobs of its predecessor."""
+"""Maps worker pods to stable slots, so that a replacement pod takes over its predecessor's jobs. No IO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDINAL = re.compile(r"-(\d{1,9})$")
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What is read of a worker's pod."""
+    """A worker's pod, reduced to the fields that are read."""
 
     name: str
     uid: str
@@ -30,30 +30,30 @@ class Pod:
 
     @property
     def usable(self) -> bool:
-        """Whether the pod can have a slot."""
+        """Report whether the pod can get a slot."""
         return not self.deleting and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The object that the workers belong to."""
+    """The workload that the worker pods belong to."""
 
     kind: str
     replicas: int = 0
     first: int = 0
-    """The first ordinal of a StatefulSet."""
+    """First ordinal of a StatefulSet."""
     grace: float = 30.0
-    """Seconds for which a worker that is not ready keeps its jobs."""
+    """Seconds for which an unready worker keeps its jobs."""
 
 
 def arrange(
     slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers, *, now: float
 ) -> dict[str, Slot]:
-    """Return the slots in the order of their index; jobs of a slot that stays are kept.
+    """Return the slots ordered by index; a slot that stays keeps its jobs.
 
-    A slot begins with a pod that is ready. It stays while its pod is ready, and for the grace period after that. It
-    ends at once when the workers are scaled down below its index. While no slot has a ready pod, all stay: to take
-    jobs from every worker would help none of them.
+    A slot is created for a ready pod. It stays while its pod is ready and for the grace period after that. It is removed
+    at once if the workers are scaled down below its index. While no slot has a ready pod, all slots stay, because there
+    is no worker to move jobs to.
     """
     numbered = workers.kind == DEPLOYMENT
     chosen = _numbered(slots, pods, workers) if numbered else _named(pods, workers)
@@ -77,13 +77,13 @@ def arrange(
 
 
 def next_expiry(slots: Mapping[str, Slot], workers: Workers, *, now: float) -> float | None:
-    """Return the seconds until the next slot loses its jobs because its pod is not ready."""
+    """Return the seconds until the next slot is removed because its pod is not ready."""
     waits = [slot.unready_since + workers.grace - now for slot in slots.values() if slot.unready_since]
     return max(0.0, min(waits)) if waits else None
 
 
 def ordinal(name: str) -> int:
-    """Return the number at the end of a pod's name; names without one come after all others."""
+    """Return the number at the end of a pod's name; names without a number sort last."""
     found = _ORDINAL.search(name)
     return int(found[1]) if found else 1 << 30
 
@@ -109,7 +109,7 @@ def _named(pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
 
 
 def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
-    """Give pods to numbered slots: first to vacant ones that exist, then to new ones."""
+    """Assign pods to numbered slots: vacant ones first, then new ones."""
     by_uid = {pod.uid: pod for pod in pods if pod.usable}
     chosen = {
         name: by_uid.pop(slot.uid)

@@ -1,4 +1,4 @@
-"""A Swarm's specification, as the CustomResourceDefinition has it."""
+"""A Swarm's specification: the types of the CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOBS_KEY = "jobs"
 
 
 class Affinity(msgspec.Struct, rename="camel", frozen=True):
-    """Which workers may have a job."""
+    """Restricts which workers may get a job."""
 
     workers: dict[str, Any] = {}
     """A label selector of pods."""
@@ -40,31 +40,31 @@ class JobSpec(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ConfigMapKey(msgspec.Struct, rename="camel", frozen=True):
-    """Where a list of jobs is."""
+    """Key of a ConfigMap with a list of jobs."""
 
     name: str
     key: str = JOBS_KEY
 
 
 class JobsFrom(msgspec.Struct, rename="camel", frozen=True):
-    """Lists of jobs in ConfigMaps; one of both fields is set."""
+    """Lists of jobs in ConfigMaps; exactly one of the fields is set."""
 
     config_map: ConfigMapKey | None = None
     selector: dict[str, Any] | None = None
 
 
 class WorkersSpec(msgspec.Struct, rename="camel", frozen=True):
-    """Which pods are workers; one of the first three fields is set."""
+    """Selects the worker pods; exactly one of the first three fields is set."""
 
     stateful_set: str = ""
     deployment: str = ""
     selector: dict[str, Any] | None = None
     http_port: int = 0
-    """Where workers acknowledge over HTTP; 0: by their Lease."""
+    """Port for acknowledgements over HTTP; 0: workers acknowledge by their Lease."""
 
     @property
     def kind(self) -> str:
-        """A constant of ``swarm.slots``."""
+        """Return the kind of the workers, a constant of ``swarm.slots``."""
         if self.stateful_set:
             return slots.STATEFUL_SET
         return slots.DEPLOYMENT if self.deployment else slots.PODS
@@ -88,10 +88,10 @@ class SwarmSpec(msgspec.Struct, rename="camel", frozen=True):
 
 
 def parse(spec: Any) -> SwarmSpec:
-    """Return a specification.
+    """Parse and validate a specification.
 
     Raises:
-        ValueError: a field is wrong; names it.
+        ValueError: a field is wrong; the message names it.
     """
     try:
         return msgspec.convert(spec, SwarmSpec)
@@ -100,13 +100,13 @@ def parse(spec: Any) -> SwarmSpec:
 
 
 def read_list(text: str) -> list[JobSpec]:
-    """Return the jobs of a list: YAML (names or objects; also k8s-swarm's ``jobs:``), or one name per line.
+    """Parse a list of jobs: YAML (names or objects, or k8s-swarm's ``jobs:``), or one name per line.
 
     Raises:
         ValueError: an entry is not a job.
     """
     try:
-        # Every scalar is a string: yes, 007 and 1e3 are names.
+        # Every scalar stays a string, because yes, 007 and 1e3 are valid names.
         found = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes strings, lists and dicts only
     except yaml.YAMLError:
         found = text
@@ -124,7 +124,7 @@ def read_list(text: str) -> list[JobSpec]:
 
 
 def jobs_of(entries: Sequence[JobSpec]) -> tuple[list[Job], dict[str, Matches], list[str]]:
-    """Return jobs with unique names, the affinities of those that have one, and the names that came twice.
+    """Return jobs with unique names, the affinities of jobs that have one, and duplicate names.
 
     Raises:
         ValueError: a selector is wrong.

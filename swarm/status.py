@@ -1,4 +1,4 @@
-"""``status`` of a Swarm: for people, except for ``record``, which is the controller's memory."""
+"""Renders a Swarm's ``status``. Its field ``record`` is the controller's memory; the rest is for users. No IO."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger
 
 _LISTED = 200_000
-"""Characters of job names in the status; workers beyond that have only the number of their jobs."""
+"""Characters of job names in the status; further workers get only the number of their jobs."""
 _UNASSIGNED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a reconciliation found besides the record."""
+    """Results of a reconcile besides the record."""
 
     acknowledged: Mapping[str, Acknowledgement]
     generation: int = 0
     unknown: Collection[str] = ()
-    """UIDs of pods that are absent without proof that they have ended."""
+    """UIDs of pods that are absent without proof that their jobs have stopped."""
     problems: Sequence[tuple[str, str]] = field(default_factory=list)
-    """Reason and message of what the user must change."""
+    """Reason and message of problems that the user must solve."""
     plain: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By pod UID, the jobs of workers that do not acknowledge: those of k8s-swarm."""
+    """By pod UID: the jobs of workers that do not acknowledge, such as k8s-swarm's."""
 
 
 def render(
     before: Mapping[str, Any], ledger: Ledger, assignment: Assignment, findings: Findings, *, now: str
 ) -> dict[str, Any]:
-    """Return the whole status; equal to the one before if nothing has changed."""
+    """Return the complete status; it equals the previous one if nothing changed."""
     workers = _workers(ledger, findings)
     running = sum(worker["runningCount"] for worker in workers)
     status: dict[str, Any] = {
@@ -86,7 +86,7 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
 
 
 def _leaving(ledger: Ledger) -> list[Holder]:
-    """Pods without a slot that may run jobs."""
+    """Return pods without a slot that may still run jobs."""
     slots = {slot.uid for slot in ledger.slots.values()}
     return [
         holder for uid, holder in ledger.holders.items() if uid not in slots and (holder.start or holder.stop)
@@ -96,7 +96,7 @@ def _leaving(ledger: Ledger) -> list[Holder]:
 def _conditions(
     ledger: Ledger, assignment: Assignment, findings: Findings
 ) -> dict[str, tuple[bool, str, str]]:
-    """Type → (status, reason, message)."""
+    """Return status, reason and message by condition type."""
     missing = assignment.unassigned
     reasons = sorted({str(reason) for reason in missing.values()})
     assigned = (

@@ -1,1 +1,1 @@
-"""Which worker runs which job: pure functions over plain data, one module per strategy."""
+"""Decides which worker runs which job, with one module per strategy. No IO. Import ``model`` and ``strategies``."""

@@ -13,7 +13,7 @@ from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide jobs of equal affinity into contiguous slices; weights do not count."""
+    """Divide jobs of equal affinity into contiguous slices; weights are ignored."""
     result = Assignment()
     counts = dict.fromkeys(problem.workers, 0)
     groups: dict[frozenset[str] | None, list[Job]] = {}
@@ -30,7 +30,7 @@ def assign(problem: Problem) -> Assignment:
 
 
 def slices(jobs: int, workers: int) -> Sequence[tuple[int, int]]:
-    """Return start and end of each worker's slice: the first ones have one job more if there is a remainder."""
+    """Return start and end of each worker's slice; with a remainder, the first slices get one more job."""
     if not workers:
         return []
     size, rest = divmod(jobs, workers)

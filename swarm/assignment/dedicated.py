@@ -15,8 +15,8 @@ def place(
 ) -> Assignment:
     """Return the workers of the dedicated jobs.
 
-    A job that has a worker keeps it. While there are shared jobs, one worker is left for them: further dedicated
-    jobs stay unassigned, because mixing would break their promise and shared jobs without workers would be lost.
+    A job with a worker keeps it. While there are shared jobs, one worker stays free of dedicated jobs. Dedicated jobs
+    without a worker stay unassigned, because they must not share one, and shared jobs need at least one worker.
     """
     wanted = [job for job in jobs if job.dedicated]
     room = len(workers) - (len(wanted) < len(jobs))
@@ -44,7 +44,7 @@ def place(
 
 
 def least_moves(jobs: Sequence[Job], previous: Mapping[str, str]) -> Choice:
-    """Return a choice of the worker with the fewest shared jobs to move away, the lowest index among equals."""
+    """Return a function that chooses the worker with the fewest shared jobs to move away, then the lowest index."""
     load = Counter(previous[job.name] for job in jobs if not job.dedicated and job.name in previous)
 
     def choose(job: Job, possible: Sequence[str]) -> str:

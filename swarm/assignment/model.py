@@ -1,4 +1,4 @@
-"""What an assignment is made of."""
+"""Types of an assignment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job, known by its name alone: a change of any other field does not make it another job."""
+    """One job, identified by its name alone; changes of other fields do not make it another job."""
 
     name: str
     weight: int = 1
     dedicated: bool = False
-    """Runs alone on its worker."""
+    """Whether it must be the only job of its worker."""
     allowed: frozenset[str] | None = None
     """Workers that satisfy the job's affinity; None: all. Share one set between jobs of equal affinity."""
 
@@ -34,14 +34,14 @@ class Reason(StrEnum):
 
 @dataclass(slots=True)
 class Assignment:
-    """Which worker has which job, and which jobs have none."""
+    """The worker of each job, and the jobs without a worker."""
 
     workers: dict[str, str] = field(default_factory=dict)
     """Job → worker."""
     unassigned: dict[str, Reason] = field(default_factory=dict)
 
     def shares(self, workers: Iterable[str]) -> dict[str, list[str]]:
-        """The jobs of each worker, in the order in which they were assigned."""
+        """Return the jobs of each worker, in the order of their assignment."""
         shares: dict[str, list[str]] = {worker: [] for worker in workers}
         for job, worker in self.workers.items():
             shares[worker].append(job)
@@ -50,12 +50,12 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Shared jobs that one strategy divides over workers without dedicated jobs; neither list is empty."""
+    """Shared jobs and the workers without dedicated jobs that one strategy divides them over; neither list is empty."""
 
     jobs: Sequence[Job]
     workers: Sequence[str]
-    """In the order of their index."""
+    """Ordered by index."""
     previous: Mapping[str, str]
-    """Job → worker of the assignment before; may name jobs and workers that no longer exist."""
+    """Job → worker in the previous assignment; may contain deleted jobs and workers."""
     cap: int
-    """Jobs that one worker may have."""
+    """Largest number of jobs per worker."""

@@ -1,7 +1,7 @@
-"""Rendezvous hashing: each job goes to the worker with the highest hash of both names.
+"""Rendezvous hashing: each job is assigned to the worker with the highest hash of both names.
 
-Needs no memory of the assignment before. The price is an uneven division (measured: the busiest worker has 1.2 to 1.6
-times the mean) and a hash per job and worker.
+It does not depend on the previous assignment. The cost is an uneven division (measured: the busiest worker has 1.2 to
+1.6 times the mean) and a hash per job and worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def assign(problem: Problem) -> Assignment:
-    """Give each job to its best worker that has room."""
+    """Assign each job to its best worker with room."""
     result = Assignment()
     counts = dict.fromkeys(problem.workers, 0)
     codes = {worker: _code(worker) for worker in problem.workers}

@@ -1,4 +1,4 @@
-"""Keeps jobs where they are, and moves as few as the balance needs."""
+"""Keeps jobs on their workers, and moves as few as an even division needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide evenly: within one job, or with different weights within 10 % of the mean, where weights allow it."""
+    """Divide evenly: within one job, or with weights within 10 % of the mean if the weights allow it."""
     first = problem.jobs[0]
     if all(job.weight == first.weight and job.allowed is None for job in problem.jobs):
         return _by_count(problem)
@@ -17,10 +17,10 @@ def assign(problem: Problem) -> Assignment:
 
 
 def _by_count(problem: Problem) -> Assignment:
-    """The fewest moves that any division within one job can have.
+    """Divide within one job with the fewest possible moves.
 
-    Every worker keeps as many jobs as its quota allows. The quotas that are one job larger go to the workers with the
-    most jobs, so that the number of jobs above quota is as small as possible.
+    Every worker keeps as many jobs as its quota allows. The quotas that are one job larger are given to the workers with
+    the most jobs, so that the number of jobs above quota is as small as possible.
     """
     held: dict[str, list[Job]] = {worker: [] for worker in problem.workers}
     new: list[Job] = []
@@ -28,7 +28,7 @@ def _by_count(problem: Problem) -> Assignment:
         held.get(problem.previous.get(job.name, ""), new).append(job)
     total = min(len(problem.jobs), problem.cap * len(problem.workers))
     size, rest = divmod(total, len(problem.workers))
-    # sorted() is stable: among equals the lowest index.
+    # sorted() is stable, so ties go to the lowest index.
     by_load = sorted(problem.workers, key=lambda worker: -len(held[worker]))
     surplus = []
     result = Assignment()
@@ -39,7 +39,7 @@ def _by_count(problem: Problem) -> Assignment:
         del held[worker][quota:]
     room = [(len(held[worker]), index, worker) for index, worker in enumerate(problem.workers)]
     heapq.heapify(room)
-    # Jobs that ran before come first: if there is no room for all, new jobs wait.
+    # Jobs that ran before come first. If there is no room for all jobs, new ones wait.
     for job in surplus + new:
         load, index, worker = room[0]
         if load >= problem.cap:

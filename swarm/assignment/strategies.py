@@ -1,4 +1,4 @@
-"""Divides jobs over workers by one of the strategies."""
+"""Divides jobs over workers by the selected strategy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def assign(
     strategy: str = STICKY,
     max_per_worker: int = 0,
 ) -> Assignment:
-    """Return an assignment that depends on nothing but the arguments.
+    """Return an assignment. Equal arguments give equal assignments.
 
     Args:
         jobs: with unique names, in the order of the list.
@@ -55,6 +55,6 @@ def assign(
         divided = _SHARED[strategy](Problem(shared, free, before, cap))
         result.workers.update(divided.workers)
         result.unassigned.update(divided.unassigned)
-    # In the order of the list, so that equal divisions are equal tables.
+    # Ordered as in the list, so that equal divisions give equal tables.
     result.workers = {job.name: result.workers[job.name] for job in jobs if job.name in result.workers}
     return result

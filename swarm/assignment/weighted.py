@@ -35,7 +35,7 @@ class _Division:
     held: dict[str, dict[str, Job]] = field(init=False)
     load: dict[str, int] = field(init=False)
     order: list[tuple[int, int]] = field(default_factory=list)
-    """(load, index of worker), ascending, while leveling."""
+    """(load, index of worker), ascending; set while leveling."""
     mean: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class _Division:
         return loose
 
     def _surplus(self, worker: str, jobs: dict[str, Job]) -> list[Job]:
-        """Take the heaviest jobs from an overloaded worker, but not so many that it is underloaded."""
+        """Return the heaviest jobs to take from an overloaded worker, without making it underloaded."""
         surplus = []
         if self.load[worker] > self.mean * (1 + TOLERANCE):
             for job in sorted(jobs.values(), key=lambda job: (-job.weight, job.name)):
@@ -69,11 +69,11 @@ class _Division:
         return surplus
 
     def place(self, loose: list[Job]) -> set[Job]:
-        """Give each job to its least loaded worker, heaviest job first; return those that have no room."""
+        """Assign each job to its least loaded worker, heaviest job first; return jobs without room."""
         unplaced = set()
         indexes = {worker: index for index, worker in enumerate(self.problem.workers)}
         order = sorted((self.load[worker], index) for worker, index in indexes.items())
-        # Jobs that ran before come first: if there is no room for all, new jobs wait.
+        # Jobs that ran before come first. If there is no room for all jobs, new ones wait.
         for job in sorted(loose, key=lambda job: (job.name not in self.problem.previous, -job.weight)):
             found = next(
                 (
@@ -94,8 +94,8 @@ class _Division:
         return unplaced
 
     def level(self) -> None:
-        """Move jobs while a worker is outside of the tolerance and a single move makes the loads more equal."""
-        # Every move lowers the sum of squares, so this ends; the limit is for the time that it takes.
+        """Move single jobs while a worker is outside the tolerance and a move makes the loads more equal."""
+        # Every move lowers the sum of squares, so this terminates; the limit bounds the time.
         for _ in range(2 * len(self.problem.jobs)):
             if not (self._relieve() or self._fill()):
                 return
@@ -123,7 +123,7 @@ class _Division:
         return False
 
     def _move(self, high: int, low: int) -> bool:
-        """Move the job whose weight is closest to what is missing; False if none makes the loads more equal."""
+        """Move the job with the weight closest to the difference; return False if no move makes the loads more equal."""
         source, target = self.problem.workers[high], self.problem.workers[low]
         difference = self.load[source] - self.load[target]
         over, under = self.load[source] - self.mean, self.mean - self.load[target]

@@ -1,1 +1,1 @@
-"""The asyncio side of the component: caches in, writes out."""
+"""Reconciles Swarms: reads caches, writes objects. ``reconciler`` is the entry; ``app`` creates all parts."""

@@ -1,4 +1,4 @@
-"""Writes the objects that workers read. Everything here is derived from a record that has been stored before."""
+"""Writes the objects that workers read. Everything here is derived from a stored record."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _AT_ONCE = 16
 
 
 class Delivery:
-    """Keeps Leases and ConfigMaps of Swarms as their records say."""
+    """Writes Leases and ConfigMaps of Swarms from their records."""
 
     def __init__(self, client: Client, *, config_maps: Informer, leases: Informer) -> None:
-        """Set up.
+        """Keep the caches to compare with.
 
         Args:
-            client: of the upper cluster.
-            config_maps: those with our label, indexed by ``by_swarm``.
-            leases: the same.
+            client: client of the upper cluster.
+            config_maps: ConfigMaps with our label, indexed by ``by_swarm``.
+            leases: Leases with our label, indexed the same way.
         """
         self._client = client
         self._config_maps = config_maps
@@ -53,13 +53,13 @@ class Delivery:
     async def deliver(
         self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str
     ) -> None:
-        """Write what differs from the record; conflicts are errors, and the caller tries again.
+        """Write objects that differ from the record. A conflict is raised, and the caller retries.
 
         Args:
             swarm: the owner.
-            ledger: as stored.
-            settings: of the shares.
-            kind: of the workers, a constant of ``swarm.slots``.
+            ledger: the stored record.
+            settings: settings of the shares.
+            kind: kind of the workers, a constant of ``swarm.slots``.
             original: name of the ConfigMap in k8s-swarm's layout; empty: none.
         """
         semaphore = asyncio.Semaphore(_AT_ONCE)
@@ -120,7 +120,7 @@ class Delivery:
         }
 
     async def known_version(self, swarm: Object, original: str) -> int:
-        """Return the highest version that workers may have read, for a Swarm without a record: it was lost, or is new."""
+        """Return the highest version that workers may have read, for a Swarm without a record, which is new or lost its record."""
         versions = [
             int(text)
             for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)
@@ -133,9 +133,9 @@ class Delivery:
         return max(versions, default=0)
 
     async def end_session(self, lease: Object, session: str) -> bool:
-        """Take a session out of its Lease, unless the worker has renewed it; returns whether it has ended.
+        """Remove a session from its Lease, unless the worker renewed it; return whether the session has ended.
 
-        A renewal that is still on its way conflicts with this write.
+        A renewal that is still in flight conflicts with this write.
         """
         try:
             body = await self._client.get(resources.LEASES, lease.name, namespace=lease.namespace)
@@ -151,7 +151,7 @@ class Delivery:
 
     @staticmethod
     def _told(ledger: Ledger) -> list[Holder]:
-        """Return one holder for each name of a pod: one that was replaced is told nothing."""
+        """Return one holder for each pod name; a replaced pod of the same name gets no share."""
         current = {slot.uid for slot in ledger.slots.values()}
         told: dict[str, Holder] = {}
         for uid, holder in ledger.holders.items():
@@ -161,7 +161,7 @@ class Delivery:
         return list(told.values())
 
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
-        """Whether a share of one part has the holder's version and was not changed since; saves rendering it."""
+        """Report whether a single-part share has the holder's version and was not changed since. This avoids rendering it."""
         cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
         if cached is None or cached.annotations.get(ANNOTATION_VERSION) != str(holder.version):
             return False
@@ -195,7 +195,7 @@ class Delivery:
             }
             body["data"] = {**others, **body["data"]}
         if version_of(there) > int(annotations[ANNOTATION_VERSION]):
-            # Another controller has written a later record. The next reconciliation reads it.
+            # Another controller stored a later record. The next reconcile reads it.
             return
         body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
         await self._client.update(resources.CONFIG_MAPS, body)
@@ -226,7 +226,7 @@ class Delivery:
             if not adopt:
                 check_owner(swarm, there, name)
                 raise
-            # k8s-swarm's ConfigMap is made by its manifests: keep what else is in it.
+            # k8s-swarm's manifests create this ConfigMap, so its other keys are kept.
             metadata = there["metadata"]
             metadata.setdefault("labels", {}).update(body["metadata"]["labels"])
             metadata.setdefault("annotations", {}).update(body["metadata"]["annotations"])

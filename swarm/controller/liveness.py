@@ -1,14 +1,14 @@
-"""Which pods provably run nothing any more.
+"""Finds pods that provably run no job any more.
 
 The absence of a pod object proves nothing: a forced deletion, or the garbage collection of pods on deleted nodes, removes
-the object while the lower cluster goes on. Proof is one of
+the object while containers go on running. Each of these is proof:
 
-* a final status: finished, no container running. A kubelet writes it before a pod is deleted, a virtual node once the
-  pod is gone in the lower cluster;
-* the object is absent, and its node has been ready, with a Lease that is renewed, for ``settle`` seconds since: kubelets
-  and virtual nodes end pods without an object as soon as they reach their cluster;
+* a final status: finished, and no container running. A kubelet writes it before a pod is deleted; a virtual node writes
+  it once the pod is gone in the lower cluster;
+* the object is absent, and its node has since been ready, with a renewed Lease, for ``settle`` seconds. Kubelets and
+  virtual nodes end pods without an object as soon as they reach their cluster;
 * the object is absent and was on no node;
-* somebody who knows says so: the taint ``node.kubernetes.io/out-of-service`` on the node, or the annotation
+* a user or program confirms it: by taint ``node.kubernetes.io/out-of-service`` on the node, or by annotation
   ``swarm.virtual-node.io/gone`` with the pod's UID on the Swarm.
 """
 
@@ -28,11 +28,11 @@ from swarm.slots import Pod
 ANNOTATION_GONE = "swarm.virtual-node.io/gone"
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _MEMORY = 10_000
-"""UIDs of ended pods that are remembered."""
+"""Number of UIDs of finished pods that are remembered."""
 
 
 class Liveness:
-    """Collects the proofs; asks the API server before it believes that an object is absent."""
+    """Collects the proofs. It reads from the API server before it treats an object as absent."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Liveness:
         settle: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up.
+        """Start without proofs.
 
         Args:
-            client: of the upper cluster.
-            nodes: all nodes.
-            leases: namespace ``kube-node-lease``.
-            settle: seconds for which a node must be healthy after a pod's object has disappeared.
+            client: client of the upper cluster.
+            nodes: informer of all nodes.
+            leases: informer of namespace ``kube-node-lease``.
+            settle: seconds for which a node must be healthy after a pod's object disappeared.
             clock: monotonic seconds.
         """
         self._client = client
@@ -59,15 +59,15 @@ class Liveness:
         self._clock = clock
         self._ended: dict[str, None] = {}
         self._absent: dict[str, float] = {}
-        """UID → since when the object is known to be absent and its node healthy."""
+        """UID → time since which the object is known to be absent and its node healthy."""
         self._renewed: dict[str, tuple[str, float]] = {}
-        """Node → renewTime, and when its change was seen."""
+        """Node → renewTime, and when its last change was seen."""
         leases.add_handler(
             on_add=lambda lease, _: self._heard(lease), on_update=lambda _, lease: self._heard(lease)
         )
 
     def note_end(self, uid: str) -> None:
-        """Remember that a pod's last state was final."""
+        """Remember that a pod's last status was final."""
         self._ended[uid] = None
         if len(self._ended) > _MEMORY:
             del self._ended[next(iter(self._ended))]
@@ -75,7 +75,7 @@ class Liveness:
     async def gone(
         self, holders: Iterable[Holder], pods: Collection[Pod], *, namespace: str, confirmed: Collection[str]
     ) -> tuple[set[str], set[str]]:
-        """Return the UIDs of holders that run nothing any more, and of those that are absent without proof."""
+        """Return UIDs of holders that run no job any more, and UIDs of holders that are absent without proof."""
         present = {pod.uid: pod for pod in pods}
         gone: set[str] = set()
         unknown: set[str] = set()

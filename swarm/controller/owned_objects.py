@@ -1,4 +1,4 @@
-"""The objects of a Swarm: names, marks, owners."""
+"""Names, labels and owner references of the objects of a Swarm."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def by_swarm(found: Object) -> Iterable[str]:
 
 
 def shrink_config_map(found: Object) -> Object:
-    """Keep the checksum of a ConfigMap's content only: informers hold the ConfigMaps of all Swarms."""
+    """Reduce a ConfigMap to the checksum of its content, because informers cache the ConfigMaps of all Swarms."""
     data = found.field("data") or {}
     text = data.get(share.KEY) or data.get(ORIGINAL_KEY) or ""
     return found.without("data", "binaryData").with_fields(data={CHECKSUM: share.checksum(text)})
 
 
 def owner(found: Object) -> str:
-    """Return the UID of the controller that owns an object."""
+    """Return the UID of an object's controller."""
     return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
 
 
 def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
-    """Check that an object is the Swarm's.
+    """Check that the Swarm owns an object.
 
     Raises:
-        NameTaken: it is not.
+        NameTaken: it does not.
     """
     if isinstance(found, Object):
         owners = found.metadata.owner_references
@@ -67,11 +67,11 @@ def version_of(there: Mapping[str, Any]) -> int:
 
 
 class NameTaken(ApiError):  # noqa: N818 - a state that the user must end
-    """An object that is not the Swarm's has the name of one that it needs."""
+    """An object that the Swarm does not own has a name that the Swarm needs."""
 
 
 def lease(swarm: Object, name: str, holder: Holder, settings: share.Settings) -> dict[str, Any]:
-    """Return the Lease by which a pod acknowledges."""
+    """Return the Lease in which a pod acknowledges."""
     body = head(swarm, resources.LEASES, name)
     body["metadata"]["annotations"] = {ANNOTATION_POD_UID: holder.uid}
     spec = {"leaseDurationSeconds": settings.fence_seconds} if settings.fence_seconds else {}
@@ -79,7 +79,7 @@ def lease(swarm: Object, name: str, holder: Holder, settings: share.Settings) ->
 
 
 def config_map(swarm: Object, name: str, version: int, data: dict[str, str]) -> dict[str, Any]:
-    """Return a ConfigMap with a share, or with the table of k8s-swarm."""
+    """Return a ConfigMap with a share, or with k8s-swarm's table."""
     body = head(swarm, resources.CONFIG_MAPS, name)
     text = data.get(share.KEY) or data[ORIGINAL_KEY]
     body["metadata"]["annotations"] = {
@@ -90,7 +90,7 @@ def config_map(swarm: Object, name: str, version: int, data: dict[str, str]) -> 
 
 
 def head(swarm: Object, resource: Resource, name: str) -> dict[str, Any]:
-    """Return an object without content that the Swarm owns."""
+    """Return an object without content, owned by the Swarm."""
     reference = {
         "apiVersion": SWARMS.api_version,
         "kind": SWARMS.kind,

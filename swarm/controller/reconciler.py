@@ -1,4 +1,4 @@
-"""One Swarm: reads caches, computes the next record, stores it, then writes what follows from it."""
+"""Reconciles a Swarm: reads caches, computes the next record, stores it, then writes the objects derived from it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from swarm.handover.ledger import Ledger
 from swarm.spec import FINALIZER, SWARMS, SwarmSpec
 
 _STATUS_EVERY = 1.0
-"""Seconds between two writes of a status of which only figures for people have changed."""
+"""Seconds between writes of a status if only informational fields changed."""
 _LOOK_AGAIN = 5.0
-"""Seconds until proofs of absence, and workers that acknowledge over HTTP, are looked at again."""
+"""Seconds until proofs of absence, and workers that acknowledge over HTTP, are checked again."""
 
 
 class Reconciler:
-    """Reconciles Swarms by key. Level-triggered: may be called at any time, any number of times."""
+    """Reconciles Swarms by key. Level-triggered: may be called at any time and any number of times."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Reconciler:
         self._written: dict[str, float] = {}
 
     async def reconcile(self, key: str) -> Result | None:
-        """Bring a Swarm one step on."""
+        """Reconcile a Swarm once."""
         swarm = self._swarms.store.get(key)
         if swarm is None:
             self._sources.forget(key)
@@ -107,7 +107,7 @@ class Reconciler:
         now = time.time()
         observed = planning.Observed(pods, acknowledged, gone)
         settings = _settings(swarm, parsed, wanted)
-        # In a thread: large Swarms take long enough to delay the renewal of our Lease.
+        # In a thread: for large Swarms it takes long enough to delay the renewal of the leader Lease.
         after, assignment = await asyncio.to_thread(
             planning.advance,
             ledger,
@@ -143,7 +143,7 @@ class Reconciler:
     def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
     ) -> tuple[planning.Wanted | None, list[tuple[str, str]]]:
-        """Return what to assign, None while the list of jobs is not known."""
+        """Return what to assign; None until the list of jobs is known."""
         problems: list[tuple[str, str]] = []
         entries = list(parsed.jobs)
         if parsed.jobs_from is not None and not deleting:
@@ -152,7 +152,7 @@ class Reconciler:
                 return None, []
             entries, problems = found
             if problems:
-                # A list that cannot be read is no empty list: what was assigned stays.
+                # An unreadable list is not an empty one, so assigned jobs stay.
                 known = {job for slot in ledger.slots.values() for job in slot.jobs}
                 entries = entries or [spec.JobSpec(job) for job in sorted(known)]
         jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
@@ -184,10 +184,10 @@ class Reconciler:
         assignment: Assignment,
         findings: status.Findings,
     ) -> bool:
-        """Write the status if it differs; False if the write was put off.
+        """Write the status if it differs; return False if the write was postponed.
 
         Raises:
-            Conflict: another controller, or a user, has changed the Swarm since it was read.
+            Conflict: another controller, or a user, changed the Swarm since it was read.
         """
         before = swarm.status or {}
         rendered = status.render(
@@ -218,7 +218,7 @@ class Reconciler:
         self._recorder.event(swarm, "Normal", "Assigned", message)
 
     async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
-        """Report a specification that cannot be used; what was assigned stays."""
+        """Report an invalid specification in the status; assigned jobs stay."""
         old = [condition for condition in before.get("conditions") or [] if condition["type"] != "Degraded"]
         degraded = {
             "type": "Degraded",
@@ -264,7 +264,7 @@ class Reconciler:
 
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
-    """Return the conditions' statuses, which ``kubectl wait`` waits for, by type."""
+    """Return the conditions' statuses by type, for ``kubectl wait``."""
     return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 

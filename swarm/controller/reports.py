@@ -1,4 +1,4 @@
-"""What the workers of a Swarm report: by their Lease, or over HTTP."""
+"""Reads the acknowledgements of a Swarm's workers, from their Leases or over HTTP."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HTTP_SECONDS = 1.0
 _HTTP_BYTES = 4 << 20
 _AT_ONCE = 50
 _FENCE_MARGIN = 1.25
-"""Our clock may be this much faster than a worker's."""
+"""Largest ratio of our clock rate to the worker's that fencing tolerates."""
 
 
 def _is_over(report: Acknowledgement, parsed: SwarmSpec, silent: float) -> bool:
-    """Whether a worker has stopped all jobs after so many seconds without a renewal."""
+    """Report whether a worker has stopped all jobs after so many seconds without a renewal."""
     # The worker may have read a change of the fence time that it has not acknowledged.
     longest = max(report.fence_seconds, parsed.fence_seconds)
     return report.fence_seconds > 0 and silent > longest * _FENCE_MARGIN
@@ -38,15 +38,15 @@ class _Renewal:
 
 
 class Reports:
-    """Reads acknowledgements. None of them says anything about another Swarm than its own."""
+    """Reads acknowledgements. A worker's report affects only its own Swarm."""
 
     def __init__(self, delivery: Delivery, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._delivery = delivery
         self._clock = clock
         self._renewals: dict[str, _Renewal] = {}
-        """Lease's UID → its last change."""
+        """UID of the Lease → its last change."""
         self._ended: dict[str, str] = {}
-        """Pod's UID → its session that was ended last: the cache may still have its acknowledgement."""
+        """UID of the pod → its session that was ended last, because the cache may still contain its acknowledgement."""
         self._session: aiohttp.ClientSession | None = None
         self._plain: dict[str, dict[str, list[str]]] = {}
 
@@ -65,7 +65,7 @@ class Reports:
         if parsed.workers.http_port:
             silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
             polled = await self._poll(silent, parsed.workers.http_port)
-            # Without its UID a report may be that of another pod, which has the IP by now.
+            # A report without the pod's UID may come from another pod that has the IP now.
             found |= {uid: report for uid, report in polled.items() if report.pod_uid == uid}
             self._plain[swarm.key] = {
                 uid: report.jobs or [] for uid, report in polled.items() if not report.session
@@ -73,13 +73,13 @@ class Reports:
         return found
 
     def plain(self, swarm: Object) -> Mapping[str, list[str]]:
-        """Return, by pod UID, the jobs of workers that do not acknowledge: those of k8s-swarm."""
+        """Return by pod UID the jobs of workers that do not acknowledge, such as k8s-swarm's."""
         return self._plain.get(swarm.key, {})
 
     async def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
-        """End sessions whose Lease has not changed for too long; returns the UIDs of pods whose sessions have ended.
+        """End sessions with a Lease that has not changed for too long; return the UIDs of pods with ended sessions.
 
-        Silence counts only for workers that have acknowledged a fence time: others do not stop by themselves.
+        Only workers that acknowledged a fence time are affected, because others do not stop by themselves.
         """
         if not parsed.fence_seconds:
             return set()
@@ -94,7 +94,7 @@ class Reports:
             report = ledgers.acknowledgement(text) if text else None
             silent = self._clock() - known.seen
             if lease.annotations.get(ANNOTATION_ENDED) == holder.session:
-                # By a write after which the record could not be stored.
+                # The session was ended by a write after which the record could not be stored.
                 fenced.add(uid)
             elif (
                 report is not None

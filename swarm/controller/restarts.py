@@ -1,4 +1,4 @@
-"""``refresh: Restart``: workers read their share when they start, so those with a new share are evicted, in waves."""
+"""``refresh: Restart``: workers read their share only at start, so workers with a new share are evicted, in waves."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from swarm.slots import Pod
 from swarm.spec import SwarmSpec
 
 _PAUSE = 60.0
-"""Seconds between two restarts of a worker of k8s-swarm: its mounted ConfigMap may be as old as that."""
+"""Seconds between restarts of a worker of k8s-swarm, because its mounted ConfigMap may be that old."""
 
 
 class Restarts:
-    """Evicts workers; a disruption budget may refuse, then the next reconciliation tries again."""
+    """Evicts workers. If a disruption budget refuses, the next reconcile retries."""
 
     def __init__(self, client: Client, *, recorder: EventRecorder) -> None:
         self._client = client
@@ -79,16 +79,16 @@ def due(
     max_unavailable: int,
     plain: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the UIDs of pods to evict now: at most as many as leave ``max_unavailable`` workers unavailable.
+    """Return the UIDs of pods to evict now, so that at most ``max_unavailable`` workers are unavailable.
 
-    Workers that lose jobs come first, because others wait for these. A worker that is restarting counts as unavailable
-    until it has acknowledged its share.
+    Workers that lose jobs come first, because other workers wait for these jobs. A restarting worker counts as
+    unavailable until it has acknowledged its share.
 
     Args:
         ledger: the record.
-        acknowledged: by pod UID.
-        pods: of the workers.
-        max_unavailable: workers that may be away.
+        acknowledged: acknowledgements by pod UID.
+        pods: pods of the workers.
+        max_unavailable: largest number of unavailable workers.
         plain: by pod UID, the jobs that a worker without acknowledgements has read.
     """
     by_uid = {pod.uid: pod for pod in pods}
@@ -104,7 +104,7 @@ def due(
         if pod is None or holder is None or report is None or slot.unready_since or not pod.usable:
             unavailable += 1
             continue
-        # With version 0 it has started, and not read its share yet.
+        # Version 0: the process has started, but not read its share yet.
         has_read = report.session == holder.session and report.version > 0
         unavailable += not has_read
         if has_read and report.running is not None and set(report.running) != set(holder.start):

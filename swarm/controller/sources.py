@@ -1,4 +1,4 @@
-"""Lists of jobs in ConfigMaps: each one is followed while a Swarm refers to it."""
+"""Lists of jobs in ConfigMaps. A ConfigMap is followed while a Swarm refers to it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from controller_runtime.client.client import Client
 from swarm.spec import JobsFrom, JobSpec, read_list
 
 Found = tuple[list[JobSpec], list[tuple[str, str]]]
-"""Jobs, and what is wrong: reason and message."""
+"""Jobs, and problems as reason and message."""
 
 
 class Sources:
-    """Follows ConfigMaps by name or selector; ``run`` must be running."""
+    """Follows ConfigMaps by name or selector. ``run`` must be running."""
 
     def __init__(self, client: Client, *, on_change: Callable[[str], None]) -> None:
-        """Set up.
+        """Start without ConfigMaps.
 
         Args:
-            client: of the upper cluster.
-            on_change: called with the key of a Swarm whose list has changed.
+            client: client of the upper cluster.
+            on_change: called with the key of a Swarm when its list changed.
         """
         self._client = client
         self._on_change = on_change
@@ -39,7 +39,7 @@ class Sources:
             await asyncio.Event().wait()
 
     def forget(self, swarm: str) -> None:
-        """Follow nothing for a Swarm any more."""
+        """Stop following the ConfigMaps of a Swarm."""
         followed = self._followed.pop(swarm, None)
         if followed is not None:
             followed[2].cancel()
@@ -93,7 +93,7 @@ class Sources:
 
 
 def _text(selector: Mapping[str, Any]) -> str:
-    """A label selector as a query parameter."""
+    """Return a label selector as a query parameter."""
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for one in selector.get("matchExpressions") or ():
         key, values = one["key"], ",".join(one.get("values") or ())

@@ -1,4 +1,4 @@
-"""The pods of each Swarm's workers, from caches."""
+"""Reads the worker pods of each Swarm from caches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WorkerPods:
         self._deployments = deployments
 
     def of(self, namespace: str, workers: WorkersSpec) -> list[Pod]:
-        """Return the pods of the workers, finished ones included."""
+        """Return the pods of the workers, including finished ones."""
         return [
             view(pod)
             for pod in self._pods.store.by_index(INDEX_NAMESPACE, namespace)
@@ -32,7 +32,7 @@ class WorkerPods:
         ]
 
     def includes(self, pod: Object, workers: WorkersSpec) -> bool:
-        """Whether a pod is one of the workers."""
+        """Report whether a pod is one of the workers."""
         owner = next((one for one in pod.metadata.owner_references if one.get("controller")), {})
         if workers.stateful_set:
             found = self._stateful_sets.store.get(f"{pod.namespace}/{workers.stateful_set}")
@@ -44,7 +44,7 @@ class WorkerPods:
         return _selects(workers.selector or {}, pod)
 
     def workers(self, namespace: str, parsed: SwarmSpec) -> Workers | None:
-        """Return how many workers there shall be; None if their StatefulSet or Deployment does not exist."""
+        """Return the wanted number of workers; None if their StatefulSet or Deployment does not exist."""
         grace = float(parsed.unready_grace_seconds)
         named, kind = parsed.workers.stateful_set or parsed.workers.deployment, parsed.workers.kind
         if kind == slots.PODS:
@@ -59,10 +59,10 @@ class WorkerPods:
 
 
 def view(pod: Object) -> Pod:
-    """Return what matters of a pod.
+    """Return a pod reduced to the relevant fields.
 
-    A pod is finished if its phase says so and no container is reported as running: the pod garbage collector of
-    Kubernetes sets the phase of pods on lost nodes without knowing whether they have ended.
+    A pod is finished if its phase is final and no container is reported as running. The pod garbage collector of
+    Kubernetes sets the phase of pods on lost nodes without knowing whether their containers have exited.
     """
     spec, status = pod.spec or {}, pod.status or {}
     containers = status.get("containerStatuses") or ()
@@ -81,7 +81,7 @@ def view(pod: Object) -> Pod:
 
 
 def shrink_pod(pod: Object) -> Object:
-    """Drop what ``view`` does not read."""
+    """Drop the fields that ``view`` does not read."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {field: status[field] for field in ("phase", "podIP") if field in status}
     kept["conditions"] = [
@@ -97,7 +97,7 @@ def shrink_pod(pod: Object) -> Object:
 
 
 def shrink_workload(workload: Object) -> Object:
-    """Drop what is not read of a StatefulSet or Deployment."""
+    """Drop the fields of a StatefulSet or Deployment that are not read."""
     spec = workload.spec or {}
     kept = {field: spec[field] for field in ("replicas", "selector", "ordinals") if field in spec}
     return workload.without("spec", "status").with_fields(spec=kept)

@@ -1,1 +1,1 @@
-"""Who may run which job: the record of grants and its transitions, pure functions over plain data."""
+"""Decides which pod may run which job: the record of grants (``ledger``) and its transitions (``transition``). No IO."""

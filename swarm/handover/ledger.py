@@ -1,7 +1,7 @@
-"""The record of a Swarm: which pod may run which job. It is the Swarm's status field ``record``.
+"""The record of a Swarm: which pod may run which job. It is stored in the Swarm's ``status.record``.
 
-One object with one resourceVersion holds all grants of a Swarm, so two controllers cannot grant one job twice: the
-second write conflicts. Everything that workers read is derived from a record that was written before.
+One object with one resourceVersion holds all grants of a Swarm. So two controllers cannot grant the same job twice,
+because the second write conflicts. Everything that workers read is derived from a stored record.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Slot(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     index: int
     jobs: list[str] = []
-    """The jobs assigned to the slot, whether they run yet or not."""
+    """Jobs assigned to the slot, including those that do not run yet."""
     pod: str = ""
     uid: str = ""
-    """Of the pod that has the slot; empty while there is none."""
+    """UID of the pod in the slot; empty: no pod."""
     unready_since: float = 0.0
     """Seconds since the epoch; 0: ready."""
 
@@ -34,13 +34,13 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     uid: str
     node: str = ""
     session: str = ""
-    """The life of the worker process for which the share is written; empty: none has registered."""
+    """Session of the worker process that the share is written for; empty: none has registered."""
     life: int = 0
     version: int = 0
-    """Of the share's content."""
+    """Version of the share's content."""
     start: list[str] = []
     stop: list[str] = []
-    """Revoked, and not acknowledged yet."""
+    """Revoked jobs that the worker has not acknowledged as stopped."""
     draining: bool = False
 
 
@@ -48,21 +48,21 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All grants of a Swarm."""
 
     version: int = 0
-    """Of the newest share; never decreases."""
+    """Version of the newest share; never decreases."""
     table: int = 0
-    """The version at which the assignment changed last."""
+    """Version of the last change of the assignment."""
     settings: str = ""
-    """What else the content of shares depends on; a change gives all of them a new version."""
+    """Digest of other settings in shares; a change gives all shares a new version."""
     slots: dict[str, Slot] = {}
     holders: dict[str, Holder] = {}
     """By pod UID."""
 
     def holder_of(self, slot: Slot) -> Holder | None:
-        """The pod that has the slot."""
+        """Return the pod in the slot; None: no pod."""
         return self.holders.get(slot.uid)
 
     def previous(self) -> dict[str, str]:
-        """Job → slot."""
+        """Return the slot of each job."""
         return {job: slot.name for slot in self.slots.values() for job in slot.jobs}
 
 
@@ -74,28 +74,28 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     life: int = 0
     version: int = 0
     running: list[str] | None = []
-    """Everything that runs, or may be started without a newer share; None: too long to be listed."""
+    """Jobs that run, or may start without a newer share; None: the list was too long."""
     stopped: list[str] = []
-    """Jobs of the share with state ``stop`` that do not run."""
+    """Jobs with state ``stop`` in the share that do not run."""
     failing: dict[str, str] = {}
     draining: bool = False
     fence_seconds: float = 0.0
-    """The fence time that the worker keeps to; 0: none, or it has not read it yet."""
+    """Fence time that the worker observes; 0: none, or not read yet."""
     jobs: list[str] | None = None
-    """All that workers of k8s-swarm report over HTTP, besides the version: what they read when they started."""
+    """Jobs that a worker of k8s-swarm read when it started; it reports only these and the version, over HTTP."""
 
     def releases(self, job: str) -> bool:
-        """Whether a job does not run and will not be started without a newer share."""
+        """Report whether a job does not run and cannot start without a newer share."""
         return job in self.stopped if self.running is None else job not in self.running
 
 
 def dump(ledger: Ledger) -> str:
-    """Return the text for the Swarm's status: compressed, because 10,000 long names would not fit into etcd."""
+    """Return the text for the Swarm's status; compressed, because 10,000 long names would exceed etcd's limit."""
     return base64.b64encode(zlib.compress(msgspec.json.encode(ledger), 6)).decode()
 
 
 def load(text: str) -> Ledger:
-    """Return the record in a Swarm's status; an empty one if there is none.
+    """Parse the record in a Swarm's status; return an empty one if there is none.
 
     Raises:
         ValueError: the text is damaged.
@@ -113,11 +113,11 @@ def load(text: str) -> Ledger:
 
 
 _LIMIT = 64 << 20
-"""Bytes: a record that decompresses to more was not written by a controller."""
+"""Bytes; a controller never writes a record that decompresses to more."""
 
 
 def acknowledgement(text: str) -> Acknowledgement | None:
-    """Return what a worker wrote; None if it cannot be read, which releases nothing."""
+    """Parse what a worker wrote; None if it cannot be read, which releases nothing."""
     try:
         return msgspec.json.decode(text, type=Acknowledgement)
     except msgspec.MsgspecError:
@@ -125,7 +125,7 @@ def acknowledgement(text: str) -> Acknowledgement | None:
 
 
 def contents(ledger: Ledger) -> dict[str, Any]:
-    """Return, by pod UID, what the version of a share depends on."""
+    """Return by pod UID the content that determines a share's version."""
     assigned = {slot.uid: slot.jobs for slot in ledger.slots.values() if slot.uid}
     return {
         uid: (

@@ -1,4 +1,4 @@
-"""One transition of the record: takes in acknowledgements, revokes and grants.
+"""One transition of the record: applies acknowledgements, revokes and grants jobs. No IO.
 
 Why there are never two owners under ``Exclusive``:
 
@@ -34,20 +34,20 @@ def advance(
     restarts: bool = False,
     settings: str = "",
 ) -> Ledger:
-    """Return the next record; equal to the given one if nothing is to be done.
+    """Return the next record; equal to the given one if nothing changes.
 
     Args:
-        ledger: the record before; it is not changed.
-        slots: as they shall be, with pods and jobs.
-        acknowledged: by pod UID.
-        gone: UIDs of pods that provably run nothing any more.
+        ledger: the current record; it is not modified.
+        slots: the wanted slots with their pods and jobs.
+        acknowledged: acknowledgements by pod UID.
+        gone: UIDs of pods that provably run no job any more.
         present: UID → name of pods that may become workers. They keep Lease and share without a job, so that they can
-            begin at once.
+            start without delay.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
-        restarts: workers read one share in their life: a replacement gets its share when its predecessor holds nothing
-            any more, not a part of it before.
-        settings: what else the content of shares depends on.
+        restarts: workers read only one share in their life. A replacement gets its share when its predecessor holds no
+            job any more, not in parts before.
+        settings: digest of other settings in shares.
     """
     after = copy.deepcopy(ledger)
     after.slots = slots
@@ -71,7 +71,7 @@ def advance(
     else:
         _revoke_replaced(after, wanted, acknowledged)
         _grant(after, leaving, others=1, needs_session=False)
-    # A pod that ends or has ended, and runs nothing, has nothing to be told.
+    # A pod that is finished or being deleted, and runs no job, needs no share.
     for uid in [
         uid
         for uid, holder in after.holders.items()
@@ -84,23 +84,23 @@ def advance(
 
 
 def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool) -> None:
-    """Release the jobs that a worker does not run any more."""
+    """Release the jobs that a worker acknowledged as stopped."""
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
     if report.session != holder.session:
         if report.life == holder.life or not report.session:
             return
-        # A later life of the same pod: the process before it has ended with all its jobs.
+        # A later session of the same pod: the earlier process has exited, and its jobs with it.
         holder.session, holder.life, holder.draining = report.session, report.life, False
         if not any_session:
-            # Under Overlap the new process may still use a share that was written for the one before.
+            # Under Overlap the new process may still use a share that was written for the earlier process.
             holder.stop = []
     holder.draining = holder.draining or report.draining
     if holder.draining:
         holder.start = [job for job in holder.start if not report.releases(job)]
     if holder.draining or report.version >= holder.version:
         holder.stop = [job for job in holder.stop if not report.releases(job)]
-    # Runs without a grant: the record was lost, or a job was forced. Nobody else may start it before it stops.
+    # Runs without a grant: the record was lost, or a job was forced. No other pod may start it before it stops.
     known = {*holder.start, *holder.stop}
     holder.stop += [job for job in report.running or () if job not in known]
 
@@ -114,21 +114,21 @@ def _revoke(ledger: Ledger, wanted: Mapping[str, Collection[str]]) -> None:
 def _revoke_replaced(
     ledger: Ledger, wanted: Mapping[str, Collection[str]], acknowledged: Mapping[str, Acknowledgement]
 ) -> None:
-    """Revoke jobs from pods that are not their assigned ones, as soon as another pod runs them."""
+    """Revoke jobs from pods that are no longer assigned to them, as soon as another pod runs them."""
     assigned = {job for slot in ledger.slots.values() for job in slot.jobs}
     runners: dict[str, list[str]] = {}
     for uid, holder in ledger.holders.items():
         for job in holder.start:
             runners.setdefault(job, []).append(uid)
     for job, uids in runners.items():
-        # The assigned pod first, then those that surely run the job.
+        # The assigned pod first, then pods that certainly run the job.
         order = sorted(
             uids, key=lambda uid: (job not in wanted.get(uid, ()), not _runs(ledger, uid, job, acknowledged))
         )
         best = order[0]
         keep = [best] if job in assigned else []
         if keep and not _runs(ledger, best, job, acknowledged):
-            # Its start is not acknowledged yet: one other pod goes on until then.
+            # The assigned pod has not acknowledged its start. Until then one other pod keeps running the job.
             keep = order[:2]
         for uid in uids:
             if uid not in keep:
@@ -137,7 +137,7 @@ def _revoke_replaced(
 
 def _runs(ledger: Ledger, uid: str, job: str, acknowledged: Mapping[str, Acknowledgement]) -> bool:
     report, holder = acknowledged.get(uid), ledger.holders[uid]
-    # An older report may be from before the job was revoked and granted again.
+    # An older report may date from before the job was revoked and granted again.
     return (
         report is not None
         and report.session == holder.session
@@ -158,7 +158,7 @@ def _grant(ledger: Ledger, leaving: Collection[str], *, others: int, needs_sessi
         started, stopping = set(holder.start), set(holder.stop)
         for job in slot.jobs:
             if job in stopping:
-                # Assigned to it again before it acknowledged.
+                # Assigned to this pod again before it acknowledged the revocation.
                 holder.stop.remove(job)
                 holder.start.append(job)
             elif job not in started and holders[job] <= others:

@@ -1,4 +1,4 @@
-"""Library and sidecar for the workers of a Swarm. Depends on aiohttp only.
+"""Library and sidecar for the workers of a Swarm. Depends on aiohttp only. Workers import only the names in ``__all__``.
 
 from swarm.worker import Job, Worker
 

@@ -1,4 +1,4 @@
-"""Who this worker is and where its API server is: options, environment, service account."""
+"""Finds the worker's identity and its API server, from options, environment and service account."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class SetupError(Exception):
-    """A setting is missing or wrong; the message says which one."""
+    """A setting is missing or wrong; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A worker's settings. What is empty is looked up: ``resolve``."""
+    """A worker's settings. ``resolve`` fills in empty ones."""
 
     swarm: str = ""
     """Name of the Swarm object."""
@@ -36,23 +36,23 @@ class Settings:
     client_cert_file: str = ""
     client_key_file: str = ""
     file: str = ""
-    """A share, or a folder with shares, to be read instead of the API."""
+    """A file with a share, or a directory of shares, to read instead of the API."""
     http_port: int | None = None
-    """Port of ``/internal/version``, ``/internal/health`` and ``/metrics``; 0: none; None: 9090 or ``HTTP_PORT``."""
+    """Port of ``/internal/version``, ``/internal/health`` and ``/metrics``; 0: no server; None: ``HTTP_PORT``, or 9090."""
     drain_seconds: float = 25.0
-    """How long stopping all jobs may take after SIGTERM. Less than ``terminationGracePeriodSeconds``."""
+    """Time to stop all jobs after SIGTERM. Must be less than ``terminationGracePeriodSeconds``."""
 
 
 def resolve(settings: Settings, environ: Mapping[str, str], *, account: str = _ACCOUNT) -> Settings:
     """Complete settings from the environment and the service account.
 
     Args:
-        settings: as given by the user.
-        environ: the process's environment.
-        account: folder in which a service account is mounted.
+        settings: given by the user.
+        environ: environment of the process.
+        account: directory of the mounted service account.
 
     Raises:
-        SetupError: a value is missing that cannot be looked up.
+        SetupError: a required value is missing.
     """
 
     def first(given: str, *names: str, default: str = "") -> str:
@@ -87,14 +87,14 @@ def resolve(settings: Settings, environ: Mapping[str, str], *, account: str = _A
 
 
 def new_session() -> str:
-    """The name of one life of a worker."""
+    """Return a random name for a new session."""
     return secrets.token_hex(16)
 
 
 def bound_pod(token: str) -> str:
-    """The UID of the pod that a service account token is bound to; empty when it names none.
+    """Return the UID of the pod that a service account token is bound to; empty if it names none.
 
-    The signature is not checked: the token is this process's own.
+    The signature is not verified, because the token is this process's own.
     """
     with contextlib.suppress(ValueError, IndexError, AttributeError):
         payload = token.split(".")[1]

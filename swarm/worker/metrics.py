@@ -1,4 +1,4 @@
-"""The worker's metrics in Prometheus' text format, written by hand: the library depends on aiohttp only."""
+"""Writes the worker's metrics in Prometheus' text format, without a library, because aiohttp is the only dependency."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def render(
     draining: bool,
     exits: Mapping[int, int],
 ) -> str:
-    """The text of ``/metrics``.
+    """Return the text of ``/metrics``.
 
     Args:
-        held: the jobs that run.
-        version: of the share that is applied.
-        failures: of handlers and jobs since the start.
-        share_problem: whether the share that was read last cannot be used.
-        draining: whether the worker stops.
-        exits: exit code → processes that ended with it (sidecar only).
+        held: held jobs.
+        version: version of the applied share.
+        failures: failures of handlers and jobs since start.
+        share_problem: whether the share that was read last is unusable.
+        draining: whether the worker is stopping.
+        exits: exit code → number of processes that exited with it (sidecar only).
     """
     phases = Counter(one.phase for one in held.values())
     lines = [

@@ -1,4 +1,4 @@
-"""A worker's HTTP endpoints: what k8s-swarm's workers serve, and metrics."""
+"""A worker's HTTP endpoints: those of k8s-swarm's workers, and metrics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DISTRIBUTION = "virtual-node"
 async def serving(
     port: int, *, version: Callable[[], dict[str, Any]], metrics: Callable[[], str]
 ) -> AsyncIterator[int]:
-    """Serve within the block; yields the port.
+    """Serve within the block; yield the port.
 
     Args:
-        port: 0 chooses a free one.
-        version: the body of ``/internal/version``.
-        metrics: the body of ``/metrics``, in Prometheus' text format.
+        port: port to listen on; 0: any free port.
+        version: returns the body of ``/internal/version``.
+        metrics: returns the body of ``/metrics``, in Prometheus' text format.
 
     Raises:
         SetupError: the port is in use.
@@ -60,7 +60,7 @@ async def serving(
 
 
 def release() -> str:
-    """The installed version of this library; empty if it is not installed."""
+    """Return the installed version of this library; empty if it is not installed."""
     try:
         return metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:

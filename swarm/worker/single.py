@@ -1,4 +1,4 @@
-"""At most one process per worker: a second one would run the same jobs."""
+"""Ensures a single process per worker, because a second one would run the same jobs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POLL = 0.5
 
 @contextlib.asynccontextmanager
 async def alone(worker: str) -> AsyncIterator[None]:
-    """Wait until no other process in this network namespace acts for the worker.
+    """Wait until no other process in this network namespace acts for the worker, and hold the lock within the block.
 
-    The kernel frees the name when the process ends, in whatever way. Only on Linux.
+    The lock is an abstract socket name, which the kernel releases when the process ends for any reason. Only on Linux.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

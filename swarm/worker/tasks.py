@@ -1,4 +1,4 @@
-"""Runs each job as an asyncio task, for jobs that are one coroutine."""
+"""Runs each job as an asyncio task, for jobs that are a single coroutine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from swarm.worker.worker import Worker
 
 
 class Tasks:
-    """Handlers for jobs that are one coroutine each.
+    """Runs jobs that are one coroutine each.
 
-    The coroutine runs as long as this worker has the job. It is cancelled to stop the job, which has stopped when the coroutine
-    has ended. A coroutine that returns or raises before is started again after a pause.
+    The coroutine runs as long as this worker has the job. To stop the job it is cancelled; the job has stopped when the
+    coroutine has returned. A coroutine that returns or raises earlier is started again after a pause.
     """
 
     def __init__(self, run: Callable[[Job], Awaitable[None]], settings: Settings | None = None) -> None:
-        """Set up.
+        """Create the worker.
 
         Args:
             run: runs a job.
-            settings: what the environment does not say.
+            settings: settings that override the environment.
 
         Raises:
             SetupError: a setting is missing.

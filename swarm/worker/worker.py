@@ -1,4 +1,4 @@
-"""The worker: follows its share, calls the handlers, acknowledges, and stops in time."""
+"""The worker: follows its share, calls the handlers, acknowledges, and stops within the drain time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from swarm.worker.single import alone
 _log = logging.getLogger(__name__)
 
 _LOOK = 0.2
-"""Seconds between two looks at whether the API was reached in time."""
+"""Seconds between checks of the time since the last renewal."""
 _LAST_WRITE = 2.0
-"""Seconds of the drain time that are kept for the last acknowledgement."""
+"""Seconds of the drain time that are reserved for the last acknowledgement."""
 _MARGIN = 0.5
-"""Seconds of the drain time that are kept for the end of killed processes."""
+"""Seconds of the drain time that are reserved for the end of killed processes."""
 
 
 class Worker:
@@ -46,17 +46,17 @@ class Worker:
         exits: Mapping[int, int] | None = None,
         exit_now: Callable[[int], object] = os._exit,
     ) -> None:
-        """Set up.
+        """Resolve the settings.
 
         Args:
-            on_start: starts a job and returns. What it raises fails the job: it is stopped and started again after
-                1 s, then 2 s, at most 60 s.
-            on_stop: returns when nothing of the job runs any more. Until then no other worker gets the job. Called
-                after a failed start, too. Is called again if it raises.
-            settings: what the environment does not say.
-            prepare: called once before this process acts for the worker: ends what an earlier process left behind.
-            exits: exit code → number of ended processes, for ``/metrics``.
-            exit_now: ends the process when jobs do not stop in time.
+            on_start: starts a job and returns. If it raises, the job is stopped, and started again after 1 s, then 2 s, at
+                most 60 s.
+            on_stop: stops a job and returns when nothing of it runs any more. Until then no other worker gets the job. Also
+                called after a failed start. Called again if it raises.
+            settings: settings that override the environment.
+            prepare: called once before this process acts for the worker; ends what an earlier process left running.
+            exits: exit code → number of exited processes, for ``/metrics``.
+            exit_now: exits the process if jobs do not stop in time.
 
         Raises:
             SetupError: a setting is missing.
@@ -73,12 +73,12 @@ class Worker:
         self._exits = {} if exits is None else exits
         own = self.settings
         self.identity = f"{own.namespace}/{own.swarm}/{own.worker}/{own.pod_uid}"
-        """Differs from that of every other pod, also from that of an earlier pod of the same name."""
+        """Differs from that of every other pod, including an earlier pod of the same name."""
         self.stop_by: float | None = None
-        """Time (``fence.now``) until which jobs that are being stopped must have stopped; None: no limit."""
+        """Deadline (``fence.now``) for jobs that are being stopped; None: no deadline."""
 
     def failed(self, job: Job, error: str) -> None:
-        """Report that a job has ended without being asked to. It is stopped and started again after a pause."""
+        """Report that a job ended by itself. It is stopped, and started again after a pause."""
         self._runner.failed(job, error)
 
     def drain(self) -> None:
@@ -86,7 +86,7 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Work until SIGTERM, SIGINT or ``drain``; returns the exit code of the process.
+        """Work until SIGTERM, SIGINT or ``drain``; return the exit code of the process.
 
         Raises:
             SetupError: a certificate cannot be read, or the HTTP port is in use.
@@ -134,7 +134,7 @@ class Worker:
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
 
     async def _drain(self, *, acknowledge: bool) -> None:
-        """Stop all jobs, acknowledge that, or end the process when the time is over."""
+        """Stop all jobs and acknowledge this; exit the process at the end of the drain time."""
         _log.info("stopping %d jobs", len(self._runner.held))
         limit = max(self.settings.drain_seconds - _LAST_WRITE, 0)
         self._membership.draining = True
@@ -152,7 +152,7 @@ class Worker:
                     await self._reporter.flush()
 
     async def _keep_in_time(self) -> None:
-        """Fence this worker when the API was not reached in time, and begin a new session then."""
+        """Fence this worker if the API was not reached in time, then begin a new session."""
         membership = self._membership
         while True:
             await asyncio.sleep(_LOOK)
@@ -162,7 +162,7 @@ class Worker:
             self._arm()
             if membership.fenced:
                 _log.error("stopping all jobs: the Lease was not renewed in time, or was taken away")
-                # The other half is for the kernel, which may take time to end processes.
+                # The other half is reserved for the kernel, which may take time to end processes.
                 self._stop_within((times.exit_at - now) / 2 if times else math.inf)
                 await self._runner.idle()
                 self.stop_by = None
@@ -175,7 +175,7 @@ class Worker:
         self._apply()
 
     def _apply(self) -> None:
-        # Before any handler is called: it may block the event loop.
+        # Set before any handler is called, because a handler may block the event loop.
         self._arm()
         self._runner.want(self._membership.wanted)
 
@@ -199,7 +199,7 @@ class Worker:
 
     def _tell(self, problem: str) -> None:
         if problem and problem != self._told:
-            # At start, a share for the process before this one is what there is to be found.
+            # At start, the share found is usually one for an earlier process.
             level = logging.INFO if self._membership.applied.wanted is None else logging.WARNING
             _log.log(level, "the latest share is not used: %s", problem)
         self._told = problem
@@ -230,7 +230,7 @@ class Worker:
         )
 
     async def _alone(self, stack: contextlib.AsyncExitStack) -> bool:
-        """Wait until no other process acts for this worker; False if this one has to stop before."""
+        """Wait until no other process acts for this worker; return False if this process must stop first."""
         taking = asyncio.create_task(stack.enter_async_context(alone(self.identity)))
         stopping = asyncio.create_task(self._stopping.wait())
         try:

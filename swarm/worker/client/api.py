@@ -1,4 +1,4 @@
-"""The few requests that a worker sends to its API server."""
+"""Client for the requests of a worker to its API server."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from swarm.worker.identity import Settings, SetupError
 _log = logging.getLogger(__name__)
 
 _REQUEST = 10.0
-"""Seconds that a request may take."""
+"""Time limit of a request in seconds."""
 _WATCH = 240.0, 300.0
-"""Seconds after which the server ends a watch, at random so that workers do not come back together."""
+"""Range of seconds after which the server ends a watch; random, so that workers do not reconnect together."""
 _SILENCE = 90.0
-"""Seconds without a byte after which a watch is sent again; servers send a bookmark each minute."""
+"""Seconds without a byte after which a watch is restarted. Servers send a bookmark each minute."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _LONGEST_EVENT = 4 * 1024 * 1024
-"""Bytes of a line of a watch; an object has at most 1.5 MiB."""
+"""Longest line of a watch in bytes; an object has at most 1.5 MiB."""
 
 Object = dict[str, Any]
 
 
 class RequestError(Exception):
-    """The server has answered with an error."""
+    """The server returned an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -41,21 +41,21 @@ class RequestError(Exception):
 
 
 FAILURES = (RequestError, aiohttp.ClientError, OSError, ValueError, TimeoutError)
-"""What any request may fail with."""
+"""Exceptions that any request may raise."""
 
 
 class Pause:
-    """Waits between attempts: short at first, longer after each failure."""
+    """Waits between attempts, longer after each failure."""
 
     def __init__(self) -> None:
         self._seconds = _FIRST_PAUSE
 
     def reset(self) -> None:
-        """The last attempt succeeded."""
+        """Reset the delay after a successful attempt."""
         self._seconds = _FIRST_PAUSE
 
     async def wait(self, event: asyncio.Event | None = None) -> None:
-        """Sleep, not longer than until the event."""
+        """Sleep for the delay, or until the event."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads requests
                 await (event or asyncio.Event()).wait()
@@ -63,10 +63,10 @@ class Pause:
 
 
 class Api:
-    """One namespace of an API server."""
+    """Client for one namespace of an API server."""
 
     def __init__(self, settings: Settings) -> None:
-        """Set up.
+        """Read the certificates.
 
         Raises:
             SetupError: a certificate cannot be read.
@@ -76,34 +76,34 @@ class Api:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open connections."""
+        """Open the connections."""
         connector = aiohttp.TCPConnector(ssl=self._tls, limit=0, socket_factory=_socket)
         self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_EVENT // 2)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close them."""
+        """Close the connections."""
         assert self._session is not None
         await self._session.close()
 
     async def get(self, path: str) -> Object:
-        """Read an object or a list.
+        """Return an object or a list.
 
         Raises:
-            RequestError: the server refused it; 404: it does not exist.
+            RequestError: the server refused; status 404: it does not exist.
         """
         return await self._send("GET", path)
 
     async def put(self, path: str, body: Object, *, within: float = _REQUEST) -> Object:
-        """Replace an object; returns it as stored.
+        """Replace an object; return the stored object.
 
         Raises:
-            RequestError: 409: it has changed since it was read.
+            RequestError: status 409: it changed since it was read.
         """
         return await self._send("PUT", path, body, within=within)
 
     async def follow(self, collection: str, name: str, changed: Callable[[Object | None], None]) -> None:
-        """Call ``changed`` with an object, now and whenever it changes; None: it does not exist. Never returns."""
+        """Call ``changed`` with the object, now and after every change; with None if it does not exist. Never returns."""
         pause = Pause()
         loop = asyncio.get_running_loop()
         path = f"{collection}?fieldSelector=metadata.name%3D{name}"
@@ -120,7 +120,7 @@ class Api:
             await pause.wait()
 
     async def _watch(self, path: str, changed: Callable[[Object | None], None]) -> None:
-        """Report changes until the server ends the watch, or is silent."""
+        """Report changes until the server ends the watch or sends nothing."""
         limit = random.uniform(*_WATCH)  # noqa: S311 - spreads requests
         url = self._url(f"{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={limit:.0f}")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST, sock_read=_SILENCE)
@@ -132,7 +132,7 @@ class Api:
                 async for line in answer.content:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        return  # 410 in most cases: the version is too old
+                        return  # usually 410: the version is too old
                     if event["type"] != "BOOKMARK":
                         changed(None if event["type"] == "DELETED" else event["object"])
 
@@ -160,7 +160,7 @@ class Api:
         return self._settings.api_server + path
 
     def _headers(self) -> dict[str, str]:
-        # Read for each request: the kubelet replaces tokens before they expire.
+        # Read for each request, because the kubelet replaces tokens before they expire.
         file = self._settings.token_file
         return {"Authorization": f"Bearer {Path(file).read_text(encoding='utf-8').strip()}"} if file else {}
 
@@ -186,7 +186,7 @@ def _tls(settings: Settings) -> ssl.SSLContext:
 
 
 def _socket(address: Any) -> socket.socket:
-    """A socket that notices within half a minute that the other side has gone without a word."""
+    """Return a socket that detects within half a minute that the peer is unreachable."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family=family, type=kind, proto=protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

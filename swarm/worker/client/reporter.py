@@ -1,4 +1,4 @@
-"""Writes acknowledgements into the worker's Lease: one write at a time, always the newest state."""
+"""Writes acknowledgements to the worker's Lease, one write at a time, always with the newest state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _PREFIX = "swarm.virtual-node.io/"
 _WRITE = 5.0
-"""Seconds that a write may take."""
+"""Time limit of a write in seconds."""
 
 
 class ReplacedError(Exception):
@@ -32,7 +32,7 @@ class _NotReadyError(Exception):
 
 
 class Reporter:
-    """Keeps the Lease up to date with what runs."""
+    """Keeps the acknowledgement in the Lease current."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Reporter:
         content: Callable[[], dict[str, Any]],
         taken: Callable[[float], None],
     ) -> None:
-        """Set up.
+        """Start without a Lease.
 
         Args:
-            api: where the Lease is.
-            settings: of the worker.
-            membership: its sessions and times.
-            content: the acknowledgement to write.
+            api: client for the Lease.
+            settings: settings of the worker.
+            membership: sessions and deadlines.
+            content: returns the acknowledgement to write.
             taken: called after each write with the time (``fence.now``) before it was sent.
         """
         self._api = api
@@ -60,27 +60,27 @@ class Reporter:
         self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
         self.name = f"{settings.swarm}.{settings.worker}"
         self._lease: Object | None = None
-        """As read or written last; None: has to be read."""
+        """The Lease as read or written last; None: must be read."""
         self._written: dict[str, Any] | None = None
         self._registered = ""
-        """The last session that the Lease has had; empty before the first."""
+        """Last session that the Lease had; empty: none yet."""
         self._again = asyncio.Event()
         self._taken = asyncio.Event()
         """Set after each write."""
 
     def changed(self) -> None:
-        """Look whether what runs differs from what was acknowledged."""
+        """Check whether the acknowledgement must be written, because what runs changed."""
         self._again.set()
 
     def renew(self) -> None:
-        """Write even if nothing has changed."""
+        """Write even if nothing changed."""
         self._written = None
         self._again.set()
 
     def seen(self, lease: Object | None) -> None:
-        """The Lease has changed, or does not exist."""
+        """Handle a change or the absence of the Lease."""
         if lease is None or _holder(lease) not in self._membership.sessions or _uid(lease) != self._pod_uid:
-            # A watch may be behind, so a read decides.
+            # The watch may be behind, so the Lease is read.
             self._lease = None
             self._again.set()
 
@@ -88,7 +88,7 @@ class Reporter:
         """Write until cancelled.
 
         Raises:
-            ReplacedError: this process must stop its jobs and must not write.
+            ReplacedError: another process acts for this worker; this one must stop its jobs and must not write.
         """
         pause = Pause()
         while True:
@@ -106,13 +106,13 @@ class Reporter:
                 await pause.wait()
 
     async def flush(self) -> None:
-        """Wait until what runs now has been acknowledged."""
+        """Wait until the current state has been acknowledged."""
         while self._written != self._content():
             self._taken.clear()
             await self._taken.wait()
 
     async def _due(self) -> None:
-        """Wait until something is to be written."""
+        """Wait until a write is due."""
         while self._lease is not None and self._written == self._content():
             times = self._membership.times
             wait = times.renew_at - fence.now() if times else None
@@ -124,7 +124,7 @@ class Reporter:
             self._again.clear()
 
     async def _write(self) -> None:
-        # Before anything is looked at: what changes from here on sets it again.
+        # Cleared before the state is read, so that later changes set it again.
         self._again.clear()
         path = f"{self.collection}/{self.name}"
         if self._lease is None:
@@ -135,7 +135,7 @@ class Reporter:
         content = self._content()
         times = self._membership.times
         if self._membership.fenced or (times is not None and fence.now() >= times.stop_at):
-            # The controller may be about to end this session: it must not seem to live.
+            # The controller may be about to end this session, so it must not be renewed.
             self._membership.fenced = True
             raise _NotReadyError("is written again by the next session")
         lease = copy.deepcopy(self._lease)
@@ -155,7 +155,7 @@ class Reporter:
         self._taken.set()
 
     async def _read(self, path: str) -> Object:
-        """The Lease, if this process may write it."""
+        """Return the Lease, if this process may write it."""
         try:
             lease = await self._api.get(path)
         except RequestError as error:
@@ -165,11 +165,11 @@ class Reporter:
         if _uid(lease) != self._pod_uid:
             if self._registered:
                 raise ReplacedError(f"the Lease is for pod {_uid(lease)}, this is {self._pod_uid}")
-            # The controller has yet to notice that a pod of the same name was created again.
+            # The controller has not noticed yet that a pod of the same name was created again.
             raise _NotReadyError(f"is for pod {_uid(lease) or '(none)'}, this is {self._pod_uid}")
         holder = _holder(lease)
         if self._registered == self._membership.session and not holder:
-            # The controller has ended this session, or the Lease was created again.
+            # The controller ended this session, or the Lease was created again.
             self._membership.fenced = True
             raise _NotReadyError("names no session")
         if holder and self._registered and holder not in self._membership.sessions:

@@ -1,4 +1,4 @@
-"""Where shares come from: ConfigMaps of the API, or a mounted file."""
+"""Sources of shares: ConfigMaps of the API, or a mounted file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL = 1.0
 
 
 class Source:
-    """Reports complete and valid shares, and why a share is not."""
+    """Reports complete and valid shares, and why a share is unusable."""
 
     def __init__(self, found: Callable[[Share], None], problem: Callable[[str], None]) -> None:
         self._found = found
@@ -33,7 +33,7 @@ class Source:
 
 
 class ConfigMaps(Source):
-    """The share in one ConfigMap, or several."""
+    """A share in one or several ConfigMaps."""
 
     def __init__(
         self, api: Api, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
@@ -52,7 +52,7 @@ class ConfigMaps(Source):
             group.create_task(self._collect())
 
     def _seen(self, config_map: Object | None) -> None:
-        # A ConfigMap that vanishes is no order to stop: the controller writes it again.
+        # A deleted ConfigMap does not mean to stop; the controller writes it again.
         if config_map is not None:
             self._latest = config_map
             self._changed.set()
@@ -80,7 +80,7 @@ class ConfigMaps(Source):
 
 
 class File(Source):
-    """The share in a file, such as a mounted ConfigMap."""
+    """A share in a file, such as a mounted ConfigMap."""
 
     def __init__(
         self, settings: Settings, found: Callable[[Share], None], problem: Callable[[str], None]
@@ -102,14 +102,14 @@ class File(Source):
             await asyncio.sleep(_POLL)
 
     def _file(self) -> Path:
-        """The file itself: the kubelet replaces a folder behind symbolic links."""
+        """Return the real file, because the kubelet replaces a directory behind symbolic links."""
         path = self._path.resolve(strict=True)
         if path.is_dir():
             path = next((path / name for name in self._names if (path / name).exists()), path / _KEY)
         return path.resolve(strict=True)
 
     def _read(self, file: Path) -> bool:
-        """Report the share; False if the file has to be read again although it does not change."""
+        """Report the share; return False if the file must be read again although it does not change."""
         try:
             text = file.read_bytes()
             checksum = file.with_name(file.name + ".sha256")
@@ -124,7 +124,7 @@ class File(Source):
 
 
 def _text(config_map: Object) -> tuple[bytes, str]:
-    """A ConfigMap's share and its checksum."""
+    """Return a ConfigMap's share and its checksum."""
     data: dict[str, Any] = config_map.get("data") or {}
     if _KEY not in data:
         raise ShareError(f"has no key {_KEY}")
@@ -135,7 +135,7 @@ def _text(config_map: Object) -> tuple[bytes, str]:
 
 
 def _digest(file: Path) -> str:
-    """The checksum beside a file; empty if there is none."""
+    """Return the checksum in a file beside the share; empty if there is none."""
     if not file.exists():
         return ""
     words = file.read_text(encoding="utf-8").split()

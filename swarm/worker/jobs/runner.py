@@ -1,4 +1,4 @@
-"""Calls the handlers of jobs as ``state.decide`` says."""
+"""Calls the jobs' handlers as ``state.decide`` returns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Handler = Callable[[Job], Awaitable[None]]
 
 
 class Runner:
-    """Runs the wanted jobs: one call of a handler at a time for each job."""
+    """Runs the wanted jobs, with at most one handler call per job at a time."""
 
     def __init__(self, on_start: Handler, on_stop: Handler, changed: Callable[[], None]) -> None:
-        """Set up.
+        """Start without jobs.
 
         Args:
             on_start: starts a job and returns.
-            on_stop: stops a job, returns when it has stopped. Called after a failed start, too.
-            changed: called when ``held`` or an error in it has changed.
+            on_stop: stops a job and returns when it has stopped. Also called after a failed start.
+            changed: called after a change of ``held`` or of an error in it.
         """
         self._handlers: Mapping[Action, Handler] = {Action.START: on_start, Action.STOP: on_stop}
         self._changed = changed
@@ -32,12 +32,12 @@ class Runner:
         self._idle = asyncio.Event()
         self._idle.set()
         self.held: dict[str, Held] = {}
-        """The jobs that run or may run."""
+        """Jobs that run or may run."""
         self.failures = 0
-        """How often handlers and running jobs have failed."""
+        """Number of failures of handlers and running jobs."""
 
     def want(self, wanted: Mapping[str, Job]) -> None:
-        """Set which jobs must run. ``held`` has them when this returns."""
+        """Set the jobs that must run. ``held`` contains them when this returns."""
         self._wanted = wanted
         self._decide()
 
@@ -52,7 +52,7 @@ class Runner:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Cancel the handlers that run."""
+        """Cancel running handlers."""
         if self._wake is not None:
             self._wake.cancel()
         for task in self._tasks.values():
@@ -80,7 +80,7 @@ class Runner:
 
     async def _call(self, action: Action, job: Job, before: asyncio.Task[None] | None) -> None:
         if before is not None and not before.done():
-            # A start that a stop overtakes.
+            # The job was stopped while it was starting.
             before.cancel()
             await asyncio.wait({before})
         try:

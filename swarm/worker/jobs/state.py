@@ -1,6 +1,7 @@
-"""Which jobs to start and stop next: pure decisions over the wanted jobs and what runs.
+"""Decides which jobs to start and stop next, from wanted and held jobs. No IO.
 
-A job is *held* from before its ``on_start`` is called until its ``on_stop`` has returned. A held job must not run anywhere else.
+A job is *held* from before its ``on_start`` is called until its ``on_stop`` has returned. A held job must not run on any
+other worker.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 _BASE, _LONGEST = 1.0, 60.0
-"""Seconds before the second attempt, and the longest wait."""
+"""Seconds before the second attempt, and the longest delay."""
 _HEALTHY = 10.0
-"""Seconds of running after which earlier failures do not count any more."""
+"""Seconds of running after which earlier failures do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class Job:
 
     name: str
     token: int = 0
-    """Fencing token: higher than that of every earlier owner of the job. A store that remembers the highest token it has
-    seen, and refuses lower ones, is safe from an owner that was paused and does not know yet that it has lost the job."""
+    """Fencing token: higher than that of every earlier owner of the job. A store that remembers the highest token and refuses
+    lower ones is protected from an owner that was paused and has not noticed that it lost the job."""
     weight: float = 1.0
 
 
 class Phase(enum.Enum):
-    """What happens with a held job."""
+    """Phase of a held job."""
 
     STARTING = "starting"
     """``on_start`` is running."""
@@ -35,13 +36,13 @@ class Phase(enum.Enum):
     STOPPING = "stopping"
     """``on_stop`` is running."""
     UNSTOPPED = "unstopped"
-    """``on_stop`` has failed and is called again later."""
+    """``on_stop`` failed and will be called again."""
     WAITING = "waiting"
-    """Stopped after a failure; started again later."""
+    """Stopped after a failure; will be started again."""
 
 
 class Outcome(enum.Enum):
-    """How a call of a handler, or a running job, has ended."""
+    """How a handler call, or a running job, ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -52,7 +53,7 @@ class Action(enum.Enum):
 
     START = "start"
     STOP = "stop"
-    """Cancels an ``on_start`` that is running."""
+    """Cancels a running ``on_start``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +63,31 @@ class Held:
     job: Job
     phase: Phase
     failures: int = 0
-    """Failures in a row."""
+    """Consecutive failures."""
     since: float = 0.0
-    """When the phase began."""
+    """Start of the phase."""
     retry_at: float = 0.0
     error: str = ""
-    """Why it failed last; empty while it does not fail."""
+    """Error of the last failure; empty while it does not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The held jobs after a decision, and what to do."""
+    """The held jobs after a decision, and the handlers to call."""
 
     held: dict[str, Held]
     actions: list[tuple[Action, Job]] = field(default_factory=list)
     wake_at: float | None = None
-    """When to decide again, if nothing happens before."""
+    """When to decide again if nothing happens before; None: never."""
 
 
 def decide(held: Mapping[str, Held], wanted: Mapping[str, Job], now: float) -> Decision:
     """Decide which handlers to call.
 
     Args:
-        held: by name.
-        wanted: the jobs that must run, by name.
-        now: seconds of the clock that ``retry_at`` has.
+        held: held jobs by name.
+        wanted: jobs that must run, by name.
+        now: seconds on the clock of ``retry_at``.
     """
     after: dict[str, Held] = {}
     actions: list[tuple[Action, Job]] = []
@@ -104,15 +105,15 @@ def decide(held: Mapping[str, Held], wanted: Mapping[str, Job], now: float) -> D
 
 
 def ended(held: Mapping[str, Held], name: str, outcome: Outcome, error: str, now: float) -> dict[str, Held]:
-    """The held jobs after a handler has returned or a running job has failed; call ``decide`` next.
+    """Return the held jobs after a handler returned or a running job failed; call ``decide`` next.
 
-    A start that failed is stopped before the next attempt, because a part of it may run.
+    A failed start is stopped before the next attempt, because parts of it may run.
     """
     after = dict(held)
     one = held[name]
     if outcome is Outcome.FAILED:
         failures = one.failures + 1
-        # A past time has ``decide`` call on_stop at once.
+        # A time in the past makes ``decide`` call on_stop immediately.
         retry_at = now + _wait(failures) if one.phase is Phase.STOPPING else now
         after[name] = Held(one.job, Phase.UNSTOPPED, failures, since=now, retry_at=retry_at, error=error)
     elif one.phase is Phase.STARTING:
@@ -126,7 +127,7 @@ def ended(held: Mapping[str, Held], name: str, outcome: Outcome, error: str, now
 
 
 def _next(one: Held, wanted: Job | None, now: float) -> tuple[Held | None, Action | None]:
-    """The job's next phase, None when it is not held any more, and the handler to call."""
+    """Return the job's next phase, None if it is no longer held, and the handler to call."""
     due = now >= (_due_at(one) or now)
     other = wanted is None or wanted.token != one.job.token
     match one.phase:
@@ -145,7 +146,7 @@ def _next(one: Held, wanted: Job | None, now: float) -> tuple[Held | None, Actio
 
 
 def _due_at(one: Held) -> float | None:
-    """When the job's phase changes by the passing of time alone."""
+    """Return when the job's phase changes by time alone; None: it does not."""
     if one.phase in {Phase.WAITING, Phase.UNSTOPPED}:
         return one.retry_at
     if one.phase is Phase.RUNNING and one.error:
@@ -154,5 +155,5 @@ def _due_at(one: Held) -> float | None:
 
 
 def _wait(failures: int) -> float:
-    """Seconds before the next attempt after some failures in a row."""
+    """Return the seconds before the next attempt after consecutive failures."""
     return min(_BASE * 2.0 ** min(failures - 1, 10), _LONGEST)

@@ -1,4 +1,4 @@
-"""What a worker reports to the controller. Pure."""
+"""The acknowledgement: a worker's report to the controller. No IO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.worker.jobs.state import Held
 from swarm.worker.protocol.share import Applied
 
 _ROOM = 200 * 1024
-"""Bytes of JSON for lists of jobs; the annotations of an object may have 256 KiB."""
+"""Bytes of JSON for lists of jobs; an object may have 256 KiB of annotations."""
 _MOST_ERRORS, _LONGEST_ERROR = 20, 200
 
 
@@ -25,15 +25,15 @@ def acknowledgement(
     draining: bool,
     stopped: frozenset[str],
 ) -> dict[str, Any]:
-    """The content of an acknowledgement: a promise that no other job than ``running`` runs.
+    """Return the content of an acknowledgement, which promises that no other job than ``running`` runs.
 
     Args:
-        applied: what this worker has accepted.
-        held: the jobs that run, or that may.
-        pod_uid: of this worker's pod.
-        session: of this worker.
-        life: orders the sessions of a pod.
-        draining: whether the worker stops and will start no more jobs.
+        applied: the accepted share.
+        held: jobs that run or may run.
+        pod_uid: UID of this worker's pod.
+        session: session of this worker.
+        life: number that orders the sessions of a pod.
+        draining: whether the worker is stopping and starts no more jobs.
         stopped: jobs that the last share wants stopped.
     """
     failing = {name: one.error[:_LONGEST_ERROR] for name, one in sorted(held.items()) if one.error}
@@ -56,11 +56,11 @@ def acknowledgement(
 
 
 def compact(content: Any) -> str:
-    """JSON without spaces, in ASCII."""
+    """Return JSON without spaces, in ASCII."""
     return json.dumps(content, separators=(",", ":"))
 
 
 def _that_fit(names: list[str], room: int) -> list[str]:
-    """The first names that take no more bytes of JSON than that. The others follow when these are released."""
+    """Return the first names that fit into so many bytes of JSON. The others follow when these are released."""
     sizes = itertools.accumulate(len(compact(name)) + 1 for name in names)
     return [name for name, size in zip(names, sizes, strict=True) if size <= room]

@@ -1,4 +1,4 @@
-"""One worker's place in its Swarm: its session, the shares that it accepts, what it acknowledges. No IO."""
+"""A worker's membership in its Swarm: its session, the shares that it accepts, its acknowledgements. No IO."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from swarm.worker.protocol.share import Applied, Share, ShareError, accept
 
 
 class Membership:
-    """What has been agreed with the controller."""
+    """State that is agreed with the controller."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stopped: frozenset[str] = frozenset()
         self._pending: Share | None = None
-        """Switches fencing on, and waits for a renewal."""
+        """A share that switches fencing on and waits for a renewal."""
         self.session = identity.new_session()
         self.sessions = {self.session}
-        """All that this process has had."""
+        """All sessions of this process."""
         self.life = _clock()
         """Orders the sessions of a pod."""
         self.applied = Applied()
         self.renewed_at: float | None = None
-        """When the last acknowledgement was sent that the API has taken, in this session."""
+        """When the last successful acknowledgement of this session was sent; None: none yet."""
         self.draining = False
         self.fenced = False
-        """Whether this session is over: all jobs are being stopped, then a new one begins."""
+        """Whether this session is over: all jobs are being stopped, then a new session begins."""
         self.problem = ""
-        """Why the share that was read last is not used; empty if it is."""
+        """Why the last share is not used; empty if it is used."""
 
     @property
     def wanted(self) -> Mapping[str, Job]:
-        """The jobs that must run."""
+        """Return the jobs that must run."""
         return {} if self.draining or self.fenced else self.applied.wanted or {}
 
     @property
     def times(self) -> fence.Times | None:
-        """When to renew, stop and end; None without fencing."""
+        """Return when to renew, stop and exit; None without fencing."""
         if not self.applied.fence_seconds or self.renewed_at is None:
             return None
         return fence.times(self.renewed_at, self.applied.fence_seconds)
 
     def offer(self, share: Share, now: float) -> bool:
-        """Accept a complete share if it is for this session and newer.
+        """Accept a complete share if it is newer and for this session.
 
         Returns:
-            Whether the worker has to write an acknowledgement before the share can be used.
+            Whether the worker must write an acknowledgement before the share can be used.
         """
         if self.fenced:
             return False
@@ -83,20 +83,20 @@ class Membership:
         return False
 
     def renewed(self, sent_at: float, now: float) -> None:
-        """An acknowledgement was taken by the API."""
+        """Note a successful acknowledgement."""
         self.renewed_at = sent_at
         if self._pending is not None:
             self.offer(self._pending, now)
 
     def succeed(self, acknowledged: str) -> None:
-        """Take a higher ``life`` than the session that has acknowledged last, as the Lease shows it."""
+        """Raise ``life`` above that of the last session in the Lease."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
             before = json.loads(acknowledged)
             if before["podUID"] == self._settings.pod_uid:
                 self.life = max(self.life, int(before["life"]) + 1)
 
     def begin_session(self) -> None:
-        """Begin again, with nothing running, as a new process would."""
+        """Begin a new session with no running jobs, as a new process would."""
         self.session = identity.new_session()
         self.sessions.add(self.session)
         self.life = max(self.life + 1, _clock())
@@ -104,7 +104,7 @@ class Membership:
         self._stopped = frozenset()
 
     def acknowledgement(self, held: Mapping[str, Held]) -> dict[str, Any]:
-        """What to report."""
+        """Return the acknowledgement to write."""
         return acknowledgement.acknowledgement(
             self.applied,
             held,
@@ -122,5 +122,5 @@ class Membership:
 
 
 def _clock() -> int:
-    """Unix milliseconds: higher than what earlier processes of the pod had, also when the Lease was lost."""
+    """Return Unix milliseconds: higher than for earlier processes of the pod, even if the Lease was deleted."""
     return int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""A worker's share: which jobs it must run, as the controller writes it. Pure."""
+"""A worker's share: the jobs it must run, as written by the controller. No IO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATES = ("start", "stop", "hold")
 
 
 class ShareError(ValueError):
-    """A share is damaged, incomplete, or not for this worker."""
+    """A share is damaged, incomplete, or for another worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Entry:
     name: str
     state: State
     token: int | None = None
-    """None: the controller writes no tokens; the share's version is used."""
+    """Fencing token; None: the controller writes no tokens, so the share's version is used."""
     weight: float = 1.0
 
 
@@ -42,39 +42,39 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share(Part):
-    """A share, complete after ``join``."""
+    """A complete share, returned by ``join``."""
 
     exclusive: bool = True
     restart: bool = False
-    """Later shares wait for a restart of this worker."""
+    """Whether later shares wait for a restart of this worker."""
     fence_seconds: float = 0.0
     parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What of the accepted shares counts."""
+    """The state that results from the accepted shares."""
 
     version: int = 0
-    """Of the share that was applied completely."""
+    """Version of the last share that was applied completely."""
     seen: int = -1
-    """The highest version that was accepted."""
+    """Highest accepted version; -1: none."""
     wanted: Mapping[str, Job] | None = None
-    """The jobs to run, by name; None before the first share."""
+    """Jobs to run, by name; None before the first share."""
     on_hold: frozenset[str] = frozenset()
     """Jobs that the first share did not let start yet."""
     fence_seconds: float = 0.0
 
 
 def parse(text: bytes, checksum: str = "") -> Share:
-    """Read the first part of a share.
+    """Parse the first part of a share.
 
     Args:
         text: JSON.
-        checksum: ``sha256:`` and hex digits; empty: not known.
+        checksum: ``sha256:`` and hex digits; empty: unknown.
 
     Raises:
-        ShareError: not a valid share.
+        ShareError: the share is invalid.
     """
     raw = _object(text, checksum)
     if raw.get("handover") not in ("Exclusive", "Overlap") or raw.get("refresh") not in ("Signal", "Restart"):
@@ -93,16 +93,16 @@ def parse(text: bytes, checksum: str = "") -> Share:
 
 
 def parse_part(text: bytes, checksum: str = "") -> Part:
-    """Read a further part of a share.
+    """Parse a further part of a share.
 
     Raises:
-        ShareError: not a valid part.
+        ShareError: the part is invalid.
     """
     return _part(_object(text, checksum))
 
 
 def join(first: Share, others: Sequence[Part]) -> Share:
-    """The complete share.
+    """Return the complete share.
 
     Raises:
         ShareError: parts are missing or belong to another version.
@@ -119,14 +119,14 @@ def join(first: Share, others: Sequence[Part]) -> Share:
 
 
 def accept(applied: Applied, share: Share, *, session: str, pod_uid: str, can_renew: bool) -> Applied:
-    """What counts after a complete share was read; the same when the share is not newer.
+    """Return the state after reading a complete share; unchanged if the share is not newer.
 
     Args:
-        applied: what counts until now.
-        share: as read.
-        session: of this worker.
-        pod_uid: of this worker's pod; empty when it is not known.
-        can_renew: whether this worker proves by writes that it lives.
+        applied: the state before.
+        share: the share.
+        session: session of this worker.
+        pod_uid: UID of this worker's pod; empty: unknown.
+        can_renew: whether this worker renews its Lease, as fencing requires.
 
     Raises:
         ShareError: the share is not for this worker.

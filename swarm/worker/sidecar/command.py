@@ -20,7 +20,7 @@ _GRACE = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sidecar's flags. What is not given comes from the environment: ``docs/swarm-worker.md``."""
+    """Add the sidecar's flags. Missing ones are read from the environment: ``docs/swarm-worker.md``."""
     parser.add_argument(
         "--exec",
         required=True,
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Run the sidecar until SIGTERM; returns the exit code."""
+    """Run the sidecar until SIGTERM; return the exit code."""
     logging.basicConfig(
         level=flags.log_level.upper(),
         stream=sys.stderr,
@@ -80,7 +80,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """``python -m swarm.worker``: the same as ``virtual-node-swarm worker``."""
+    """Run ``python -m swarm.worker``, the same as ``virtual-node-swarm worker``; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m swarm.worker", description="Runs one process per job of a Swarm."
     )

@@ -1,4 +1,4 @@
-"""Copies what processes print to this process's output, each line after its job's name."""
+"""Copies the processes' output to this process's output, with the job's name before each line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 _LINE = 64 * 1024
-"""Bytes after which a line is cut in two."""
+"""Bytes after which a line is split."""
 
 
 class Output:
-    """One file that all processes print to.
+    """The file that all processes print to.
 
-    A thread writes, so that a reader that does not read blocks the processes and not the event loop.
+    A thread writes, so that a blocked reader blocks the processes and not the event loop.
     """
 
     def __init__(self, file: BinaryIO | None = None) -> None:
@@ -24,7 +24,7 @@ class Output:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="output")
 
     async def copy(self, pipe: int, prefix: str) -> None:
-        """Copy a pipe until all processes have closed it, and close it."""
+        """Copy a pipe until all processes have closed it, then close it."""
         loop = asyncio.get_running_loop()
         stream = asyncio.StreamReader(limit=_LINE)
         # The transport closes the file.
@@ -46,7 +46,7 @@ class Output:
             transport.close()
 
     def _write(self, data: bytes) -> None:
-        # A reader that has gone must not end the jobs: their pipes are read on.
+        # If the reader is gone, the pipes are still read, so that the jobs do not end.
         with contextlib.suppress(OSError, ValueError):
             self._file.write(data)
             self._file.flush()

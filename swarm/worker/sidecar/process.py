@@ -1,4 +1,4 @@
-"""One process per job: the handlers of the sidecar."""
+"""One process per job: the sidecar's handlers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from swarm.worker.sidecar.reaper import Reaper
 _log = logging.getLogger(__name__)
 
 _POLL = 0.05
-"""Seconds between two looks at processes that have yet to end."""
+"""Seconds between checks of processes that must exit."""
 _LAST_OUTPUT = 1.0
-"""Seconds for copying the last output."""
+"""Seconds to copy the last output."""
 _LAUNCH = """\
 import ctypes, os, signal, sys
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -38,18 +38,18 @@ except OSError as error:
     print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
-"""Sets PDEATHSIG and becomes the command. Not a ``preexec_fn``: that is not safe beside threads."""
+"""Sets PDEATHSIG and executes the command. A ``preexec_fn`` would not be safe with threads."""
 
 
 class _Leader(NamedTuple):
-    """The first process of a job, and of its process group."""
+    """The first process of a job and leader of its process group."""
 
     pid: int
     exit: asyncio.Future[int]
 
 
 def arguments(template: str, job: Job) -> list[str]:
-    """The command of a job: ``{job}`` and ``{token}`` are replaced within arguments, never parsed.
+    """Return the command of a job: ``{job}`` and ``{token}`` are replaced within arguments and never parsed.
 
     Raises:
         ValueError: the template is empty or has unbalanced quotes.
@@ -72,14 +72,14 @@ class Processes:
         ended: Callable[[Job, str], None],
         stop_by: Callable[[], float | None],
     ) -> None:
-        """Set up.
+        """Parse the command template.
 
         Args:
             template: the command; see ``arguments``.
             reaper: collects exit codes.
             grace: seconds between SIGTERM and SIGKILL.
-            ended: called with a text when a process ends that was not asked to.
-            stop_by: time (``fence.now``) at which SIGKILL is sent in any case, or None.
+            ended: called with a text when a process exits by itself.
+            stop_by: returns the time (``fence.now``) at which SIGKILL is sent in any case, or None.
         """
         self._template = template
         self._reaper = reaper
@@ -92,10 +92,10 @@ class Processes:
         self.worker = ""
         """Marks the processes; unique among the workers that share a process table."""
         self.exits: Counter[int] = Counter()
-        """Exit code, 128 + n for signal n → how many processes ended with it."""
+        """Exit code, or 128 + n for signal n → number of processes."""
 
     async def end_orphans(self) -> None:
-        """Kill what an earlier sidecar of this worker left behind. Call it before any job is started."""
+        """Kill processes of an earlier sidecar of this worker. Call it before any job is started."""
         while left := marks.marked(marks.mark(self.worker)):
             _log.warning("killing processes of an earlier sidecar: %s", left)
             marks.send(signal.SIGKILL, left)
@@ -105,7 +105,7 @@ class Processes:
         """Start the job's process.
 
         Raises:
-            OSError: no process can be started.
+            OSError: the process cannot be started.
             ValueError: the job's name cannot be an argument.
         """
         leader = self._leaders[job.name] = self._spawn(job)
@@ -113,7 +113,7 @@ class Processes:
         self._watch(self._report_end(job, leader))
 
     async def on_stop(self, job: Job) -> None:
-        """End all processes of the job: SIGTERM, after the grace period SIGKILL. Returns when none is left."""
+        """End all processes of the job: SIGTERM, and SIGKILL after the grace period. Return when none is left."""
         leader = self._leaders.pop(job.name, None)
         if leader is None:
             return
@@ -133,7 +133,7 @@ class Processes:
             await asyncio.wait(self._tasks, timeout=_LAST_OUTPUT)
 
     def _lives(self, leader: _Leader, mark: str) -> bool:
-        # In this order: reading all environments is the most expensive question.
+        # In this order, because reading all environments is the most expensive check.
         return not leader.exit.done() or marks.group_exists(leader.pid) or bool(marks.marked(mark))
 
     async def _report_end(self, job: Job, leader: _Leader) -> None:

@@ -1,4 +1,4 @@
-"""Waits for every child of this process, also for orphans that the kernel gives it."""
+"""Waits for every child of this process, including orphans that the kernel reparents to it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Reaper:
-    """Collects exit codes. Only one exists in a process, and nothing else there waits for children."""
+    """Collects exit codes. Only one may exist in a process, and nothing else may wait for children."""
 
     def __init__(self) -> None:
         self._expected: dict[int, asyncio.Future[int]] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Become the parent of orphaned descendants, as PID 1 of a container is, and reap within the block."""
+        """Become the parent of orphaned descendants, like PID 1 of a container, and reap within the block."""
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -30,7 +30,7 @@ class Reaper:
             loop.remove_signal_handler(signal.SIGCHLD)
 
     def expect(self, pid: int) -> asyncio.Future[int]:
-        """The exit code of a child, as ``subprocess`` has it: negative for a signal.
+        """Return a future of a child's exit code in ``subprocess``' form: negative for a signal.
 
         Call it in the same turn of the event loop in which the child was started.
         """
