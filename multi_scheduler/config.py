@@ -1,4 +1,4 @@
-"""What a multi-scheduler is told: lower clusters, agents and weights. Our YAML, or tensile-kube's JSON as it is."""
+"""The configuration file: lower clusters, agents and weights, as our YAML or as tensile-kube's unchanged JSON."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class NodeConfig(_Base):
 
     name: str
     node_selector: dict[str, str] = {}
-    """Labels of its lower nodes. Empty: all of them."""
+    """Labels that select its lower nodes. Empty: all lower nodes."""
 
 
 class NamespaceConfig(_Base):
-    """Which lower namespace stands for which upper one, and which upper ones may come: as the virtual node is told."""
+    """How upper namespaces map to lower ones, and which upper namespaces are allowed. Must match the virtual node's settings."""
 
     prefix: str = ""
-    """Put before every name. Empty: the same name below as above."""
+    """Prefix of lower namespace names. Empty: lower namespaces have the upper names."""
     map: dict[str, str] = {}
-    """Upper name to lower name, over the prefix."""
+    """Upper name to lower name; takes precedence over the prefix."""
     allowed: list[str] = []
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
     adopt: bool | list[str] = False
-    """Lower namespaces that the virtual node uses though it did not create them: all of them, or shell patterns of their
-    names."""
+    """Existing lower namespaces that the virtual node may use although it did not create them: all, or shell patterns of
+    their names."""
 
 
 class VolumeConfig(_Base):
-    """Which volumes pods may use, as the virtual node is configured."""
+    """Which volumes pods may use. Must match the virtual node's settings."""
 
     allowed_host_paths: list[str] = []
-    """Directories of lower nodes that pods may mount. They are added to ``policy.hostPaths``."""
+    """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
 
 
 class ClusterConfig(_Base):
@@ -63,47 +63,47 @@ class ClusterConfig(_Base):
     kubeconfig: str
     context: str = ""
     server: str = ""
-    """Overrides the kubeconfig's URL."""
+    """Overrides the URL of the kubeconfig."""
     nodes: list[NodeConfig] = []
-    """Its virtual nodes. Empty: those whose Node carries ``virtual-node.io/lower-cluster: <name>``, and one that
-    has the cluster's own name."""
+    """Its virtual nodes. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the cluster's
+    name."""
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
     """LabelSelector of the pods that the virtual node takes. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
-    """What pods may ask of this lower cluster, as the virtual node is configured. It does not get other pods."""
+    """What pods may request in this lower cluster; other pods are rejected. Must match the virtual node's settings."""
     usage: UsageConfig | None = None
-    """Where the usage of its nodes comes from; null: as ``usage`` of the whole configuration says."""
+    """Source of the usage of its nodes; null: the top-level ``usage`` applies."""
 
 
 class AgentConfig(_Base):
     """One agent."""
 
     name: str
-    """Its entry point."""
+    """Name of its entry point."""
     weight: Annotated[float, Meta(ge=0)] = 1.0
-    """Share of its scores among those of all agents. 0: it only filters."""
+    """Weight of its scores among all agents. 0: it only filters."""
     config: dict[str, Any] = {}
-    """Its own settings."""
+    """Settings of the agent."""
 
 
 class Config(_Base):
-    """Everything a multi-scheduler needs."""
+    """The complete configuration."""
 
     api_version: str = API_VERSION
     kind: str = KIND
     clusters: list[ClusterConfig] = []
     usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
-    """Where the usage of lower nodes comes from."""
+    """Source of the usage of lower nodes."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
 
 
 def load(path: str | Path) -> Config:
-    """Read a configuration file; relative kubeconfig paths are relative to it.
+    """Read a configuration file; relative kubeconfig paths are resolved against its directory.
 
     Raises:
-        ConfigError: it cannot be read; names the field that is wrong.
+        ConfigError: the file cannot be read or is invalid; the message names the field.
     """
     path = Path(path)
     config = parse(read_text("--config", path), source=str(path))
@@ -114,10 +114,10 @@ def load(path: str | Path) -> Config:
 
 
 def parse(text: str, *, source: str = "config") -> Config:
-    """Read a configuration, ours or tensile-kube's.
+    """Parse a configuration, ours or tensile-kube's.
 
     Raises:
-        ConfigError: names the source and the field that is wrong.
+        ConfigError: the configuration is invalid; the message names source and field.
     """
     try:
         document = decode_yaml(text)
@@ -168,7 +168,7 @@ def _validate_selector(cluster: ClusterConfig, source: str) -> None:
 
 
 def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """tensile-kube's KubeSchedulerConfiguration: the arguments of its plug-in."""
+    """Convert tensile-kube's KubeSchedulerConfiguration, from the arguments of its plug-in."""
     for plugin in document.get("pluginConfig") or ():
         arguments = (plugin or {}).get("args") or {}
         clusters = arguments.get("cluster_configuration")
@@ -189,8 +189,8 @@ def _tensile_cluster(name: str, entry: Any, source: str) -> dict[str, Any]:
         "name": str(entry.get("name") or name),
         "kubeconfig": entry["kube_config"],
         "server": str(entry.get("kube_master") or ""),
-        # There the cluster's name is its clusterID, and by habit the virtual node's name.
+        # In tensile-kube the cluster's name is its clusterID and, by convention, the name of the virtual node.
         "nodes": [{"name": name}],
-        # That configuration cannot say which namespaces are adopted, and tensile-kube used whatever was there.
+        # tensile-kube's configuration has no setting for adoption, and it used every existing namespace.
         "namespaces": {"adopt": True},
     }

@@ -21,8 +21,8 @@ class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
     """Settings of all agents that score lower nodes."""
 
     node: Literal["MostLikely", "Best"] = "MostLikely"
-    """MostLikely: the node that the stock lower scheduler prefers, which is the one with the most room. Best: the one with
-    the best score, for lower schedulers that go by load themselves."""
+    """MostLikely: score by the node that the stock lower scheduler prefers, which is the one with most room. Best: by the node
+    with the best score, for lower schedulers that themselves consider load."""
 
 
 class AskedPod:

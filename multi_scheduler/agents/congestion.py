@@ -20,7 +20,7 @@ class CongestionSettings(NodeSettings):
     """The agent's configuration."""
 
     maximum: Annotated[int, Meta(ge=1)] = congestion.DEFAULT_MAXIMUM
-    """The factor of a node that is congested entirely; ``CONGESTION_FACTOR_MAX`` in the original."""
+    """Factor of a fully congested node; ``CONGESTION_FACTOR_MAX`` in kube-safe-scheduler."""
 
 
 class CongestionAgent(NodeAgent):

@@ -40,25 +40,25 @@ class Prices(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Lower nodes that their provider may take away."""
+    """Lower nodes that their provider may reclaim."""
 
     node_selector: dict[str, str]
     """Labels of these nodes."""
     pod_selector: dict[str, Any] = {}
-    """LabelSelector of the pods that may be there; others get such a node only if there is no other. Empty: all pods."""
+    """LabelSelector of the pods that may run there; other pods get such a node only if there is no other. Empty: all pods."""
     discount: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Of the price."""
+    """Discount on the price, 0 to 1."""
 
 
 class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The agent's configuration."""
 
     prices: dict[str, Prices] = {}
-    """By lower cluster."""
+    """Prices by lower cluster."""
     file: str = ""
-    """A YAML file of the same form, read again when it changes."""
+    """A YAML file with prices in the same form, reloaded when it changes."""
     priority: list[str] = []
-    """Lower clusters, the preferred one first, whatever they cost; those that are not named come last."""
+    """Lower clusters in order of preference, regardless of cost; others come last."""
     preemptible: Preemptible | None = None
 
 

@@ -31,9 +31,9 @@ class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_field
     resource: str
     """The divisible resource; one of the fit agent's ``devices``."""
     half_life: Annotated[float, Meta(ge=1)] = 2000.0
-    """Pods after which a pod counts half among the typical ones."""
+    """Number of later pods after which the weight of a pod among the typical ones is halved."""
     popularity: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    """Share of all pods that the typical ones cover."""
+    """Share of all pods that the typical pods cover."""
 
 
 class FragmentationAgent(Agent):

@@ -36,19 +36,19 @@ class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     """The agent's configuration."""
 
     mode: Literal["Shadow", "Active"] = "Shadow"
-    """Shadow: decide, log and learn, without an effect on scores."""
+    """Shadow: decide, log and learn, without affecting scores."""
     exploration: Annotated[float, Meta(ge=0.01, le=1)] = 0.05
     """Share of decisions that are uniformly random."""
     discount: Annotated[float, Meta(gt=0.5, lt=1)] = 0.998
     """Weight of the past at each new reward."""
     start_seconds: Annotated[float, Meta(ge=1)] = 600.0
-    """A pod that does not run this long after it was bound has failed."""
+    """A pod that does not run this long after binding counts as failed."""
     watch_seconds: Annotated[float, Meta(ge=1)] = 1800.0
     """How long after binding a failure or an eviction counts."""
     state: str = ""
-    """File in which the state survives restarts. Empty: it does not."""
+    """File that keeps the state across restarts. Empty: the state is lost."""
     decisions: str = ""
-    """File to which decisions and rewards are written as JSON lines. Empty: none."""
+    """File to which decisions and rewards are appended as JSON lines. Empty: no log."""
 
 
 class LearnedAgent(Agent):

@@ -23,7 +23,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class RiskLimitWeights(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Of the limits beside the measured load."""
+    """Weights of the limits beside the measured load."""
 
     cpu: Share = 0.5
     memory: Share = 0.5
@@ -35,22 +35,22 @@ class LoadSettings(NodeSettings):
     policy: Literal["TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"] = (
         "LoadVariationRiskBalancing"
     )
-    """TargetLoadPacking: fill nodes up to a target CPU utilisation. LoadVariationRiskBalancing: idle and steady nodes.
-    LowRiskOverCommitment: nodes where limits and usage leave room."""
+    """TargetLoadPacking: fill nodes up to a target CPU utilisation. LoadVariationRiskBalancing: prefer unused, steady nodes.
+    LowRiskOverCommitment: prefer nodes where limits and usage leave room."""
     target_utilization: Annotated[int, Meta(ge=1, le=99)] = 40
-    """TargetLoadPacking: percent."""
+    """TargetLoadPacking: target CPU utilisation in percent."""
     default_requests: str = "1"
     """TargetLoadPacking: CPU of a container without request and limit."""
     default_requests_multiplier: Annotated[float, Meta(ge=1)] = load.REQUEST_MULTIPLIER
-    """TargetLoadPacking: what a container uses, as a multiple of its request."""
+    """TargetLoadPacking: predicted usage of a container as a multiple of its request."""
     safe_variance_margin: Annotated[float, Meta(ge=0)] = 1.0
     """LoadVariationRiskBalancing: weight of the deviation."""
     safe_variance_sensitivity: Annotated[float, Meta(ge=0)] = 1.0
     """LoadVariationRiskBalancing: root that is taken of the deviation."""
     smoothing_window_size: Annotated[int, Meta(ge=1)] = 5
-    """LowRiskOverCommitment: samples over which each measured value is an average."""
+    """LowRiskOverCommitment: number of samples over which each measured value is an average."""
     risk_limit_weights: RiskLimitWeights = msgspec.field(default_factory=RiskLimitWeights)
-    """LowRiskOverCommitment."""
+    """LowRiskOverCommitment: weights of the limits beside the measured load."""
 
 
 class LoadAgent(NodeAgent):

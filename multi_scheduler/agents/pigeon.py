@@ -27,14 +27,14 @@ class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     """The agent's configuration."""
 
     objective: pigeon.Objective = "AdaptiveBinPack"
-    """LoadBalance: all clusters alike. Consolidate: few clusters full, the others empty. AdaptiveBinPack: clusters vary
-    as much as pods' demands do."""
+    """LoadBalance: equal utilisation of all clusters. Consolidate: few clusters full, the others empty. AdaptiveBinPack:
+    utilisation of clusters varies as much as pods' demands."""
     resources: Annotated[list[str], Meta(min_length=1, max_length=5)] = msgspec.field(
         default_factory=lambda: ["cpu", "memory"]
     )
-    """Resources that are looked at."""
+    """Resources that the objective uses."""
     primary: str = ""
-    """The one that LoadBalance and Consolidate look at. Empty: the first."""
+    """Resource for LoadBalance and Consolidate. Empty: the first of ``resources``."""
 
 
 class PigeonAgent(Agent):

@@ -23,17 +23,17 @@ class SafeSettings(NodeSettings):
     """The agent's configuration."""
 
     safe_utilization: Percent = 90
-    """Utilisation that must not be exceeded."""
+    """Utilisation in percent that must not be exceeded."""
     safe_percentile: Percent = 30
-    """Accepted probability that it is."""
+    """Accepted probability, in percent, of exceeding it."""
     forecast_weight: Percent = 20
-    """Weight of the forecast beside the mean."""
+    """Weight of the forecast beside the mean, in percent."""
     filter: bool = True
     """Reject virtual nodes where every lower node that could take the pod is at risk."""
     overload_weight: Annotated[float, Meta(ge=0)] = 1.0
-    """Of the score by risk, which is safe-overload in the original."""
+    """Weight of the score by risk (safe-overload in kube-safe-scheduler)."""
     balance_weight: Annotated[float, Meta(ge=0)] = 10.0
-    """Of the score by use and deviation, which is safe-balance in the original."""
+    """Weight of the score by usage and deviation (safe-balance in kube-safe-scheduler)."""
 
 
 class SafeAgent(NodeAgent):

@@ -1,4 +1,4 @@
-"""Settings of measured usage, and the source that they make."""
+"""Settings of measured usage, and the source that they select."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ Percent = Annotated[float, Meta(gt=0, le=100)]
 
 
 class PressureConfig(_Base):
-    """Percent of time from which a node is under pressure, in the averages of 10 and of 60 seconds."""
+    """Percent of time from which a node is under pressure, in the averages over 10 and 60 seconds."""
 
     cpu: Percent = 50.0
-    """Some tasks wait for a CPU, and more than 70 % of the CPUs are in use."""
+    """Some tasks wait for a CPU while more than 70 % of the CPUs are in use."""
     memory: Percent = 10.0
     """All tasks wait for memory."""
     io: Percent = 40.0
     """All tasks wait for IO."""
 
     def thresholds(self) -> Thresholds:
-        """Return them for the formula."""
+        """Return the thresholds for the formula."""
         return Thresholds(self.cpu, self.memory, self.io)
 
 
 class UsageConfig(_Base):
-    """Where the usage of lower nodes comes from, and for how long it counts."""
+    """Source of the usage of lower nodes, and how long a value is valid."""
 
     source: Kind = "None"
-    """MetricsAPI: ``metrics.k8s.io``, as metrics-server serves it. Summary: the kubelets' Summary API, with pressure
-    (PSI). Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: on lower nodes. None: usage is
-    not known, and scores neutrally."""
+    """MetricsAPI: ``metrics.k8s.io``, as served by metrics-server. Summary: the kubelets' Summary API, with pressure (PSI).
+    Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: on lower nodes. None: usage is
+    unknown, and scores are neutral."""
     interval_seconds: Annotated[int, Meta(ge=1)] = 15
-    """Time between two questions about the same node."""
+    """Time between two reads of the same node."""
     window: Annotated[int, Meta(ge=1, le=1000)] = 60
     """Samples over which mean and deviation are computed."""
     max_age_seconds: Annotated[int, Meta(ge=1)] = 120
-    """Age from which a node's usage counts as not known."""
+    """Age from which a node's usage counts as unknown."""
     prometheus: PrometheusConfig = msgspec.field(default_factory=PrometheusConfig)
-    """For the source Prometheus."""
+    """Settings for source Prometheus."""
     pressure: PressureConfig = msgspec.field(default_factory=PressureConfig)
     """When a node is under pressure."""
 
 
 def make_source(config: UsageConfig, client: Client) -> Source | None:
-    """Return what is asked for a lower cluster's usage; None: nothing is.
+    """Return the source of a lower cluster's usage; None: usage is not read.
 
     Raises:
         ConfigError: the address of Prometheus is missing or wrong.
@@ -81,10 +81,10 @@ def make_source(config: UsageConfig, client: Client) -> Source | None:
 
 
 def check(config: UsageConfig, where: str) -> None:
-    """Check what the types do not.
+    """Validate what the types do not express.
 
     Raises:
-        ConfigError: a setting is wrong; names its place.
+        ConfigError: a setting is wrong; the message names it.
     """
     found = config.prometheus
     if config.source != "Prometheus":

@@ -1,4 +1,4 @@
-"""Asks one lower cluster for its nodes' usage, again and again: one request at a time, spread over the interval."""
+"""Reads the usage of a lower cluster's nodes periodically: one request at a time, spread over the interval."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeErr
 
 
 class Source:
-    """Where usage comes from."""
+    """A source of usage."""
 
     def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
-        """Yield samples of some of the nodes; one request is under way at a time.
+        """Yield samples of nodes, with one request at a time.
 
         Args:
-            nodes: CPU of each, in thousandths.
-            pause: seconds between two requests that are about single nodes.
+            nodes: CPU of each node, in millicores.
+            pause: seconds between requests for single nodes.
 
         Raises:
-            ApiError: the source does not answer, or refuses.
-            ValueError: it answers something else.
+            ApiError: the source is unreachable, or refuses.
+            ValueError: the response is invalid.
         """
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Close what is the source's own."""
+        """Close the source's own connections."""
 
 
 class UsageFeed:
-    """Keeps one cluster's store up to date."""
+    """Keeps a cluster's usage store current."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class UsageFeed:
         nodes: Callable[[], Mapping[str, float]],
         interval: float,
     ) -> None:
-        """Set up; ``run`` begins to ask.
+        """Set the metrics to zero; ``run`` starts to read.
 
         Args:
-            cluster: its name, for logs and metrics.
-            source: what is asked.
-            store: what is kept up to date.
-            nodes: returns the lower nodes with their CPU in thousandths.
+            cluster: name of the lower cluster, for logs and metrics.
+            source: source to read.
+            store: store to update.
+            nodes: returns the lower nodes with their CPU in millicores.
             interval: seconds between two rounds.
         """
         self._cluster = cluster
@@ -70,14 +70,14 @@ class UsageFeed:
         _FAILED.labels(cluster).set(0)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Read until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 started = loop.time()
                 if nodes := self._nodes():
                     await self._round(nodes)
-                # A slow source is not asked without a break.
+                # Pause even if the source is slow, so that it is not read without a break.
                 await asyncio.sleep(max(self._interval - (loop.time() - started), self._interval / 10))
         finally:
             await self._source.close()

@@ -17,10 +17,10 @@ from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.store import Sample
 
 _TIMEOUT = 5.0
-"""Seconds one kubelet may take; the others wait for it."""
+"""Seconds that one kubelet may take, because the other nodes wait for it."""
 _SERVER_ERROR = 500
 _LONGEST_PAUSE = 16
-"""Rounds in which a kubelet that did not answer is left out, at most."""
+"""Largest number of rounds in which a kubelet that did not respond is skipped."""
 
 
 class _Kubelets(Source):
@@ -29,10 +29,10 @@ class _Kubelets(Source):
     def __init__(self, client: Client) -> None:
         self._client = client
         self._silent: dict[str, tuple[int, int]] = {}
-        """Node → rounds that it is left out, and how many of them are over."""
+        """Node → number of rounds to skip, and how many of them are over."""
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
-        """Yield a sample of each node that answers; see ``Source.read``."""
+        """Yield a sample of each node that responds; see ``Source.read``."""
         self._silent = {name: rounds for name, rounds in self._silent.items() if name in nodes}
         last: Exception | None = None
         answered = False
@@ -57,10 +57,10 @@ class _Kubelets(Source):
             raise last
 
     async def ask(self, name: str) -> bytes:
-        """Return a kubelet's answer.
+        """Return a kubelet's response.
 
         Raises:
-            ApiError: there is none.
+            ApiError: the request failed.
         """
         return await self.get(name, self.path)
 
@@ -68,7 +68,7 @@ class _Kubelets(Source):
         """Return what a kubelet serves at a path.
 
         Raises:
-            ApiError: it does not.
+            ApiError: the request failed.
         """
         url = f"/api/v1/nodes/{name}/proxy/{path}"
         return await self._client.request("GET", url, timeout=_TIMEOUT, flow="usage")
@@ -81,10 +81,10 @@ class _Kubelets(Source):
         return True
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return what an answer reports; None: nothing yet.
+        """Return the sample in a response; None: it has none yet.
 
         Raises:
-            ValueError: it is none of a kubelet's.
+            ValueError: it is not a kubelet's response.
         """
         raise NotImplementedError
 
@@ -138,9 +138,9 @@ class Summary(_Kubelets):
         self._reduced: set[str] = set()
 
     async def ask(self, name: str) -> bytes:
-        """Return the whole summary, or the smaller one of a kubelet that cannot make it.
+        """Return the complete summary, or the CPU and memory summary of a kubelet that cannot create the complete one.
 
-        The smaller one has no pressure of IO. A kubelet that knows no file system statistics answers the whole one by 500.
+        The smaller summary has no IO pressure. A kubelet without file system statistics answers 500 to the complete one.
         """
         if name not in self._reduced:
             try:
@@ -153,7 +153,7 @@ class Summary(_Kubelets):
         return answer
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return usage, and pressure where the kubelet reports it."""
+        """Return usage, and pressure if the kubelet reports it."""
         node = _decode(body).node
         cpu, memory = node.cpu, node.memory
         times = [timestamps.parse(one.time).timestamp() for one in (cpu, memory) if one is not None]
@@ -170,7 +170,7 @@ class Summary(_Kubelets):
 def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
     if all(one is None for one in psi):
-        return None  # not the same as none: the kernel or the kubelet does not report it
+        return None  # not the same as zero: the kernel or the kubelet does not report it
     return Pressure(*(_stall(one) for one in psi))
 
 
@@ -185,7 +185,7 @@ _CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
 
 
 class Resource(_Kubelets):
-    """``/metrics/resource``: usage alone, in a smaller answer. CPU takes two samples, because it is a counter."""
+    """``/metrics/resource``: a smaller response with usage only. CPU needs two samples, because it is a counter."""
 
     path = "metrics/resource"
 
@@ -194,7 +194,7 @@ class Resource(_Kubelets):
         self._before: dict[str, tuple[float, float]] = {}
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return usage since the last sample."""
+        """Return the usage since the last sample; None after the first one."""
         found: dict[str, tuple[float, float]] = {}
         for line in body.decode(errors="replace").splitlines():
             metric, _, rest = line.partition(" ")

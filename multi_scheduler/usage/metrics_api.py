@@ -14,7 +14,7 @@ _TIMEOUT = 10.0
 
 
 class MetricsApi(Source):
-    """What metrics-server, or whoever serves the API, reports."""
+    """Reads the metrics API, as served by metrics-server or an adapter."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -29,5 +29,5 @@ class MetricsApi(Source):
 
 
 def _milli(cpu: str) -> float:
-    """Return thousandths of a CPU; an idle node's nano-CPUs are not rounded up."""
+    """Return millicores; nanocores of an idle node are not rounded up."""
     return int(cpu[:-1]) / 1e6 if cpu.endswith("n") else quantity.milli(cpu)

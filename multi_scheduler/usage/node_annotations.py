@@ -1,4 +1,4 @@
-"""Usage from annotations of lower nodes, as kube-safe-scheduler's annotator and ours write them. Pure."""
+"""Usage from annotations of lower nodes, as written by kube-safe-scheduler's annotator and ours. No IO."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from multi_scheduler.usage.window import Measured
 
 CPU, MEMORY = "cpu", "memory"
 MEAN, DEVIATION, FORECAST = "mean-free-{}", "std-free-{}", "forcasted-free-{}"
-"""By resource: CPU in thousandths, memory in bytes. Spelled as the original does."""
+"""By resource: CPU in millicores, memory in bytes. The spelling is kube-safe-scheduler's."""
 
 
 def read(annotations: Mapping[str, str], resource: str, capacity: float) -> Measured | None:
-    """Return the usage of one resource; None: the annotations do not have it.
+    """Return the usage of one resource; None: the annotations are missing.
 
     Args:
-        annotations: of the node.
+        annotations: annotations of the node.
         resource: ``cpu`` or ``memory``.
-        capacity: allocatable, in the unit of the annotation.
+        capacity: allocatable amount, in the unit of the annotation.
     """
     free = number(annotations.get(MEAN.format(resource)))
     if free is None or not capacity:
@@ -35,7 +35,7 @@ def read(annotations: Mapping[str, str], resource: str, capacity: float) -> Meas
 
 
 def time(annotations: Mapping[str, str]) -> float:
-    """Return when the annotations were written, in seconds since the epoch; 0: they do not say."""
+    """Return when the annotations were written, in seconds since the epoch; 0: unknown."""
     try:
         return timestamps.parse(annotations.get(names.ANNOTATION_USAGE_AT, "")).timestamp()
     except ValueError:
@@ -43,7 +43,7 @@ def time(annotations: Mapping[str, str]) -> float:
 
 
 def number(text: str | None) -> float | None:
-    """Return a bare number; None: it is none, or not finite."""
+    """Return a number without unit; None: invalid or not finite."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Usage from Prometheus: one instant query for each figure, for all nodes at once."""
+"""Usage from Prometheus: one instant query per figure, for all nodes at once."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def _share(metric: str) -> str:
 class PrometheusConfig(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """Where Prometheus is, and what it is asked. Queries answer with one value for each node."""
+    """Address of Prometheus, and the queries. A query returns one value per node."""
 
     service: str = ""
-    """A Service of the lower cluster, asked through its API server: ``namespace/name:port``."""
+    """A Service of the lower cluster, reached through its API server: ``namespace/name:port``."""
     url: str = ""
-    """Instead of ``service``: an address that the multi-scheduler reaches itself."""
+    """Used instead of ``service``: an address that the multi-scheduler reaches directly."""
     token_file: str = ""
     """A file with a bearer token for ``url``."""
     node_label: str = "node"
-    """Label of the answers that names the node."""
+    """Label of the results with the node's name."""
     cpu: str = _RATE.format(metric="container_cpu_usage_seconds_total")
     """CPUs in use."""
     memory: str = 'sum by (node) (container_memory_working_set_bytes{id="/"})'
     """Bytes in use."""
     cpu_pressure: str = _share("container_pressure_cpu_waiting_seconds_total")
-    """Percent of the last minute in which some tasks waited for a CPU; empty: not asked."""
+    """Percent of the last minute in which some tasks waited for a CPU; empty: not queried."""
     memory_pressure: str = _share("container_pressure_memory_stalled_seconds_total")
-    """Percent in which all tasks waited for memory; empty: not asked."""
+    """Percent in which all tasks waited for memory; empty: not queried."""
     io_pressure: str = _share("container_pressure_io_stalled_seconds_total")
-    """Percent in which all tasks waited for IO; empty: not asked."""
+    """Percent in which all tasks waited for IO; empty: not queried."""
 
 
 class Prometheus(Source):
-    """Asks Prometheus."""
+    """Queries Prometheus."""
 
     def __init__(self, config: PrometheusConfig, lower: Client) -> None:
-        """Set up.
+        """Create the client.
 
         Args:
-            config: what is asked.
+            config: address and queries.
             lower: client of the lower cluster.
         """
         self._config = config
@@ -82,7 +82,7 @@ class Prometheus(Source):
         self._client = self._own or lower
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
-        """Yield a sample of each node that has figures; see ``Source.read``."""
+        """Yield a sample of each node with values; see ``Source.read``."""
         config = self._config
         found: dict[str, dict[str, float]] = {}
         at = 0.0
@@ -106,7 +106,7 @@ class Prometheus(Source):
             )
 
     async def close(self) -> None:
-        """Close the connection that is not the lower cluster's."""
+        """Close the connection, unless it is the lower cluster's."""
         if self._own is not None:
             await self._own.close()
 
@@ -129,7 +129,7 @@ class Prometheus(Source):
 
 
 def _pressure(cpu: float | None, memory: float | None, io: float | None) -> Pressure | None:
-    """Return the pressure of a minute, which stands for both averages; None: nothing is reported."""
+    """Return the pressure of the last minute, which is used for both averages; None: no values."""
     if cpu is None and memory is None and io is None:
         return None
     return Pressure(Stall(some10=cpu or 0.0, some60=cpu or 0.0), *(_full(value) for value in (memory, io)))

@@ -1,4 +1,4 @@
-"""The usage of one lower cluster's nodes: kept by a feed, read by agents. Values that are too old are not given out."""
+"""Usage of a lower cluster's nodes, written by a feed and read by agents. Values that are too old are not returned."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NEUTRAL = Counter(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a source reports of one node at one moment."""
+    """A source's report about one node at one time."""
 
     time: float
     """Seconds since the epoch, by the lower cluster's clock."""
     cpu: float | None = None
-    """In thousandths."""
+    """CPU in millicores."""
     memory: float | None = None
     """Working set in bytes."""
     pressure: Pressure | None = None
@@ -33,12 +33,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What is known of a node now."""
+    """The current usage of a node."""
 
     time: float
-    """Of the last sample, by the lower cluster's clock."""
+    """Time of the last sample, by the lower cluster's clock."""
     age: float
-    """Seconds for which there has been no newer sample, by our clock."""
+    """Seconds since the last sample arrived, by our clock."""
     cpu: Measured | None = None
     memory: Measured | None = None
     pressure: Pressure | None = None
@@ -51,14 +51,14 @@ class _Record:
     def __init__(self, size: int) -> None:
         self.cpu, self.memory = Series(size), Series(size)
         self.fixed: tuple[Measured | None, Measured | None] | None = None
-        """Figures that the source has computed itself."""
+        """Figures that the source computed itself; None: they are computed from samples."""
         self.pressure: Pressure | None = None
         self.is_pressed = False
         self.time = self.received = float("-inf")
 
 
 class UsageStore:
-    """The nodes of one cluster."""
+    """The usage of all nodes of one cluster."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class UsageStore:
         """Create an empty store.
 
         Args:
-            cluster: for metrics.
+            cluster: name of the lower cluster, for metrics.
             clock: monotonic seconds.
-            window: samples that are kept of a node.
-            max_age: seconds after which a node's usage counts as not known.
-            thresholds: from which a node is pressed.
+            window: number of samples that are kept per node.
+            max_age: seconds after which a node's usage counts as unknown.
+            thresholds: pressure thresholds.
         """
         self._clock = clock
         self._window = window
@@ -90,12 +90,12 @@ class UsageStore:
         return len(self._records)
 
     def add(self, name: str, sample: Sample, *, capacity: float = 0.0) -> None:
-        """Keep a sample; one that is not newer than the last is ignored, because a source may repeat itself.
+        """Add a sample. One that is not newer than the last is ignored, because a source may repeat itself.
 
         Args:
-            name: of the node.
-            sample: what is reported.
-            capacity: of its CPU, in thousandths, for whether it is pressed; 0: not known.
+            name: name of the node.
+            sample: the report.
+            capacity: CPU of the node in millicores, to judge pressure; 0: unknown.
         """
         record = self._record(name)
         if sample.time <= record.time:
@@ -115,13 +115,13 @@ class UsageStore:
             )
 
     def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:
-        """Keep figures that the source has computed over a window of its own."""
+        """Set figures that the source computed over its own window."""
         record = self._record(name)
         if (cpu, memory) != record.fixed or time > record.time:
             record.fixed, record.time, record.received = (cpu, memory), time, self._clock()
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
-        """Keep those of a node's annotations that agents read; empty: it has none, or is gone."""
+        """Set the annotations of a node that agents read; empty: it has none, or is deleted."""
         if annotations:
             self._annotations[name] = annotations
         else:
@@ -132,17 +132,17 @@ class UsageStore:
         return self._annotations.get(name, {})
 
     def forget(self, name: str) -> None:
-        """Forget a node that is gone."""
+        """Remove a deleted node."""
         self._records.pop(name, None)
         self._annotations.pop(name, None)
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all other nodes."""
+        """Remove all other nodes."""
         for name in self._records.keys() - set(names):
             del self._records[name]
 
     def usage(self, name: str) -> Usage | None:
-        """Return a node's usage; None: it is missing or old, which is counted."""
+        """Return a node's usage; None: it is missing or old. Counts how often that happens."""
         record = self._records.get(name)
         if record is None:
             self._neutral["missing"].inc()

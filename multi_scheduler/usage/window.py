@@ -1,4 +1,4 @@
-"""What a node has used in the last minutes, and what follows from it: mean, deviation, percentiles, forecast. Pure."""
+"""Recent samples of a node, and figures computed from them: mean, deviation, percentiles, forecast. No IO."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from array import array
 from dataclasses import dataclass
 
 _LEVEL, _TREND, _DAMPING = 0.5, 0.3, 0.9
-"""Of Holt's linear method. Its trend is damped, so that one steep minute does not forecast an empty or a full node."""
+"""Parameters of Holt's linear method. The trend is damped, so that one steep minute does not forecast an empty or full node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One resource of one node; CPU in thousandths, memory in bytes."""
+    """Figures of one resource of one node; CPU in millicores, memory in bytes."""
 
     latest: float
     mean: float
     deviation: float
     """The sample standard deviation; 0 with one sample."""
     forecast: float | None = None
-    """One sample ahead; None: not known."""
+    """Forecast of the next sample; None: unknown."""
 
 
 class Series:
-    """The last samples of one quantity, in four bytes each."""
+    """The last samples of one quantity, with four bytes each."""
 
     __slots__ = ("_measured", "_size", "_values")
 
@@ -36,14 +36,14 @@ class Series:
         return len(self._values)
 
     def add(self, value: float) -> None:
-        """Append a sample; the oldest one goes when there are too many."""
+        """Append a sample, and drop the oldest one above the limit."""
         if len(self._values) >= self._size:
             del self._values[0]
         self._values.append(value)
         self._measured = None
 
     def measured(self) -> Measured:
-        """Return the figures; there must be a sample."""
+        """Return the figures; at least one sample is needed."""
         if self._measured is None:
             values = self._values
             mean = math.fsum(values) / len(values)
@@ -53,7 +53,7 @@ class Series:
         return self._measured
 
     def percentile(self, share: float) -> float:
-        """Return the value that a share of the samples does not exceed, by linear interpolation."""
+        """Return the value that this share of the samples does not exceed, with linear interpolation."""
         values = sorted(self._values)
         position = share * (len(values) - 1)
         below = math.floor(position)
