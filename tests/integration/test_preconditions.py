@@ -1,4 +1,4 @@
-"""Patches with a uid precondition, against a real apiserver: its messages are those that unit tests quote."""
+"""Requests of which unit tests assume the answers, sent to a real API server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Invalid
 from hack.sandbox.sandbox import Sandbox
+from tests.fakes.apiserver.cases import CASES, run
 from virtual_node.controllers.base.preconditions import patch_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -41,3 +42,9 @@ async def test_only_the_object_of_that_uid_is_patched(client):
         await patch_only(
             client, resources.SECRETS, "a", {"stringData": {"a": "b"}}, uid=uid, namespace="default"
         )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_real_server_answers_as_the_one_in_memory(case, client):
+    """tests/unit/fakes runs the same cases on the server in memory."""
+    await run(case, client)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.simulation.server import Body
+from tests.fakes.apiserver.storage import Body
 
 
 def key_of(body: Body) -> str:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.network import later
 from tests.unit.simulation.script import Outcome, compared, perform
-from tests.unit.simulation.server import Body
 from tests.unit.simulation.world import PERIODIC, World
 
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Commit
 from tests.unit.simulation.bodies import is_ending
-from tests.unit.simulation.server import Commit, Server
 from tests.unit.simulation.watchdog import OURS
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")

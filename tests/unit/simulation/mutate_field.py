@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.errors import ApiError
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.script import Outcome, compared, perform
-from tests.unit.simulation.server import Body, Server
 from tests.unit.simulation.world import World
 
 _MUTATED = "mutated"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of
-from tests.unit.simulation.server import Body, Server
 from tests.unit.simulation.users import NAMES, SECRETS, SERVICES, SETTINGS, SPACES
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller_runtime.api import names
+from tests.fakes.apiserver.rules import FINISHED
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.outcome_copies import wrong_copies, wrong_tokens
 from tests.unit.simulation.outcome_services import wrong_services
 from tests.unit.simulation.process import Process
-from tests.unit.simulation.rules import FINISHED
-from tests.unit.simulation.server import Body, Server
 from virtual_node.translate.pods import dependencies, lower_pod, update
 from virtual_node.translate.pods import status as pod_status
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller_runtime.api import names
+from tests.fakes.apiserver.rules import FINISHED
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import key_of, labels_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID, Process
-from tests.unit.simulation.rules import FINISHED
-from tests.unit.simulation.server import Body, Server
 from virtual_node.translate.objects import copies
 from virtual_node.translate.pods import dependencies, service_account
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import key_of, uid_of
 from tests.unit.simulation.process import CLUSTER_ID
-from tests.unit.simulation.server import Body, Server
 from virtual_node.translate.services import endpoints, services
 
 if TYPE_CHECKING:

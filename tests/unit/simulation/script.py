@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller_runtime.client.client import PatchType
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.ledger import Ledger, differences
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.runner import Story, play
-from tests.unit.simulation.server import Body
 from tests.unit.simulation.workings import JOB
 from tests.unit.simulation.world import Plan, World
 from virtual_node.config import types as configuration
@@ -160,7 +161,7 @@ def update(world: World) -> None:
     change = {"metadata": {"labels": {"app": "front", "version": "2"}, "annotations": {"note": "2"}}}
     _patch(world, "pods", f"{SPACE}/web-0", change)
     image = {"spec": {"containers": [{"name": "main", "image": "web:2"}]}}
-    upper.patch("pods", f"{SPACE}/web-0", image, who="user", strategic=True)
+    upper.patch("pods", f"{SPACE}/web-0", image, who="user", patch_type=PatchType.STRATEGIC)
     upper.delete("configmaps", f"{SPACE}/flags", who="user")
     _content(world, "configmaps", "ConfigMap", "flags", {"k": "2"}, immutable=True)
     upper.delete("services", f"{SPACE}/back", who="user")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from controller_runtime.client.client import PatchType
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of, uid_of
-from tests.unit.simulation.server import Body
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -76,7 +77,9 @@ class Users:
             return ""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
         status: Body = {"status": {"conditions": [condition]}}
-        self._upper.patch("pods", key_of(pod), status, who="user", subresource="status", strategic=True)
+        self._upper.patch(
+            "pods", key_of(pod), status, who="user", subresource="status", patch_type=PatchType.STRATEGIC
+        )
         if self._chance.random() < 0.7:
             self._upper.delete("pods", key_of(pod), who="user")
         return key_of(pod)
@@ -93,7 +96,7 @@ class Users:
             {"spec": {"containers": [{"name": "main", "image": f"web:{self._chance.randrange(5)}"}]}},
         ]
         change = self._chance.choice(changes)
-        self._upper.patch("pods", key_of(pod), change, who="user", strategic=True)
+        self._upper.patch("pods", key_of(pod), change, who="user", patch_type=PatchType.STRATEGIC)
         return f"{key_of(pod)} {change}"
 
     def take_off_finalizers(self) -> str:

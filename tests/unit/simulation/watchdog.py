@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from controller_runtime.api import names
+from tests.fakes.apiserver.rules import FINISHED
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body, Commit
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
-from tests.unit.simulation.rules import FINISHED
-from tests.unit.simulation.server import Body, Commit, Server
 from virtual_node.translate.base.ownership import mirrored_as
 
 OURS = "vn:"

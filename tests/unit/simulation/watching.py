@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from controller_runtime.errors import ConnectionFailed
 from controller_runtime.objects import WatchEvent, from_dict
+from tests.fakes.apiserver.selectors import Matches
+from tests.fakes.apiserver.server import Server
 from tests.unit.simulation.network import Road
-from tests.unit.simulation.selecting import Chooses
-from tests.unit.simulation.server import Server
 
 _BOOKMARKS = 60.0
 """Seconds between two of them."""
@@ -33,7 +33,7 @@ class Watch:
 
 
 async def follow(
-    watch: Watch, server: Server, road: Road, chosen: Chooses
+    watch: Watch, server: Server, road: Road, chosen: Matches
 ) -> AsyncIterator[list[WatchEvent]]:
     """What the watch brings until the server ends it.
 

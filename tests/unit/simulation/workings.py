@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from controller_runtime.client.client import PatchType
+from tests.fakes.apiserver.rules import FINISHED
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation import claims
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
-from tests.unit.simulation.rules import FINISHED
-from tests.unit.simulation.server import Body, Server
 
 JOB = "job:"
 """How images begin whose containers end by themselves, however calm it is."""
@@ -140,7 +142,9 @@ def _finish(server: Server, key: str) -> None:
 
 
 def _say(server: Server, key: str, status: Body) -> None:
-    server.patch("pods", key, {"status": status}, who="kubelet", subresource="status", strategic=True)
+    server.patch(
+        "pods", key, {"status": status}, who="kubelet", subresource="status", patch_type=PatchType.STRATEGIC
+    )
 
 
 def _has_all(server: Server, pod: Body) -> bool:

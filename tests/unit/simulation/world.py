@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 
 from controller_runtime.errors import ApiError
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Commit
 from tests.unit.simulation.actions import Deed
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import OnWrite
@@ -16,7 +18,6 @@ from tests.unit.simulation.network_faults import Weather
 from tests.unit.simulation.other_actors import Strangers
 from tests.unit.simulation.outcome import what_is_wrong
 from tests.unit.simulation.process import Process
-from tests.unit.simulation.server import Commit, Server
 from tests.unit.simulation.users import SPACES, Users
 from tests.unit.simulation.wall_clock import skew
 from tests.unit.simulation.watchdog import OURS, Watchdog

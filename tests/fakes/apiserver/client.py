@@ -1,0 +1,220 @@
+"""The client's methods over a server in memory, for controllers and informers in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import msgspec
+
+from controller_runtime import consistency
+from controller_runtime.client.client import ObjectList, PatchType
+from controller_runtime.client.reconnect_queue import Outage
+from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object, WatchEvent, from_dict
+from controller_runtime.resources import Resource
+from tests.fakes.apiserver.selectors import selection
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body, Commit, object_key
+
+T = TypeVar("T")
+Objects = list[Object]
+Batch = list[WatchEvent]
+"""Aliases, because ``MemoryClient.list`` hides the built-in name inside the class."""
+Fault = Callable[[str, str, str], ApiError | None]
+"""Verb, plural (with ``/subresource``) and key of a request → the error that answers it; None: it is served."""
+_BOOKMARKS = 60.0
+"""Seconds between two bookmarks of a watch."""
+
+
+def refusing(error: ApiError, plural: str) -> Fault:
+    """Return a fault for the requests of one plural (with ``/subresource``)."""
+    return lambda _verb, asked, _key: error if asked == plural else None
+
+
+class MemoryClient:
+    """A client of one server. Pass it to a controller in place of ``client.Client``.
+
+    Subclasses override ``send`` to delay or lose requests.
+    """
+
+    def __init__(self, server: Server, *, who: str = "") -> None:
+        """Create a client; ``who`` is noted with each change that it makes."""
+        self.server, self.who = server, who
+        self.cluster = server.name
+        self.outage = Outage()
+        self.turn = asyncio.Lock()
+        self.config = SimpleNamespace(server=f"https://{server.name}:6443")
+        self.served_certificate = None
+        self.calls: list[tuple[str, str, str]] = []
+        """Verb, plural (with ``/subresource``) and key of all requests."""
+        self.fault: Fault = lambda _verb, _plural, _key: None
+        self.held: set[str] = set()
+        """Plurals whose watches bring nothing for now."""
+        self._watches: list[asyncio.Event] = []
+        server.observers.append(self._committed)
+
+    def asked(self, verb: str, plural: str) -> Any:
+        """Return the keys of the requests of one verb and plural."""
+        return [key for called, where, key in self.calls if (called, where) == (verb, plural)]
+
+    def release(self, plural: str) -> None:
+        """Let the watches of a held plural continue, with all that they missed."""
+        self.held.discard(plural)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all watches look for changes."""
+        for changed in self._watches:
+            changed.set()
+
+    async def send(
+        self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None
+    ) -> T:
+        """Perform a request: ``action`` asks the server. ``key`` is the selection of a list or watch."""
+        plural = f"{plural}/{subresource}" if subresource else plural
+        self.calls.append((verb, plural, key))
+        if (error := self.fault(verb, plural, key)) is not None:
+            raise error
+        return action()
+
+    # --- the methods of client.Client -----------------------------------------------------------------
+
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None, **_: Any
+    ) -> dict[str, Any]:
+        plural, key = resource.plural, object_key(resource.plural, namespace, name)
+        return await self.send("get", plural, key, lambda: copied(self.server.get(plural, key)))
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None,
+        field_selector: str | None = None, transform: Callable[[Object], Object] | None = None, **_: Any,
+    ) -> ObjectList:  # fmt: skip
+        matches = selection(namespace, label_selector, field_selector)
+
+        def read() -> tuple[Objects, str]:
+            return self.server.list(resource.plural, matches)
+
+        items, version = await self.send(
+            "list", resource.plural, _described(namespace, label_selector, field_selector), read
+        )
+        return ObjectList(items if transform is None else [transform(item) for item in items], version)
+
+    async def watch_batches(
+        self, resource: Resource, *, resource_version: str, namespace: str | None = None,
+        label_selector: str | None = None, field_selector: str | None = None, **_: Any,
+    ) -> AsyncIterator[Batch]:  # fmt: skip
+        plural, matches = resource.plural, selection(namespace, label_selector, field_selector)
+        selected, seen = _described(namespace, label_selector, field_selector), int(resource_version)
+        await self.send("watch", plural, selected, lambda: [*self.server.since(plural, seen, matches)])
+        changed = asyncio.Event()
+        self._watches.append(changed)
+        try:
+            while True:
+                changed.clear()
+                if plural not in self.held:
+                    batch = [*self.server.since(plural, seen, matches)]
+                    seen = self.server.version
+                    if batch:
+                        yield batch
+                        continue
+                try:
+                    async with asyncio.timeout(_BOOKMARKS):
+                        await changed.wait()
+                except TimeoutError:
+                    if plural not in self.held:
+                        seen = self.server.version
+                        yield [bookmark(seen)]
+        finally:
+            self._watches.remove(changed)
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None,
+        name: str | None = None, subresource: str | None = None, params: Mapping[str, str] | None = None, **_: Any,
+    ) -> Body:  # fmt: skip
+        plural, dry_run = resource.plural, _is_dry_run(params)
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **copied(body)}
+        name = name or whole.get("metadata", {}).get("name") or ""
+        key = object_key(plural, namespace or whole.get("metadata", {}).get("namespace"), name)
+
+        def write() -> Body:
+            if subresource == "token":
+                return {"status": {"token": "t", "expirationTimestamp": "2099-01-01T00:00:00Z"}}
+            if subresource == "eviction":
+                return self.server.evict(key, whole, who=self.who, dry_run=dry_run)
+            return self.server.create(plural, whole, who=self.who, namespace=namespace, dry_run=dry_run)
+
+        return await self._write(resource, "create", key, write, subresource)
+
+    async def patch(
+        self, resource: Resource, name: str, patch: Any, *, namespace: str | None = None,
+        subresource: str | None = None, patch_type: PatchType = PatchType.MERGE,
+        params: Mapping[str, str] | None = None, **_: Any,
+    ) -> Body:  # fmt: skip
+        key, change = object_key(resource.plural, namespace, name), copied(patch)
+
+        def write() -> Body:
+            return self.server.patch(
+                resource.plural, key, change, who=self.who, subresource=subresource, patch_type=patch_type,
+                dry_run=_is_dry_run(params),
+            )  # fmt: skip
+
+        return await self._write(resource, "patch", key, write, subresource)
+
+    async def update(
+        self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None, **_: Any
+    ) -> Body:
+        whole = copied(body)
+        key = object_key(resource.plural, whole["metadata"].get("namespace"), whole["metadata"]["name"])
+
+        def write() -> Body:
+            return self.server.update(resource.plural, key, whole, who=self.who, subresource=subresource)
+
+        return await self._write(resource, "update", key, write, subresource)
+
+    async def delete(
+        self, resource: Resource, name: str, *, namespace: str | None = None, uid: str | None = None,
+        resource_version: str | None = None, grace_period_seconds: int | None = None, **_: Any,
+    ) -> Body:  # fmt: skip
+        key = object_key(resource.plural, namespace, name)
+
+        def write() -> Body:
+            return self.server.delete(
+                resource.plural, key, who=self.who, uid=uid, resource_version=resource_version,
+                grace=grace_period_seconds,
+            )  # fmt: skip
+
+        return await self._write(resource, "delete", key, write, None)
+
+    def _committed(self, _commit: Commit) -> None:
+        self.wake()
+
+    async def _write(
+        self, resource: Resource, verb: str, key: str, action: Callable[[], Body], subresource: str | None
+    ) -> Body:
+        answer = await self.send(
+            verb, resource.plural, key, lambda: copied(action()), subresource=subresource
+        )
+        consistency.wrote(self, resource, answer)
+        return answer
+
+
+def bookmark(version: int) -> WatchEvent:
+    """Return the event that says how far a watch has come."""
+    return WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": str(version)}}))
+
+
+def _described(namespace: str | None, labels: str | None, fields: str | None) -> str:
+    return fields or labels or namespace or ""
+
+
+def copied(body: Any) -> Body:
+    """Return the object as it comes over the wire: the server shares no object with its clients."""
+    answer: Body = msgspec.json.decode(msgspec.json.encode(body))
+    return answer
+
+
+def _is_dry_run(params: Mapping[str, str] | None) -> bool:
+    return bool(params and params.get("dryRun"))
