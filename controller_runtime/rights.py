@@ -59,6 +59,15 @@ class Right:
             yield attributes
 
 
+def leader_election(lease: str, purpose: str) -> tuple[Right, Right]:
+    """Return the rights to elect a leader by the Lease of that name in the component's own namespace."""
+    group, resource = "coordination.k8s.io", "leases"
+    return (
+        Right(group, resource, ("create",), purpose, "", OWN_NAMESPACE),
+        Right(group, resource, ("get", "update"), purpose, "", OWN_NAMESPACE, (lease,)),
+    )
+
+
 def resolved(
     rights: Iterable[Right], *, names: Mapping[str, Sequence[str]], own_namespace: str = OWN_NAMESPACE
 ) -> tuple[Right, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import socket
 from collections.abc import Mapping
 
@@ -97,7 +95,6 @@ class App:
             client,
             namespace=self._options.freeze_namespace,
             name=PROGRAM,
-            identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
             on_started=lambda: self._work(client, view),
             lease_duration=lease["lease_duration"],
             renew_deadline=lease["renew_deadline"],

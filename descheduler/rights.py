@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.api import node_avoidance
-from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right
+from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right, leader_election
 from descheduler.command_line import PROGRAM
 from descheduler.memory import store
 from descheduler.view import record
@@ -45,21 +45,5 @@ UPPER: tuple[Right, ...] = (
     Right("", "persistentvolumes", ("get",), "volumes that tie a pod to a cluster"),
     Right("", "events", ("create", "patch"), "report in kubectl describe"),
     Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", "kube-node-lease"),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        ("create",),
-        "only one of several replicas works",
-        "",
-        OWN_NAMESPACE,
-    ),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        ("get", "update"),
-        "only one of several replicas works",
-        "",
-        OWN_NAMESPACE,
-        (PROGRAM,),
-    ),
+    *leader_election(PROGRAM, "only one of several replicas works"),
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import OWN_NAMESPACE, READ, Right
+from controller_runtime.rights import READ, Right, leader_election
 from swarm.command_line import PROGRAM
 from swarm.spec import GROUP
-
-_LEASE = "only one of several replicas works"
 
 UPPER: tuple[Right, ...] = (
     Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
@@ -26,6 +24,5 @@ UPPER: tuple[Right, ...] = (
     Right("apps", "statefulsets", READ, "how many workers there are"),
     Right("apps", "deployments", READ, "how many workers there are"),
     Right("", "events", ("create", "patch"), "report in kubectl describe"),
-    Right("coordination.k8s.io", "leases", ("create",), _LEASE, "", OWN_NAMESPACE),
-    Right("coordination.k8s.io", "leases", ("get", "update"), _LEASE, "", OWN_NAMESPACE, (PROGRAM,)),
+    *leader_election(PROGRAM, "only one of several replicas works"),
 )

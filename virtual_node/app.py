@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -178,7 +175,6 @@ class App:
                 upper,
                 namespace=election.namespace,
                 name=election.name,
-                identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
                 lease_duration=election.lease_duration,
                 renew_deadline=election.renew_deadline,
                 retry_period=election.retry_period,

@@ -73,7 +73,7 @@ def _request(review: Mapping[str, msgspec.Raw]) -> Request:
         raise BadReviewError("the body is not an AdmissionReview")
     api_version = _text(review, "apiVersion")
     if api_version not in _VERSIONS:
-        raise BadReviewError(f"apiVersion {api_version!r}: {' and '.join(_VERSIONS)} are understood")
+        raise BadReviewError(f"apiVersion {api_version!r}: {' and '.join(_VERSIONS)} are supported")
     request = _members(review.get("request", _NULL)) or {}
     uid = _text(request, "uid")
     if not uid:

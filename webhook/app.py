@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
@@ -64,7 +61,7 @@ class App:
                 tls = CertificateReloader(
                     options.tls_cert, options.tls_key, client_ca=options.client_ca or None
                 )
-                unready = _nothing_amiss
+                unready = _always_ready
             server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
             checks = {"caches": state.unready, "certificate": unready}
             for name, check in checks.items():
@@ -101,7 +98,7 @@ class App:
             served.set()
 
         # Every replica watches the configurations, because it is not ready before the API server can call it.
-        registrar.on_change(keeper.look_again)
+        registrar.on_change(keeper.recheck)
         for informer in registrar.informers:
             group.create_task(informer.run(), name=informer.name)
         group.create_task(keeper.follow(use), name="certificate")
@@ -110,13 +107,12 @@ class App:
                 client,
                 namespace=options.secret_namespace,
                 name=PROGRAM,
-                identity=f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}",
                 on_started=keeper.keep,
             )
             group.create_task(elector.run(), name="leader election")
         else:
             group.create_task(keeper.keep(), name="certificates")
-        return _until_called(served, keeper, registrar)
+        return _until_trusted(served, keeper, registrar)
 
     def _client_config(self) -> ClientConfig | None:
         options = self._options
@@ -128,21 +124,21 @@ class App:
         return lambda path, bundle: manifests.by_service(namespace, name, path, bundle)
 
 
-def _nothing_amiss() -> None:
+def _always_ready() -> None:
     """Report ready: certificate files are served from the start, and the user is responsible for their CA."""
 
 
-def _until_called(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
-    is_called = False
+def _until_trusted(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
+    is_trusted = False
 
     def unready() -> str | None:
         # Checked until the first success: if the CA is removed later, all replicas are affected alike.
-        nonlocal is_called
-        if is_called:
+        nonlocal is_trusted
+        if is_trusted:
             return None
         ca = keeper.ca() if served.is_set() else None
-        said = "there is no certificate yet" if ca is None else registrar.unannounced(ca)
-        is_called = said is None
-        return said
+        reason = "there is no certificate yet" if ca is None else registrar.why_untrusted(ca)
+        is_trusted = reason is None
+        return reason
 
     return unready

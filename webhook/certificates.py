@@ -28,12 +28,12 @@ from controller_runtime.tls.reloader import KeyPair, expiry, make_ca, sign
 CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
 _RENEW_SHARE = 1 / 3
-_ANNOUNCED = 3.0
+_ANNOUNCE_WAIT = 3.0
 """Seconds between announcing and using a CA, until all API servers have the changed configuration."""
-_LOOK = 3600.0
+_CHECK_INTERVAL = 3600.0
 """Seconds between two checks of the validity."""
 _RETRY = 5.0
-_BEHIND = 60.0
+_CACHE_DELAY = 60.0
 """Seconds after a write for which the watch may not show it yet."""
 
 
@@ -132,11 +132,11 @@ class CertificateKeeper:
         self._written: tuple[str, float] | None = None
         """resourceVersion that our last write replaced, and its time; None: the cache shows that write."""
         self._changed = asyncio.Event()
-        self._look_again = asyncio.Event()
+        self._recheck = asyncio.Event()
         self._secret.add_handler(
-            on_add=lambda _secret, _initial: self.look_again(),
-            on_update=lambda _old, _new: self.look_again(),
-            on_delete=lambda _secret: self.look_again(),
+            on_add=lambda _secret, _initial: self.recheck(),
+            on_update=lambda _old, _new: self.recheck(),
+            on_delete=lambda _secret: self.recheck(),
         )
         self._log = log.get_logger(component="certificates")
 
@@ -165,8 +165,8 @@ class CertificateKeeper:
         """Create, renew and announce certificates until cancelled. Only the leader calls this."""
         await self._secret.wait_synced()
         while True:
-            wait = _LOOK
-            self._look_again.clear()
+            wait = _CHECK_INTERVAL
+            self._recheck.clear()
             try:
                 await self._renew()
             except (AlreadyExists, Conflict):
@@ -174,16 +174,16 @@ class CertificateKeeper:
             except ApiError as error:
                 hint = {}
                 if isinstance(error, Forbidden) and not self._version():
-                    hint["next"] = f"helm upgrade creates Secret {self._namespace}/{self._name}; we may not"
-                self._log.warning("certificates not looked after yet", error=str(error), **hint)
+                    hint["next"] = f"run helm upgrade, which creates Secret {self._namespace}/{self._name}"
+                self._log.warning("certificates not renewed yet", error=str(error), **hint)
                 wait = _RETRY
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._look_again.wait()
+                    await self._recheck.wait()
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Check the certificates again now, because the Secret or a configuration changed."""
-        self._look_again.set()
+        self._recheck.set()
         self._changed.set()
 
     async def _renew(self) -> None:
@@ -202,11 +202,11 @@ class CertificateKeeper:
             fresh = replace(fresh, bundle=fresh.bundle + before.ca.certificate)
         if before is not None and fresh.bundle != before.bundle:
             await self._announce(fresh.bundle)
-            await asyncio.sleep(_ANNOUNCED)
+            await asyncio.sleep(_ANNOUNCE_WAIT)
         await self._write(fresh)
         await self._announce(fresh.bundle)
         self._log.info(
-            "serving certificate made",
+            "serving certificate created",
             secret=f"{self._namespace}/{self._name}",
             expires=expiry(fresh.serving.certificate).isoformat(),
         )
@@ -216,7 +216,7 @@ class CertificateKeeper:
         if self._written is None:
             return False
         version, at = self._written
-        if version != self._version() or asyncio.get_running_loop().time() - at > _BEHIND:
+        if version != self._version() or asyncio.get_running_loop().time() - at > _CACHE_DELAY:
             self._written = None
         return self._written is not None
 

@@ -70,11 +70,11 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     rest, klog = take_klog(argv)
     flags = _parser(environment).parse_args(rest)
     if bool(flags.tlscert) != bool(flags.tlskey):
-        raise ConfigError("--tlscert and --tlskey go together")
+        raise ConfigError("--tlscert and --tlskey: give both or none")
     if not 0 <= flags.port <= 65535:
         raise ConfigError(f"--port: {flags.port} is not a port number")
     if flags.register and not flags.url and not flags.service_name:
-        raise ConfigError("--register: say where the API server finds us, by --url or --service-name")
+        raise ConfigError("--register: give the webhook's address with --url or --service-name")
     if flags.url and not flags.url.startswith("https://"):
         raise ConfigError(f"--url: {flags.url!r} must begin with https://")
     namespace = flags.namespace
@@ -120,14 +120,14 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 def _parser(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         PROGRAM,
-        about="The mutating webhook: what pods labelled virtual-pod=true say about nodes moves into an annotation, and "
-        "the lower cluster's scheduler applies it.",
+        about="The mutating webhook: moves node selectors of pods labelled virtual-pod=true into an annotation, which "
+        "the lower cluster's scheduler applies.",
         examples=[
             (
-                "Beside an upper cluster, found by its API server at a URL",
+                "Outside the upper cluster, called by its API server at a URL",
                 "--kubeconfig upper.yaml --register --url https://10.0.0.1:8080",
             ),
-            ("In it, behind a Service", f"--incluster --register --service-name {PROGRAM}"),
+            ("In the upper cluster, behind a Service", f"--incluster --register --service-name {PROGRAM}"),
         ],
     )
     server = parser.add_argument_group("server")
@@ -135,8 +135,12 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         "--address", default="", metavar="HOST", help="address to listen on (all, IPv4 and IPv6)"
     )
     server.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
-    server.add_argument("--tlscert", default="", metavar="FILE", help="serving certificate; followed")
-    server.add_argument("--tlskey", default="", metavar="FILE", help="its private key; followed")
+    server.add_argument(
+        "--tlscert", default="", metavar="FILE", help="serving certificate; reloaded when it changes"
+    )
+    server.add_argument(
+        "--tlskey", default="", metavar="FILE", help="its private key; reloaded when it changes"
+    )
     server.add_argument(
         "--CA", default="", metavar="FILE", help="CA of client certificates; with it they are verified"
     )
@@ -152,7 +156,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         type=duration,
         default=0.0,
         metavar="D",
-        help="go on serving for so long after being told to stop; the API server hears of it late (0)",
+        help="time to keep serving after the signal to stop, while the API server still calls it (0)",
     )
     upper = parser.add_argument_group("upper cluster")
     add_upper_flags(upper)
@@ -172,42 +176,59 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         help="how long an owner's pods avoid a node that was full (5m)",
     )
     pods.add_argument(
-        "--freeze-namespace", default="kube-system", metavar="NS", help="of the descheduler's memory"
+        "--freeze-namespace",
+        default="kube-system",
+        metavar="NS",
+        help="namespace of the descheduler's ConfigMaps",
     )
     pods.add_argument(
         "--scheduler-name",
         default="",
         metavar="NAME",
-        help="scheduler of pods that name none: one that asks the multi-scheduler (the pod's own)",
+        help="scheduler for pods that name none: one that calls the multi-scheduler (unchanged)",
     )
     add_boolean(
         pods,
         "--require-virtual-node",
         default=True,
-        help_text="pods whose selectors move run on virtual nodes alone, never on a real upper node (true)",
+        help_text="run pods with moved selectors on virtual nodes only, not on real upper nodes (true)",
     )
     own = parser.add_argument_group("own certificates and registration (without --tlscert)")
     own.add_argument(
         "--namespace",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
         metavar="NS",
-        help="of the Secret, the Lease and the Service ($POD_NAMESPACE, kube-system)",
+        help="namespace of the Secret, the Lease and the Service ($POD_NAMESPACE, kube-system)",
     )
-    own.add_argument("--secret-name", default=f"{PROGRAM}-tls", metavar="NAME", help=f"({PROGRAM}-tls)")
     own.add_argument(
-        "--hosts", type=comma_list, default=[], metavar="LIST", help="further names and addresses we go by"
+        "--secret-name", default=f"{PROGRAM}-tls", metavar="NAME", help=f"name of the Secret ({PROGRAM}-tls)"
+    )
+    own.add_argument(
+        "--hosts",
+        type=comma_list,
+        default=[],
+        metavar="LIST",
+        help="additional host names and addresses in the certificate",
     )
     own.add_argument(
         "--configuration-name",
         default=manifests.NAME,
         metavar="NAME",
-        help=f"of the webhook configurations ({manifests.NAME})",
+        help=f"name of the webhook configurations ({manifests.NAME})",
     )
     add_boolean(
-        own, "--register", default=False, help_text="make the webhook configurations (the chart does)"
+        own,
+        "--register",
+        default=False,
+        help_text="create the webhook configurations; the chart creates them itself (false)",
     )
-    own.add_argument("--url", default="", metavar="URL", help="where the API server finds us, from outside")
-    own.add_argument("--service-name", default="", metavar="NAME", help="the Service before us")
-    add_boolean(own, "--leader-elect", default=True, help_text="one replica looks after certificates (true)")
+    own.add_argument(
+        "--url",
+        default="",
+        metavar="URL",
+        help="URL at which the API server calls a webhook outside the cluster",
+    )
+    own.add_argument("--service-name", default="", metavar="NAME", help="Service of the webhook")
+    add_boolean(own, "--leader-elect", default=True, help_text="only one replica renews certificates (true)")
     add_log_flags(parser)
     return parser

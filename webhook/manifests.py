@@ -43,56 +43,49 @@ def by_service(namespace: str, name: str, path: str, ca_bundle: bytes, *, port: 
 
 def mutating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str, Any]:
     """Return the MutatingWebhookConfiguration for pods."""
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": NAME}},
-        "webhooks": [
-            {
-                "name": f"pods.{names.DOMAIN}",
-                "clientConfig": dict(client_config),
-                "admissionReviewVersions": ["v1", "v1beta1"],
-                "rules": [_rule("", "v1", ("pods",), ["CREATE"])],
-                "objectSelector": {
-                    "matchLabels": {names.LABEL_VIRTUAL_POD: "true"},
-                    "matchExpressions": [
-                        {"key": names.LABEL_CREATED_BY_DESCHEDULER, "operator": "NotIn", "values": ["true"]}
-                    ],
-                },
-                "namespaceSelector": _NOT_KUBE_SYSTEM,
-                "failurePolicy": "Fail",
-                "matchPolicy": "Equivalent",
-                # Another plugin may add selectors later, such as a namespace's node selector.
-                "reinvocationPolicy": "IfNeeded",
-                "sideEffects": "None",
-                "timeoutSeconds": _TIMEOUT_SECONDS,
-            }
-        ],
+    webhook = {
+        "name": f"pods.{names.DOMAIN}",
+        "clientConfig": dict(client_config),
+        "rules": [_rule("", "v1", ("pods",), ["CREATE"])],
+        "objectSelector": {
+            "matchLabels": {names.LABEL_VIRTUAL_POD: "true"},
+            "matchExpressions": [
+                {"key": names.LABEL_CREATED_BY_DESCHEDULER, "operator": "NotIn", "values": ["true"]}
+            ],
+        },
+        "failurePolicy": "Fail",
+        # Another plugin may add selectors later, such as a namespace's node selector.
+        "reinvocationPolicy": "IfNeeded",
     }
+    return _configuration("MutatingWebhookConfiguration", name, webhook)
 
 
 def validating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str, Any]:
     """Return the ValidatingWebhookConfiguration for workloads."""
+    webhook = {
+        "name": f"workloads.{names.DOMAIN}",
+        "clientConfig": dict(client_config),
+        "rules": [
+            _rule(group, version, resources, ["CREATE", "UPDATE"]) for group, version, resources in _WORKLOADS
+        ],
+        "failurePolicy": "Ignore",
+    }
+    return _configuration("ValidatingWebhookConfiguration", name, webhook)
+
+
+def _configuration(kind: str, name: str, webhook: dict[str, Any]) -> dict[str, Any]:
+    common = {
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "namespaceSelector": _NOT_KUBE_SYSTEM,
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": _TIMEOUT_SECONDS,
+    }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
+        "kind": kind,
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": NAME}},
-        "webhooks": [
-            {
-                "name": f"workloads.{names.DOMAIN}",
-                "clientConfig": dict(client_config),
-                "admissionReviewVersions": ["v1", "v1beta1"],
-                "rules": [
-                    _rule(group, version, resources, ["CREATE", "UPDATE"])
-                    for group, version, resources in _WORKLOADS
-                ],
-                "namespaceSelector": _NOT_KUBE_SYSTEM,
-                "failurePolicy": "Ignore",
-                "matchPolicy": "Equivalent",
-                "sideEffects": "None",
-                "timeoutSeconds": _TIMEOUT_SECONDS,
-            }
-        ],
+        "webhooks": [{**webhook, **common}],
     }
 
 

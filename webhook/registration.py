@@ -48,7 +48,7 @@ class Registrar:
         for informer in self.informers:
             informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
 
-    def unannounced(self, ca: bytes) -> str | None:
+    def why_untrusted(self, ca: bytes) -> str | None:
         """Return why the API server would not trust a certificate of this CA, for ``/readyz``; None if it does.
 
         A missing configuration counts only with ``--register``. Configurations that do not request our CA are not
@@ -60,13 +60,15 @@ class Registrar:
         for informer in self.informers:
             kind = informer.resource.kind
             if not informer.has_synced:
-                return f"{kind} {self._name} has not been looked for yet"
+                return f"{kind} {self._name} has not been read yet"
             found = informer.store.get(self._name)
             if found is None:
                 if self._client_config is not None:
-                    return f"{kind} {self._name} has not been made yet"
-            elif (self._client_config is not None or _wants_ca(found.annotations)) and not _trusts(found, ca):
-                return f"{kind} {self._name} does not have our CA yet"
+                    return f"{kind} {self._name} has not been created yet"
+            elif (self._client_config is not None or _requests_ca(found.annotations)) and not _trusts(
+                found, ca
+            ):
+                return f"{kind} {self._name} does not have the webhook's CA yet"
         return None
 
     async def announce(self, ca_bundle: bytes) -> None:
@@ -79,27 +81,31 @@ class Registrar:
             (resources.MUTATING_WEBHOOK_CONFIGURATIONS, manifests.MUTATE_PATH, manifests.mutating),
             (resources.VALIDATING_WEBHOOK_CONFIGURATIONS, manifests.VALIDATE_PATH, manifests.validating),
         ):
-            wanted = (self._client_config or _nowhere)(path, ca_bundle)
+            wanted = (self._client_config or _ca_only)(path, ca_bundle)
             try:
                 current = await self._client.get(resource, self._name)
             except NotFound:
                 if self._client_config is None:
                     self._log.warning(
-                        "there is no such configuration; the chart makes it, or --register",
+                        "webhook configuration not found; the chart or --register creates it",
                         kind=resource.kind,
                         name=self._name,
                     )
                     continue
                 await self._client.create(resource, make(wanted, name=self._name))
-                self._log.info("registered", kind=resource.kind, name=self._name)
+                self._log.info("webhook configuration created", kind=resource.kind, name=self._name)
                 continue
-            if self._client_config is None and not _wants_ca(current["metadata"].get("annotations") or {}):
-                self._log.info("its CA is not ours to write", kind=resource.kind, name=self._name)
+            if self._client_config is None and not _requests_ca(current["metadata"].get("annotations") or {}):
+                self._log.info(
+                    "CA bundle is not written: the configuration does not request it",
+                    kind=resource.kind,
+                    name=self._name,
+                )
                 continue
             fresh = self._with_ca(current, make, wanted)
             if fresh != current:
                 await self._client.update(resource, fresh)
-                self._log.info("registration brought up to date", kind=resource.kind, name=self._name)
+                self._log.info("webhook configuration updated", kind=resource.kind, name=self._name)
 
     def _with_ca(
         self,
@@ -108,17 +114,17 @@ class Registrar:
         client_config: Mapping[str, Any],
     ) -> dict[str, Any]:
         if self._client_config is not None:
-            made = make(client_config, name=self._name)["webhooks"][0]
-            there = (current.get("webhooks") or [{}])[0]
-            return {**current, "webhooks": [{**there, **made}]}
+            created = make(client_config, name=self._name)["webhooks"][0]
+            existing = (current.get("webhooks") or [{}])[0]
+            return {**current, "webhooks": [{**existing, **created}]}
         webhooks = [
-            {**one, "clientConfig": {**one["clientConfig"], "caBundle": client_config["caBundle"]}}
-            for one in current.get("webhooks") or ()
+            {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": client_config["caBundle"]}}
+            for webhook in current.get("webhooks") or ()
         ]
         return {**current, "webhooks": webhooks}
 
 
-def _wants_ca(annotations: Mapping[str, str]) -> bool:
+def _requests_ca(annotations: Mapping[str, str]) -> bool:
     """Report whether a configuration of the chart requests our CA.
 
     After a change to a certificate of the user, an old replica must not overwrite the user's CA with its own.
@@ -127,10 +133,11 @@ def _wants_ca(annotations: Mapping[str, str]) -> bool:
 
 
 def _trusts(configuration: Object, ca: bytes) -> bool:
-    bundles = [one["clientConfig"].get("caBundle") or "" for one in configuration.field("webhooks") or ()]
+    webhooks = configuration.field("webhooks") or ()
+    bundles = [webhook["clientConfig"].get("caBundle") or "" for webhook in webhooks]
     return all(ca in base64.b64decode(bundle) for bundle in bundles)
 
 
-def _nowhere(path: str, ca_bundle: bytes) -> dict[str, Any]:
+def _ca_only(path: str, ca_bundle: bytes) -> dict[str, Any]:
     """Return a clientConfig of which only the CA is used."""
     return manifests.by_url("https://unused", path, ca_bundle)

@@ -26,7 +26,7 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
         return admission.denied(request, "object: a Pod with metadata and spec was expected", code=400)
     namespace = request.namespace or str(pod["metadata"].get("namespace") or "")
     try:
-        if not mutate.is_ours(pod, namespace):
+        if not mutate.needs_mutation(pod, namespace):
             return admission.allowed(request)
         changed = mutate.mutate(pod, knowledge.surroundings(pod, namespace))
     except validation.RefusedError as error:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from controller_runtime.api.node_avoidance import CONFIG_MAP
-from controller_runtime.rights import OWN_NAMESPACE, READ, WEBHOOK_CONFIGURATION, WEBHOOK_SECRET, Right
+from controller_runtime.rights import (
+    OWN_NAMESPACE,
+    READ,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SECRET,
+    Right,
+    leader_election,
+)
 from webhook.flags import PROGRAM
 
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -17,7 +24,7 @@ UPPER: tuple[Right, ...] = (
             "admissionregistration.k8s.io",
             kind,
             (*READ, "update"),
-            "our CA in the webhook configurations",
+            "the webhook's CA in the webhook configurations",
             names=(WEBHOOK_CONFIGURATION,),
         )
         for kind in _CONFIGURATIONS
@@ -36,39 +43,24 @@ UPPER: tuple[Right, ...] = (
         "",
         "secrets",
         (*READ, "update"),
-        "certificates that we make ourselves",
+        "the webhook's own certificates",
         "",
         OWN_NAMESPACE,
         (WEBHOOK_SECRET,),
     ),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        ("create",),
-        "one replica looks after certificates",
-        "",
-        OWN_NAMESPACE,
-    ),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        ("get", "update"),
-        "one replica looks after certificates",
-        "",
-        OWN_NAMESPACE,
-        (PROGRAM,),
-    ),
+    *leader_election(PROGRAM, "only one replica renews certificates"),
 )
 
 REGISTER: tuple[Right, ...] = (
     *(
         Right(
-            "admissionregistration.k8s.io", kind, ("create",), "make the webhook configurations (--register)"
+            "admissionregistration.k8s.io",
+            kind,
+            ("create",),
+            "create the webhook configurations (--register)",
         )
         for kind in _CONFIGURATIONS
     ),
-    Right(
-        "", "secrets", ("create",), "the Secret for certificates that we make ourselves", "", OWN_NAMESPACE
-    ),
+    Right("", "secrets", ("create",), "the Secret for the webhook's own certificates", "", OWN_NAMESPACE),
 )
 """Additional rights with ``--register``. Otherwise the chart creates these objects, the Secret without data."""

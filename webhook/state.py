@@ -55,7 +55,7 @@ class State:
             client,
             resources.NODES,
             label_selector=f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}",
-            transform=_usable_or_not,
+            transform=_keep_usable,
             name="virtual-nodes",
         )
         self._claims = Informer(client, resources.PERSISTENT_VOLUME_CLAIMS, name="claims")
@@ -154,9 +154,9 @@ class State:
         return (self._nodes, self._claims, self._volumes, self._memory)
 
 
-def _usable_or_not(node: Object) -> Object:
+def _keep_usable(node: Object) -> Object:
     """Return a node with an empty spec if it is not Ready or is cordoned. Used as the informer's transform."""
     conditions = (node.status or {}).get("conditions") or ()
-    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    ready = any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
     usable = ready and not (node.spec or {}).get("unschedulable")
     return node.with_fields(spec={"usable": True} if usable else {}, status={})

@@ -17,7 +17,10 @@ Candidates poll every ``retry_period``, because expiry is the absence of a chang
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import secrets
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -57,7 +60,7 @@ class LeaderElector:
         client: of the cluster with the Lease.
         namespace: the Lease's namespace.
         name: the Lease's name.
-        identity: of this candidate, unique, such as a host name with a random part.
+        identity: of this candidate, unique. Empty: host name, process id and a random part.
         lease_duration: seconds that others wait for a silent leader.
         renew_deadline: seconds after which a leader that cannot renew stops working.
         retry_period: seconds between attempts to acquire and to renew.
@@ -77,15 +80,16 @@ class LeaderElector:
         *,
         namespace: str,
         name: str,
-        identity: str,
         on_started: Callable[[], Awaitable[None]],
+        identity: str = "",
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
         release_on_cancel: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        for field, value in (("namespace", namespace), ("name", name), ("identity", identity)):
+        identity = identity or f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+        for field, value in (("namespace", namespace), ("name", name)):
             if not value:
                 raise ValueError(f"leader election: {field} is empty")
         if lease_duration < 1:

@@ -43,7 +43,7 @@ class Surroundings:
     """Scheduler that calls the multi-scheduler, for pods that name none. Empty: unchanged."""
 
 
-def is_ours(pod: Mapping[str, Any], namespace: str) -> bool:
+def needs_mutation(pod: Mapping[str, Any], namespace: str) -> bool:
     """Report whether a pod is to be mutated."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     return (
@@ -64,26 +64,26 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     present = validation.read_annotation(metadata.get("annotations"))
     daemon_set = any(owner.get("kind") == "DaemonSet" for owner in metadata.get("ownerReferences") or ())
     decide = selectors.stays(surroundings.ignore_keys, surroundings.virtual_nodes, daemon_set=daemon_set)
-    above, moved = selectors.split(spec, decide)
+    upper, moved = selectors.split(spec, decide)
     selector = _merge(present, moved, spec.get("tolerations") or ())
-    above["tolerations"] = _tolerations(spec.get("tolerations") or ())
+    upper["tolerations"] = _tolerations(spec.get("tolerations") or ())
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
         # A scheduler that the pod names stays.
-        above["schedulerName"] = surroundings.scheduler_name
+        upper["schedulerName"] = surroundings.scheduler_name
     if (
         surroundings.require_virtual_node
-        and _demands(selector)
+        and _requires_nodes(selector)
         and not daemon_set
         and not spec.get("nodeName")
     ):
-        above = node_avoidance.require_virtual(above)
+        upper = node_avoidance.require_virtual(upper)
     for nodes in surroundings.pinned_to:
-        above = node_avoidance.require(above, nodes)
+        upper = node_avoidance.require(upper, nodes)
     if surroundings.avoid and not spec.get("nodeName"):
-        above = node_avoidance.avoid(above, surroundings.avoid)
+        upper = node_avoidance.avoid(upper, surroundings.avoid)
     result = dict(pod)
-    if above != spec:
-        result["spec"] = above
+    if upper != spec:
+        result["spec"] = upper
     annotations: dict[str, str] = dict(metadata.get("annotations") or {})
     if selector and selector != present:
         annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
@@ -95,7 +95,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     return result
 
 
-def _demands(selector: Mapping[str, Any]) -> bool:
+def _requires_nodes(selector: Mapping[str, Any]) -> bool:
     """Report whether a clusterSelector requires particular lower nodes."""
     affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
     return bool(selector.get("nodeSelector") or affinity.get(selectors.REQUIRED))
@@ -122,7 +122,7 @@ def _merge(
         # The pod was mutated before and these were added, or a toleration of all taints includes them.
         ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
     kept = list(present.get("tolerations") or ())
-    kept += [one for one in tolerations if one not in kept and one not in ours]
+    kept += [entry for entry in tolerations if entry not in kept and entry not in ours]
     if kept:
         merged["tolerations"] = kept
     return merged
@@ -134,23 +134,26 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
     affinity = dict(present.get("affinity") or {})
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     if moved.required:
-        there = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
-        if len(there) * len(moved.required) > validation.MOST:
+        existing = (node_affinity.get(selectors.REQUIRED) or {}).get("nodeSelectorTerms") or []
+        if len(existing) * len(moved.required) > validation.MAX_ENTRIES:
             raise RefusedError(
-                f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(there)} of "
-                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} are more than fit into it ({validation.MOST})"
+                f"spec.affinity.nodeAffinity.{selectors.REQUIRED}: its {len(moved.required)} terms times the {len(existing)} of "
+                f"the annotation {names.ANNOTATION_CLUSTER_SELECTOR} are more than fit into it ({validation.MAX_ENTRIES})"
             )
         node_affinity[selectors.REQUIRED] = {
-            "nodeSelectorTerms": selectors.conjunction(there, moved.required)
+            "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
             # In the order of the product of required terms.
-            first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(there)
+            first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
             second = moved.upper_required or [{}] * len(moved.required)
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
     if moved.preferred:
-        there = node_affinity.get(selectors.PREFERRED) or []
-        node_affinity[selectors.PREFERRED] = [*there, *(one for one in moved.preferred if one not in there)]
+        existing = node_affinity.get(selectors.PREFERRED) or []
+        node_affinity[selectors.PREFERRED] = [
+            *existing,
+            *(entry for entry in moved.preferred if entry not in existing),
+        ]
     merged["affinity"] = {**affinity, "nodeAffinity": node_affinity}
 
 

@@ -99,7 +99,7 @@ def conjunction(first: Sequence[Term], second: Sequence[Term]) -> list[Term]:
 
 
 def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Moved) -> list[Term]:
-    parts = [_split_term(term, decide) for term in terms if _says_something(term)]
+    parts = [_split_term(term, decide) for term in terms if _has_expressions(term)]
     staying = [kept for kept, _ in parts]
     moving = [gone for _, gone in parts]
     if not parts:
@@ -121,25 +121,25 @@ def _split_preferred(
 ) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     for entry in weighted:
-        above, below = _split_term(entry.get("preference") or {}, decide)
-        if below:
-            moved.preferred.append({**entry, "preference": below})
-        if above or not below:
-            kept.append({**entry, "preference": above})
+        staying, moving = _split_term(entry.get("preference") or {}, decide)
+        if moving:
+            moved.preferred.append({**entry, "preference": moving})
+        if staying or not moving:
+            kept.append({**entry, "preference": staying})
     return kept
 
 
 def _split_term(term: Mapping[str, Any], decide: Stays) -> tuple[Term, Term]:
-    above: Term = {}
-    below: Term = {}
+    staying: Term = {}
+    moving: Term = {}
     for kind in ("matchExpressions", "matchFields"):
         for expression in term.get(kind) or ():
-            side = above if decide(expression.get("key", ""), expression.get("values") or ()) else below
+            side = staying if decide(expression.get("key", ""), expression.get("values") or ()) else moving
             side.setdefault(kind, []).append(expression)
-    return above, below
+    return staying, moving
 
 
-def _says_something(term: Mapping[str, Any]) -> bool:
+def _has_expressions(term: Mapping[str, Any]) -> bool:
     """Report whether a term has expressions. One without matches no node, so an OR can omit it."""
     return bool(term.get("matchExpressions") or term.get("matchFields"))
 

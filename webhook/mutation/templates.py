@@ -53,40 +53,40 @@ def _warnings(kind: str, namespace: str, spec: Mapping[str, Any]) -> Iterator[st
     yield from _about_scheduling(spec)
     yield from _about_topology(spec)
     if spec.get("resourceClaims"):
-        yield "resourceClaims: claims are objects of the upper cluster and are not carried over"
+        yield "resourceClaims: claims are objects of the upper cluster and are not copied to lower ones"
     if spec.get("hostNetwork"):
-        yield f"hostNetwork: {_IF_ALLOWED}; the network is that of a lower node"
+        yield f"hostNetwork: {_IF_ALLOWED}; the network is a lower node's"
     for volume in spec.get("volumes") or ():
         if "hostPath" in volume:
-            yield f"volumes[{volume.get('name')}]: hostPath: {_IF_ALLOWED}; the path is one of a lower node"
+            yield f"volumes[{volume.get('name')}]: hostPath: {_IF_ALLOWED}; the path is on a lower node"
 
 
 def _about_scheduling(spec: Mapping[str, Any]) -> Iterator[str]:
     if spec.get("nodeName"):
-        yield "nodeName: names a node of the upper cluster; the lower scheduler chooses the node below"
+        yield "nodeName: names a node of the upper cluster; the lower scheduler chooses the lower node"
     if spec.get("schedulerName", "default-scheduler") != "default-scheduler":
         yield (
-            "schedulerName: chooses the upper scheduler only; the annotation "
-            f"{names.ANNOTATION_SCHEDULER_NAME} names one of the lower cluster"
+            "schedulerName: selects the upper scheduler only; the annotation "
+            f"{names.ANNOTATION_SCHEDULER_NAME} selects the lower one"
         )
     priority_class = spec.get("priorityClassName")
     if priority_class in SYSTEM_CLASSES:
         yield f"priorityClassName: {_IF_ALLOWED}"
     elif priority_class:
-        yield "priorityClassName: counts in the upper cluster only; below the pod has the default priority"
+        yield "priorityClassName: applies in the upper cluster only; the lower pod has the default priority"
     if spec.get("runtimeClassName"):
         yield f"runtimeClassName: {spec['runtimeClassName']!r} must exist in every lower cluster"
 
 
 def _about_topology(spec: Mapping[str, Any]) -> Iterator[str]:
-    judged_above = "is judged between virtual nodes only"
+    only_upper = "applies between virtual nodes only"
     for kind in ("podAffinity", "podAntiAffinity"):
         for key in _topology_keys((spec.get("affinity") or {}).get(kind) or {}):
             if key != names.LABEL_HOSTNAME:
-                yield f"affinity.{kind}: topology {key!r} {judged_above}"
+                yield f"affinity.{kind}: topology {key!r} {only_upper}"
     for constraint in spec.get("topologySpreadConstraints") or ():
         if (key := constraint.get("topologyKey")) != names.LABEL_HOSTNAME:
-            yield f"topologySpreadConstraints: topology {key!r} {judged_above}"
+            yield f"topologySpreadConstraints: topology {key!r} {only_upper}"
 
 
 def _topology_keys(affinity: Mapping[str, Any]) -> Iterator[str]:

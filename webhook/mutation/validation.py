@@ -17,10 +17,10 @@ from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.decoding import decode
 from webhook.mutation.selectors import PREFERRED, REQUIRED
 
-MOST = 1000
+MAX_ENTRIES = 1000
 """Maximum number of entries of a list and of expressions of an affinity. More hardly fit into an annotation (256 KiB),
 and comparing all pairs of them takes long."""
-_MOST_VALUES = 10 * MOST
+_MAX_VALUES = 10 * MAX_ENTRIES
 _MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(
@@ -29,8 +29,8 @@ _PREFIX = re.compile(
 _VALUES = {
     "In": "at least one value",
     "NotIn": "at least one value",
-    "Exists": "none, for Exists takes none",
-    "DoesNotExist": "none, for DoesNotExist takes none",
+    "Exists": "none, because Exists takes none",
+    "DoesNotExist": "none, because DoesNotExist takes none",
     "Gt": "one number",
     "Lt": "one number",
 }
@@ -84,10 +84,10 @@ def unused(annotations: Mapping[str, str] | None, path: str = "metadata") -> Ite
     found = decode(text) if text else {}
     for member in found:
         if member not in _MEMBERS:
-            yield f"{where}.{member}: nobody applies it; known are {', '.join(_MEMBERS)}"
+            yield f"{where}.{member}: it is not applied; known are {', '.join(_MEMBERS)}"
     for member in found.get("affinity") or {}:
         if member != "nodeAffinity":
-            yield f"{where}.affinity.{member}: nobody applies it below; write it in the pod's spec"
+            yield f"{where}.affinity.{member}: it is not applied; write it in the pod's spec"
 
 
 def _check_selector(holder: Mapping[str, Any], path: str) -> None:
@@ -114,7 +114,7 @@ def _check_size(node_affinity: Mapping[str, Any], path: str) -> None:
     kinds = ("matchExpressions", "matchFields")
     found = [expression for term in terms for kind in kinds for expression in term.get(kind) or ()]
     values = sum(len(expression.get("values") or ()) for expression in found)
-    for what, count, most in (("expressions", len(found), MOST), ("values", values, _MOST_VALUES)):
+    for what, count, most in (("expressions", len(found), MAX_ENTRIES), ("values", values, _MAX_VALUES)):
         if count > most:
             raise RefusedError(f"{path}: {count} {what} are more than fit into an annotation ({most})")
 
@@ -137,7 +137,7 @@ def _check_term(term: Any, path: str) -> None:
             key, operator = _object(entry, where).get("key"), entry.get("operator")
             if kind == "matchFields":
                 if key != "metadata.name":
-                    raise RefusedError(f"{where}.key: {key!r}: write metadata.name, the one field there is")
+                    raise RefusedError(f"{where}.key: {key!r}: write metadata.name, the only supported field")
             else:
                 _check_key(key, f"{where}.key")
             known = ("In", "NotIn") if kind == "matchFields" else tuple(_VALUES)
@@ -165,7 +165,7 @@ def _check_toleration(toleration: Mapping[str, Any], path: str) -> None:
     if key:
         _check_key(key, f"{path}.key")
     elif operator != "Exists":
-        raise RefusedError(f"{path}.key: write a key, or operator Exists for every one")
+        raise RefusedError(f"{path}.key: write a key, or operator Exists for all keys")
     if operator == "Exists" and toleration.get("value"):
         raise RefusedError(f"{path}.value: Exists takes none")
     effect, seconds = toleration.get("effect") or "", toleration.get("tolerationSeconds")
@@ -208,6 +208,8 @@ def _list(value: Any, path: str) -> list[Any]:
         return []
     if not isinstance(value, list):
         raise RefusedError(f"{path}: write a list")
-    if len(value) > MOST:
-        raise RefusedError(f"{path}: {len(value)} entries are more than fit into an annotation ({MOST})")
+    if len(value) > MAX_ENTRIES:
+        raise RefusedError(
+            f"{path}: {len(value)} entries are more than fit into an annotation ({MAX_ENTRIES})"
+        )
     return value

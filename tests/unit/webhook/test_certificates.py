@@ -283,7 +283,7 @@ async def test_a_watch_that_is_behind_makes_no_third_ca():
         cluster.log.clear()
         cluster.tell.clear()
         for _ in range(10):
-            keeper.look_again()
+            keeper.recheck()
             await asyncio.sleep(2)
         cluster.tell.set()
         await asyncio.sleep(60)

@@ -90,8 +90,8 @@ async def test_configurations_that_are_not_there_are_made_by_whoever_makes_them(
 @pytest.mark.parametrize(
     ("configuration", "why"),
     [
-        (_made_by_the_chart({WANTS_CA: "true"}), "does not have our CA yet"),
-        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=USERS), "does not have our CA yet"),
+        (_made_by_the_chart({WANTS_CA: "true"}), "does not have the webhook's CA yet"),
+        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=USERS), "does not have the webhook's CA yet"),
         (_made_by_the_chart({WANTS_CA: "true"}, caBundle=BOTH), None),
         (_made_by_the_chart({}, caBundle=USERS), None),
         (None, None),
@@ -100,7 +100,7 @@ async def test_configurations_that_are_not_there_are_made_by_whoever_makes_them(
 async def test_a_webhook_that_the_api_server_does_not_trust_is_not_ready(configuration, why):
     """``helm install --wait`` ends when pods can be made; what is not ours to write is not waited for."""
     cluster = _Cluster(configuration)
-    said = (await cluster.seen_by(cluster.registrar())).unannounced(b"ours")
+    said = (await cluster.seen_by(cluster.registrar())).why_untrusted(b"ours")
     assert said is None if why is None else str(said).endswith(why)
 
 
@@ -108,11 +108,11 @@ async def test_a_webhook_that_registers_itself_is_ready_when_it_has():
     """Also where somebody else has written a CA."""
     cluster = _Cluster(None)
     registrar = cluster.registrar(client_config=lambda path, bundle: {"url": path, "caBundle": bundle})
-    assert "has not been looked for" in str(registrar.unannounced(b"ours"))
+    assert "has not been read" in str(registrar.why_untrusted(b"ours"))
     await cluster.seen_by(registrar)
-    assert "has not been made" in str(registrar.unannounced(b"ours"))
+    assert "has not been created" in str(registrar.why_untrusted(b"ours"))
     cluster.configuration = _made_by_the_chart({}, caBundle=USERS)
     await cluster.seen_by(registrar)
-    assert "does not have our CA" in str(registrar.unannounced(b"ours"))
+    assert "does not have the webhook's CA" in str(registrar.why_untrusted(b"ours"))
     cluster.configuration = _made_by_the_chart({}, caBundle=OURS)
-    assert (await cluster.seen_by(registrar)).unannounced(b"ours") is None
+    assert (await cluster.seen_by(registrar)).why_untrusted(b"ours") is None

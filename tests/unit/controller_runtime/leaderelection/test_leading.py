@@ -135,7 +135,6 @@ class TestLeading:
             {"lease_duration": 0.5, "renew_deadline": 0.2, "retry_period": 0.1},
             "lease_duration must be at least 1 s",
         ),
-        ({"identity": ""}, "identity is empty"),
     ],
 )
 async def test_settings_that_cannot_work_are_refused(options: dict[str, Any], text: str) -> None:

@@ -186,4 +186,4 @@ def test_bound_volumes_pin_and_full_nodes_repel():
 )
 def test_whose_pods_are_mutated(labels, namespace, ours):
     """Labelled ones, outside kube-system, and not those that the descheduler has made."""
-    assert mutate.is_ours({"metadata": {"labels": labels}}, namespace) is ours
+    assert mutate.needs_mutation({"metadata": {"labels": labels}}, namespace) is ours
