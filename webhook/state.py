@@ -14,6 +14,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, node_avoidance
+from controller_runtime.api.pods import claim_names, condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
@@ -109,7 +110,7 @@ class State:
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:
         pins = []
-        for name in volumes.claim_names(pod):
+        for name in claim_names(pod):
             claim = self._claims.store.get(f"{namespace}/{name}")
             if claim is None:
                 continue
@@ -156,7 +157,6 @@ class State:
 
 def _keep_usable(node: Object) -> Object:
     """Return a node with an empty spec if it is not Ready or is cordoned. Used as the informer's transform."""
-    conditions = (node.status or {}).get("conditions") or ()
-    ready = any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
+    ready = condition({"status": node.status}, "Ready").get("status") == "True"
     usable = ready and not (node.spec or {}).get("unschedulable")
     return node.with_fields(spec={"usable": True} if usable else {}, status={})

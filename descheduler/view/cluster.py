@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import matching, names, node_avoidance, timestamps
+from controller_runtime.api.pods import condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from descheduler.config.options import DEFAULT_NODE_SELECTOR
@@ -77,9 +79,9 @@ class ClusterView:
         return is_open(new) and (not is_open(old) or not old.has_spec_equal(new))
 
 
-def ready_condition(node: Object) -> dict[str, Any]:
+def ready_condition(node: Object) -> Mapping[str, Any]:
     """Return a node's Ready condition; empty if it has none."""
-    return pods.condition(node.status or {}, "Ready")
+    return condition({"status": node.status}, "Ready")
 
 
 def is_ready(node: Object) -> bool:

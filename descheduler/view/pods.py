@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import node_avoidance, timestamps
+from controller_runtime.api.pods import condition, is_finished
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
@@ -89,18 +90,12 @@ def created(pod: Object) -> datetime:
 
 def is_active(pod: Object) -> bool:
     """Report whether the pod is neither finished nor being deleted."""
-    finished = (pod.status or {}).get("phase") in {"Succeeded", "Failed"}
-    return not finished and pod.metadata.deletion_timestamp is None
+    return not is_finished({"status": pod.status}) and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Object) -> bool:
     """Report whether the pod's Ready condition is True."""
-    return condition(pod.status or {}, "Ready").get("status") == "True"
-
-
-def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a condition by type; empty if there is none."""
-    return next((found for found in status.get("conditions") or () if found.get("type") == kind), {})
+    return condition({"status": pod.status}, "Ready").get("status") == "True"
 
 
 def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:

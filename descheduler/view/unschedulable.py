@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import condition
 from controller_runtime.objects import Object
 from descheduler.view import pods
 
@@ -57,7 +58,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
     status = pod.status or {}
     if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not (pod.spec or {}).get("nodeName"):
         return None
-    scheduled = pods.condition(status, "PodScheduled")
+    scheduled = condition({"status": status}, "PodScheduled")
     moved = _moment(scheduled.get("lastTransitionTime"), pod)
     if scheduled.get("status") == "False":
         if scheduled.get("reason") in UNSCHEDULABLE:
@@ -67,7 +68,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
     for reason in pods.waiting_reasons(status):
         if reason in wanted:
             return Stuck(reason, status.get("message") or "", moved)
-    admitted = pods.condition(status, names.CONDITION_ADMITTED)
+    admitted = condition({"status": status}, names.CONDITION_ADMITTED)
     if admitted.get("status") == "False":
         reason = admitted.get("reason") or "Refused"
         if (QUOTA if reason == _QUOTA_REASON else ADMISSION) in failures:
@@ -81,7 +82,11 @@ def is_waiting_for_node(pod: Object) -> bool:
     """Report whether the upper scheduler has found no node for the pod."""
     status = pod.status or {}
     unbound = not (pod.spec or {}).get("nodeName")
-    return unbound and pods.is_active(pod) and pods.condition(status, "PodScheduled").get("status") == "False"
+    return (
+        unbound
+        and pods.is_active(pod)
+        and condition({"status": status}, "PodScheduled").get("status") == "False"
+    )
 
 
 def _moment(text: str | None, pod: Object) -> datetime:

@@ -12,6 +12,7 @@ import msgspec
 
 from controller_runtime import log
 from controller_runtime.api import cluster_selector, names
+from controller_runtime.api.pods import claim_names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
@@ -165,7 +166,7 @@ class FitAgent(Agent):
         """Find the pod's place behind each virtual node, without reserving it."""
         found = Judgement()
         demands: dict[Any, Demand] = {}
-        differs = any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
+        differs = bool(claim_names(pod))
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         self._adopt(nodes)
         for node in nodes:
@@ -213,14 +214,10 @@ class FitAgent(Agent):
     def _demand(self, below: Below, node: VirtualNode) -> Demand:
         feed, pod = self.feeds[node.cluster], below.pod
         namespace = pod["metadata"].get("namespace", "")
-        claims = (
-            (volume.get("persistentVolumeClaim") or {}).get("claimName", "")
-            for volume in pod["spec"].get("volumes") or ()
-        )
         volumes = [
             found
-            for claim in claims
-            if claim and (found := feed.volume_affinity(namespace, claim)) is not None
+            for claim in claim_names(pod)
+            if (found := feed.volume_affinity(namespace, claim)) is not None
         ]
         return demand(
             pod, below.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes

@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from controller_runtime.api.pods import condition
+
 SIGNER = "kubernetes.io/kubelet-serving"
 GROUP = "system:nodes"
 
@@ -81,7 +83,8 @@ def request_object(
 
 def has_condition(request: Mapping[str, Any], kind: str) -> bool:
     """Report whether a CertificateSigningRequest has a condition: Approved, Denied or Failed."""
-    return _condition(request, kind) is not None
+    found = condition(request, kind)
+    return bool(found) and found.get("status") != "False"
 
 
 def approved(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,9 +106,9 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
         RequestFailed: it will never be issued, or is not a certificate.
     """
     for kind in ("Denied", "Failed"):
-        condition = _condition(request, kind)
-        if condition is not None:
-            why = condition.get("message") or condition.get("reason") or "no reason given"
+        if has_condition(request, kind):
+            found = condition(request, kind)
+            why = found.get("message") or found.get("reason") or "no reason given"
             raise RequestFailed(f"{kind.lower()}: {why}")
     encoded = (request.get("status") or {}).get("certificate")
     if not encoded:
@@ -144,9 +147,3 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _condition(request: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    conditions: list[Mapping[str, Any]] = (request.get("status") or {}).get("conditions") or []
-    found = (entry for entry in conditions if entry.get("type") == kind and entry.get("status") != "False")
-    return next(found, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import condition
 from virtual_node.config import program
 from virtual_node.health.facts import Facts
 from virtual_node.health.faults import Fault, Kind, Severity
-from virtual_node.health.objects import Json, condition, one_line, taints
+from virtual_node.health.objects import Json, one_line, taints
 
 UNREACHABLE = "LowerClusterUnreachable"
 """Reason of a virtual node's Ready condition while its lower cluster does not answer."""

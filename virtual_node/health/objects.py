@@ -10,12 +10,6 @@ from controller_runtime.api import names
 Json = Mapping[str, Any]
 
 
-def condition(thing: Json, kind: str) -> Json:
-    """Return a condition of a node or pod; empty: it has none of that type."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), {})
-
-
 def is_virtual(node: Json) -> bool:
     """Report whether a Node is a virtual node."""
     return bool((node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL)

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import condition, is_finished
 from virtual_node.health.facts import PodSign
 from virtual_node.health.faults import Kind
-from virtual_node.health.objects import Json, condition, key, one_line, statuses
+from virtual_node.health.objects import Json, key, one_line, statuses
 from virtual_node.translate.printers.pods import status_word
 
 WAITING = "spec.nodeName=,status.phase=Pending"
@@ -140,8 +141,7 @@ def _container_trouble(container: Json) -> tuple[str, str] | None:
 
 
 def _is_alive(pod: Json) -> bool:
-    phase = (pod.get("status") or {}).get("phase")
-    return not pod["metadata"].get("deletionTimestamp") and phase not in {"Succeeded", "Failed"}
+    return not pod["metadata"].get("deletionTimestamp") and not is_finished(pod)
 
 
 def _since(pod: Json) -> datetime:

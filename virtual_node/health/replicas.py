@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
-from virtual_node.health.objects import Json, condition, one_line, statuses
+from controller_runtime.api.pods import condition
+from virtual_node.health.objects import Json, one_line, statuses
 from virtual_node.translate.printers.pods import status_word
 
 COMPONENTS = "app.kubernetes.io/part-of=virtual-node"

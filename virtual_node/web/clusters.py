@@ -10,10 +10,10 @@ from typing import Any
 import prometheus_client
 
 from controller_runtime.api import quantity, timestamps
+from controller_runtime.api.pods import condition
 from virtual_node.certificates.expiry import Expiry
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.certificates import certificate
-from virtual_node.health.objects import condition
 from virtual_node.translate.nodes.capacity import node_counts
 from virtual_node.web.expiries import expiry_row
 from virtual_node.web.reading import Reading

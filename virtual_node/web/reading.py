@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import pod_resources
+from controller_runtime.api.pods import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
@@ -18,8 +19,6 @@ from virtual_node.health.pods import is_for_virtual_nodes
 from virtual_node.translate.printers.pods import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
 from virtual_node.web.owners import owner_of
-
-_FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
@@ -146,9 +145,8 @@ def make_row(
     shown = pod_row(upper, lower)
     uid = str(upper["metadata"].get("uid") or "")
     phase = str((upper.get("status") or {}).get("phase") or "")
-    finished = phase in _FINISHED
     state = state_of(shown, phase)
-    if not finished:  # a final status cannot become stale
+    if not is_finished(upper):  # a final status cannot become stale
         state = UNPLACED if not cluster else STALE if is_stale else state
     shown |= {"uid": uid, "cluster": cluster, "state": state}
     owner = owner_of(upper["metadata"])
@@ -158,5 +156,5 @@ def make_row(
         shown=shown,
         text=" ".join([*(str(shown[name]) for name in searched), *owner]).lower(),
         owner=owner,
-        requests={} if finished else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
+        requests={} if is_finished(upper) else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
     )

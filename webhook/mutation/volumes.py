@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _REQUIRED = "required"
-
-
-def claim_names(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of a pod's claims, including those of generic ephemeral volumes."""
-    for volume in pod["spec"].get("volumes") or ():
-        if claim := volume.get("persistentVolumeClaim"):
-            yield claim.get("claimName") or ""
-        elif "ephemeral" in volume and pod["metadata"].get("name"):
-            yield f"{pod['metadata']['name']}-{volume['name']}"
 
 
 def pinned_to(

@@ -8,6 +8,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, pod_resources, timestamps
+from controller_runtime.api.pods import FINISHED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
@@ -19,7 +20,6 @@ from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_ports, host_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 
-_FINISHED = ("Succeeded", "Failed")
 _LIMITED = ("cpu", "memory")
 _BOUND = "Bound"
 _QUIET = 75.0
@@ -159,11 +159,11 @@ class Feed:
     def _pod(self, pod: Object) -> None:
         spec, status = pod.spec or {}, pod.status or {}
         upper = pod.labels.get(names.LABEL_UPPER_UID, "")
-        if not spec.get("nodeName") or status.get("phase") in _FINISHED:
+        if not spec.get("nodeName") or status.get("phase") in FINISHED:
             had_room = self._index.remove(pod.uid) is not None
-            if had_room and status.get("phase") in _FINISHED:
+            if had_room and status.get("phase") in FINISHED:
                 self._rules.left(pod.namespace)
-            if upper and status.get("phase") in _FINISHED:
+            if upper and status.get("phase") in FINISHED:
                 self._forget(upper, pod.uid)
                 self._seen(upper)  # it needs no room any more
             elif upper:

@@ -5,11 +5,11 @@ Every class binds when its first consumer is scheduled (WaitForFirstConsumer).
 
 from __future__ import annotations
 
+from controller_runtime.api.pods import claim_names
 from tests.fakes.apiserver.rules import PROTECTED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, uid_of
-from virtual_node.translate.pods.volumes import claim_names
 from virtual_node.translate.storage.pvc import SELECTED_NODE
 
 _CLAIMS, _VOLUMES = "persistentvolumeclaims", "persistentvolumes"

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import pod_resources
-
-_FINISHED = ("Succeeded", "Failed")
+from controller_runtime.api.pods import is_finished
 
 
 def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
     """Return the total requests of unfinished pods by resource; ``pods`` is their number."""
     used: Counter[str] = Counter()
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") not in _FINISHED:
+        if not is_finished(pod):
             used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
     return used

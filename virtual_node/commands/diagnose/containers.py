@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, is_running, pod_name, pod_namespace
 from virtual_node.config import program
-from virtual_node.health.objects import condition, statuses
+from virtual_node.health.objects import statuses
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
 """Event reasons about volumes that a pod waits for."""

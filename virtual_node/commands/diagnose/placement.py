@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import cluster_selector, names
+from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import advice, unplaced
 from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, age, is_running, pod_namespace
 from virtual_node.config import program
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
-from virtual_node.health.objects import condition
 from virtual_node.health.pods import SCHEDULING, unseen_below
 
 _STALE_SECONDS = 60.0

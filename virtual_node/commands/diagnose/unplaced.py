@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names
+from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import Facts, Finding, age, pairs, pod_namespace
 from virtual_node.config import program
 from virtual_node.health.nodes import cluster_of
-from virtual_node.health.objects import condition, taints
+from virtual_node.health.objects import taints
 from virtual_node.health.pods import SCHEDULING
 
 _LIFECYCLE = "node.kubernetes.io/"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.facts import FINE, Facts, Finding, Rule, pod_name, pod_namespace
-from virtual_node.health.objects import condition
 from virtual_node.translate.printers.pods import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *termination.RULES)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose.facts import FINE, Finding
-from virtual_node.health.objects import condition
 
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 

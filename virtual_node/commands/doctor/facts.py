@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller_runtime.api import names
+from controller_runtime.api.pods import condition
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
-from virtual_node.health.objects import Json, condition, is_virtual
+from virtual_node.health.objects import Json, is_virtual
 
 LABEL_NAME = "app.kubernetes.io/name"
 INSTALLED_AS = "virtual-node"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from controller_runtime.api.pods import condition
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Installation
 from virtual_node.config import program
-from virtual_node.health.objects import Json, condition, key
+from virtual_node.health.objects import Json, key
 from virtual_node.health.replicas import replica_trouble
 
 _LABEL_COMPONENT = "app.kubernetes.io/component"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.doctor.facts import Facts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
@@ -9,7 +10,7 @@ from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure, plain
 from virtual_node.health.faults import PODS, Kind
-from virtual_node.health.objects import Json, condition
+from virtual_node.health.objects import Json
 
 
 def lower_api(facts: Facts) -> Outcome:

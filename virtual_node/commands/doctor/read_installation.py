@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from controller_runtime import resources
+from controller_runtime.api.pods import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import previous_logs
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Installation
-from virtual_node.health.objects import Json, condition, key
+from virtual_node.health.objects import Json, key
 from virtual_node.health.replicas import explanation
 
 _LABEL_PART_OF = "app.kubernetes.io/part-of"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from controller_runtime.api import pod_resources, quantity, readable, timestamps
+from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, Facts, ready_nodes, waiting
@@ -17,7 +18,7 @@ from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import Kind
-from virtual_node.health.objects import Json, condition, key
+from virtual_node.health.objects import Json, key
 
 _UNSEEN_SECONDS = 30.0
 _DEFAULT_SCHEDULER = "default-scheduler"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import pod_resources, quantity, readable
+from controller_runtime.api.pods import condition, is_finished
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.inspect.facts import (
     ERROR,
@@ -24,9 +25,7 @@ from virtual_node.commands.inspect.facts import (
     labels_of,
 )
 from virtual_node.commands.inspect.rules_pods import mirrored
-from virtual_node.health.objects import condition
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
-from virtual_node.translate.pods import status
 
 _PROMISE_SLACK = 1.01
 """Factor for rounding of percentages in the reserve."""
@@ -78,7 +77,7 @@ def oversized(facts: Facts) -> Iterator[Finding]:
     """Yield pods that wait because no single lower node has room, although the virtual node as a whole had."""
     rooms: dict[str, list[_Room]] = {}
     for upper, lower, below in mirrored(facts):
-        if below is None or below["spec"].get("nodeName") or status.is_finished(below):
+        if below is None or below["spec"].get("nodeName") or is_finished(below):
             continue
         if not lower.knows("Node", FOREIGN_POD):
             continue
@@ -129,7 +128,7 @@ def _rooms(lower: Cluster, selected: Sequence[Mapping[str, Any]]) -> list[_Room]
     used: dict[str, dict[str, int]] = {}
     for pod in (*lower.of("Pod"), *lower.of(FOREIGN_POD)):
         node = pod["spec"].get("nodeName")
-        if not node or status.is_finished(pod):
+        if not node or is_finished(pod):
             continue
         total = used.setdefault(node, {})
         for name, count in {**pod_resources.pod_requests(pod["spec"]), PODS: 1}.items():
@@ -158,7 +157,7 @@ def _broken_promise(
         capacity.upsert_node(node)
     for pod in lower.of(FOREIGN_POD):
         node_name = pod["spec"].get("nodeName", "")
-        counts = bool(node_name) and not status.is_finished(pod)
+        counts = bool(node_name) and not is_finished(pod)
         requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
     _, there = capacity.totals()

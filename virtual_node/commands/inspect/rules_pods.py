@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import condition, is_finished
 from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import (
     ERROR,
@@ -20,7 +21,6 @@ from virtual_node.commands.inspect.facts import (
     key,
 )
 from virtual_node.config import program
-from virtual_node.health.objects import condition
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.printers.pods import status_word
@@ -48,7 +48,7 @@ def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, 
 def missing(facts: Facts) -> Iterator[Finding]:
     """Yield upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
     for upper, lower, below in mirrored(facts):
-        if below is not None or is_deleting(upper) or pod_status.is_finished(upper) or not facts.cluster_id:
+        if below is not None or is_deleting(upper) or is_finished(upper) or not facts.cluster_id:
             continue
         since = condition(upper, "PodScheduled").get("lastTransitionTime")
         waited = facts.age(since or upper["metadata"].get("creationTimestamp"))

@@ -15,6 +15,7 @@ import yaml
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pods import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect
@@ -244,8 +245,7 @@ class Join:
         while loop.time() < started + self._options.timeout:
             node = await get(self._upper, resources.NODES, name)
             if node is not None:
-                conditions = (node.get("status") or {}).get("conditions") or ()
-                ready: Mapping[str, Any] = next((one for one in conditions if one["type"] == "Ready"), {})
+                ready = condition(node, "Ready")
                 if ready.get("status") == "True":
                     say("node", f"{name} is Ready")
                     return

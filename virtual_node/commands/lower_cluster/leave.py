@@ -15,6 +15,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pods import is_finished
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
@@ -37,7 +38,6 @@ from virtual_node.commands.lower_cluster.leave_lost import (
 )
 from virtual_node.translate.nodes.node import is_real
 
-_FINISHED = frozenset({"Succeeded", "Failed"})
 _GONE_SECONDS = 5.0
 """Seconds within which a process that is still terminating may register its Node again."""
 _NAMED = 5
@@ -82,7 +82,7 @@ def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
     running = [
         f"pod {pod.key}"
         for pod in pods
-        if (pod.status or {}).get("phase") not in _FINISHED
+        if not is_finished({"status": pod.status})
         and not any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)
     ]
     bound = [f"volume {volume.name}" for volume in volumes if (volume.status or {}).get("phase") == "Bound"]

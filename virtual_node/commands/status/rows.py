@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, quantity, readable, timestamps
+from controller_runtime.api.pods import condition
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag
@@ -48,9 +49,7 @@ def describe(
     """
     metadata, status = node["metadata"], node.get("status") or {}
     labels = metadata.get("labels") or {}
-    ready: Mapping[str, Any] = next(
-        (one for one in status.get("conditions") or () if one["type"] == "Ready"), {}
-    )
+    ready = condition(node, "Ready")
     allocatable = status.get("allocatable") or {}
     used = None if pods is None else requested(pods)
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")

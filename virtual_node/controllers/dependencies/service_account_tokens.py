@@ -21,6 +21,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.objects import Object, from_dict
@@ -33,7 +34,7 @@ from virtual_node.controllers.base.problems import Problem, no_token
 from virtual_node.controllers.dependencies.token_requests import request_tokens
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import is_owned, ownership_labels
-from virtual_node.translate.pods import service_account, status
+from virtual_node.translate.pods import service_account
 
 _WORKERS = 4
 _REFRESH_AT = 0.8
@@ -214,7 +215,7 @@ class IdentityController:
 
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
-        if status.is_finished(upper_pod):
+        if is_finished(upper_pod):
             # Finished pods do not read them. The Secret is deleted with the pod, even if its labels were
             # changed.
             if service_account.token_requests(upper_pod):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller_runtime.api import names, pod_resources
+from controller_runtime.api.pods import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config.types import NodeConfig
 from virtual_node.translate.nodes.capacity import Capacity
-
-_FINISHED = ("Succeeded", "Failed")
 
 
 class CapacityController:
@@ -60,8 +59,7 @@ class CapacityController:
     def _pod(self, pod: Object) -> None:
         spec = pod.spec or {}
         node_name = spec.get("nodeName", "")
-        phase = (pod.status or {}).get("phase", "")
-        counts = bool(node_name) and phase not in _FINISHED
+        counts = bool(node_name) and not is_finished({"status": pod.status})
         requests = pod_resources.pod_requests(spec) if counts else {}
         self.capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
         self._changed()

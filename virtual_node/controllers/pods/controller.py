@@ -23,6 +23,7 @@ import asyncio
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pods import is_finished
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -38,7 +39,6 @@ from virtual_node.controllers.pods.remover import PodRemover
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
-from virtual_node.translate.pods import status as pod_status
 
 _BREATH = 100
 """Pods decoded before control returns to the event loop."""
@@ -173,7 +173,7 @@ class PodController:
 
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""
-        if not old.has_status_equal(new) and pod_status.is_finished({"status": new.status or {}}):
+        if not old.has_status_equal(new) and is_finished({"status": new.status or {}}):
             self._creator.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
@@ -220,15 +220,13 @@ class PodController:
 
     def _may_start(self, upper: Object, record: PodRecord) -> bool:
         """Report whether an upper pod without a lower pod may get one."""
-        is_over = upper.metadata.deletion_timestamp is not None or pod_status.is_finished(
-            {"status": upper.status or {}}
-        )
+        is_over = upper.metadata.deletion_timestamp is not None or is_finished({"status": upper.status or {}})
         return not is_over and not self._has_started(upper, record)
 
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
         """Confirm that a lower pod that is no longer in the cache is gone, then report it lost."""
-        is_finished = pod_status.is_finished({"status": upper.status or {}})
-        if is_finished and record.is_gone:
+        has_finished = is_finished({"status": upper.status or {}})
+        if has_finished and record.is_gone:
             return None
         live = await live_reads.lower_named_as(self._context, upper)
         if live is not None and live_reads.is_lower_pod_of(
@@ -239,11 +237,11 @@ class PodController:
             # Otherwise the cache is behind: the event will requeue the pod, this requeue is only a safety
             # net.
             return Result(requeue_after=live_reads.BEHIND)
-        if is_finished:
+        if has_finished:
             record.is_gone = True
             return None
         last = record.last_lower
-        if last is not None and pod_status.is_finished({"status": last.status or {}}):
+        if last is not None and is_finished({"status": last.status or {}}):
             return await self._status.mirror(upper, last, record)
         message = f"The pod was deleted in the lower cluster {self._context.name}"
         await self._status.lost(upper, reason="LowerPodDeleted", message=message)

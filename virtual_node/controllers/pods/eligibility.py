@@ -6,12 +6,13 @@ from typing import Any
 
 from controller_runtime.api import cluster_selector, matching, names
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.pods import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.translate.pods import references, volumes
+from virtual_node.translate.pods import references
 
 
 class Eligibility:
@@ -55,7 +56,7 @@ class Eligibility:
                 f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
                 "keep this pod off virtual nodes"
             )
-        if not self._has_volumes and volumes.claim_names(upper_pod):
+        if not self._has_volumes and claim_names(upper_pod):
             return (
                 f"Claims do not follow pods to lower cluster {self._context.name} "
                 "(enableControllers in the virtual node's configuration lacks PVControllers)"

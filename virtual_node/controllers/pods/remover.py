@@ -6,6 +6,7 @@ import contextlib
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pods import is_finished
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
@@ -15,7 +16,6 @@ from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.translate.base.ownership import mirrored_as
-from virtual_node.translate.pods import status as pod_status
 
 
 class PodRemover:
@@ -127,4 +127,4 @@ class PodRemover:
 
 
 def _has_ended(pod: Object | None) -> bool:
-    return pod is not None and pod_status.is_finished({"status": pod.status or {}})
+    return pod is not None and is_finished({"status": pod.status or {}})

@@ -16,6 +16,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.pods import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
@@ -23,7 +24,7 @@ from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.waiting_pods import WaitingPods
-from virtual_node.translate.pods import lower_pod, node_pools, volumes
+from virtual_node.translate.pods import lower_pod, node_pools
 from virtual_node.translate.storage import binder_pod as translate
 
 _PATIENCE = 20.0
@@ -104,7 +105,7 @@ class VolumeBinder:
         """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other."""
         namespace = consumer["metadata"]["namespace"]
         lower_namespace = self._context.lower_namespace(namespace)
-        for name in volumes.claim_names(consumer):
+        for name in claim_names(consumer):
             upper = self._caches.upper_claims.store.get(f"{namespace}/{name}")
             lower = self._caches.lower_claims.store.get(f"{lower_namespace}/{name}")
             if upper is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != upper.uid:
@@ -137,7 +138,7 @@ class VolumeBinder:
             lower,
             uid=consumer["metadata"]["uid"],
             cluster_id=self._context.cluster_id,
-            claims=volumes.claim_names(consumer),
+            claims=claim_names(consumer),
             image=self._context.config.volumes.binder_image,
         )
         pool = self._context.nodes[node].node_selector

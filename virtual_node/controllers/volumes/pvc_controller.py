@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.pods import claim_names
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -33,7 +34,6 @@ from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
 from virtual_node.controllers.volumes.pvc_users import ClaimUsers
-from virtual_node.translate.pods import volumes
 from virtual_node.translate.storage import pvc as translate
 
 _BINDING_RETRY = 5.0
@@ -99,7 +99,7 @@ class ClaimController:
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Ensure a pod's claims exist in the lower cluster; return what blocks the pod. Claim changes requeue it."""
-        keys = [f"{upper.namespace}/{name}" for name in volumes.claim_names(upper_pod)]
+        keys = [f"{upper.namespace}/{name}" for name in claim_names(upper_pod)]
         self._users.add(upper.uid, keys)
         problems = []
         for key in keys:

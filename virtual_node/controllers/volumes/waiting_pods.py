@@ -13,11 +13,11 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import matching
+from controller_runtime.api.pods import claim_names
 from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.translate.pods import volumes
 
 _PAGE = 100
 """Pods per page; one pod may have more than 1 MiB."""
@@ -121,4 +121,4 @@ class WaitingPods:
         """Return the claims of a pod that this cluster may take and that is not being deleted."""
         if pod.metadata.deletion_timestamp is not None or not self._selects(pod.labels):
             return []
-        return volumes.claim_names({"metadata": {"name": pod.name}, "spec": pod.spec})
+        return claim_names({"metadata": {"name": pod.name}, "spec": pod.spec})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names, quantity
+from controller_runtime.api.pods import condition
 from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"
@@ -160,10 +161,8 @@ class Capacity:
 
 def node_counts(node: Mapping[str, Any]) -> bool:
     """Report whether a lower node can take pods: it is Ready and not cordoned."""
-    if (node.get("spec") or {}).get("unschedulable"):
-        return False
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition.get("status") == "True" for condition in conditions)
+    is_cordoned = (node.get("spec") or {}).get("unschedulable")
+    return not is_cordoned and condition(node, "Ready").get("status") == "True"
 
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:

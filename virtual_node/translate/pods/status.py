@@ -41,11 +41,6 @@ _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
 
 
-def is_finished(pod: Mapping[str, Any]) -> bool:
-    """Report whether a pod has phase Succeeded or Failed."""
-    return (pod.get("status") or {}).get("phase") in FINISHED
-
-
 def upper_status(
     lower: Mapping[str, Any], upper: Mapping[str, Any], *, reached: int | None = None
 ) -> dict[str, Any]:

@@ -1,20 +1,9 @@
-"""The PersistentVolumeClaims that a pod's volumes use."""
+"""Rewrites generic ephemeral volumes of lower pods."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-
-def claim_names(pod: Mapping[str, Any]) -> list[str]:
-    """Return the claims of a pod's volumes, each once; a generic ephemeral volume's is ``<pod>-<volume>``."""
-    found: dict[str, None] = {}
-    for volume in pod["spec"].get("volumes") or ():
-        if claim := volume.get("persistentVolumeClaim"):
-            found[claim.get("claimName", "")] = None
-        elif "ephemeral" in volume:
-            found[f"{pod['metadata']['name']}-{volume['name']}"] = None
-    return [name for name in found if name]
 
 
 def with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:

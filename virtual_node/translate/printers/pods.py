@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.pods import is_finished
 
 _WAITING_WELL = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")
-_FINISHED = ("Succeeded", "Failed")
 
 
 def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             word = "Unknown"
-        elif status.get("phase") not in _FINISHED:
+        elif not is_finished(pod):
             word = "Terminating"
     return word, why
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import condition
 
 LABEL_BINDER_OF = f"{names.DOMAIN}/binder-of"
 ANNOTATION_CLAIMS = f"{names.DOMAIN}/binder-claims"
@@ -77,10 +78,12 @@ def binder_name(uid: str) -> str:
 
 def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
     """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds, else empty."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] != "PodScheduled" or condition.get("status") != "False":
-            continue
-        since = condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-        if since and (now - timestamps.parse(since)).total_seconds() >= patience:
-            return str(condition.get("message") or condition.get("reason") or "unschedulable")
-    return ""
+    scheduled = condition(pod, "PodScheduled")
+    since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    if (
+        scheduled.get("status") != "False"
+        or not since
+        or (now - timestamps.parse(since)).total_seconds() < patience
+    ):
+        return ""
+    return str(scheduled.get("message") or scheduled.get("reason") or "unschedulable")

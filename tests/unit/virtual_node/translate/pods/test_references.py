@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import models
 
+from controller_runtime.api.pods import claim_names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
-from virtual_node.translate.pods import dependencies, lower_pod, references, service_account, volumes
+from virtual_node.translate.pods import dependencies, lower_pod, references, service_account
 
 COPIED = "a copy of ours has the name in the lower cluster"
 CLAIM = "a lower claim of ours has the name"
@@ -164,7 +165,7 @@ def test_a_referenced_config_map_or_secret_is_a_dependency(path):
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == CLAIM])
 def test_a_referenced_claim_is_known(path):
     """Its lower claim is made first."""
-    assert volumes.claim_names(naming(path)) == [TARGET]
+    assert claim_names(naming(path)) == [TARGET]
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == DROPPED])

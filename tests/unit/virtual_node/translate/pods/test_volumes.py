@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pods import claim_names
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
-from virtual_node.translate.pods import lower_pod, service_account, volumes
+from virtual_node.translate.pods import lower_pod, service_account
 from virtual_node.translate.storage import binder_pod, pv
 from virtual_node.translate.storage import pvc as claims
 
@@ -192,7 +193,7 @@ def test_claims_of_a_pod():
         {"name": "c", "emptyDir": {}},
         {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
     )
-    assert volumes.claim_names(pod) == ["data", "web-b"]
+    assert claim_names(pod) == ["data", "web-b"]
     lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
     assert {"name": "b", "persistentVolumeClaim": {"claimName": "web-b"}} in lower["spec"]["volumes"]
 

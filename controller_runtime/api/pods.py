@@ -1,0 +1,34 @@
+"""Reads fields of pods, and conditions of any object. Does no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FINISHED = ("Succeeded", "Failed")
+"""Phases in which no container of a pod runs again."""
+
+
+def is_finished(pod: Mapping[str, Any]) -> bool:
+    """Report whether a pod has phase Succeeded or Failed."""
+    return (pod.get("status") or {}).get("phase") in FINISHED
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of an object; empty: it has none of that type."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def claim_names(pod: Mapping[str, Any]) -> list[str]:
+    """Return the claims of a pod's volumes, each once; a generic ephemeral volume's is ``<pod>-<volume>``.
+
+    A pod without a name yet, as in admission, has no claims of ephemeral volumes.
+    """
+    found: dict[str, None] = {}
+    for volume in pod["spec"].get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            found[claim.get("claimName") or ""] = None
+        elif "ephemeral" in volume and pod["metadata"].get("name"):
+            found[f"{pod['metadata']['name']}-{volume['name']}"] = None
+    return [name for name in found if name]
