@@ -1,4 +1,4 @@
-"""Pods as their authors write them, and what of them is for the lower cluster."""
+"""Pods for tests of the webhook, and helpers to read their mutation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 
 
 def web_pod(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    """A pod that asks to be mutated."""
+    """Return a pod with the label for mutation."""
     labels = {"virtual-pod": "true"}
     return {
         "metadata": {"name": "web", "labels": labels, **metadata},
@@ -29,23 +29,23 @@ def web_pod(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, An
 
 
 def an_expression(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
-    """A requirement on a label."""
+    """Return a match expression."""
     return {"key": key, "operator": operator, "values": list(values)}
 
 
 def requiring(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Required node affinity: one of these terms."""
+    """Return required node affinity with these terms."""
     return {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     }
 
 
 def a_term(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """All of these requirements."""
+    """Return a node selector term with these expressions."""
     return {"matchExpressions": list(expressions)}
 
 
 def selector_of(pod: dict[str, Any]) -> dict[str, Any]:
-    """What was moved to the lower cluster."""
+    """Return the decoded clusterSelector annotation."""
     found: dict[str, Any] = json.loads(pod["metadata"]["annotations"]["clusterSelector"])
     return found

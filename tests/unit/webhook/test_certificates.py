@@ -1,4 +1,4 @@
-"""Certificates that the webhook looks after, where its volumes are, and its command line."""
+"""Certificates that the webhook manages, virtual nodes of volumes, webhook configurations, flags."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ("webhook.ns.svc", "10.0.0.1")
 
 
-def _made(now: datetime = NOW) -> certificates.Certificates:
-    made = certificates.renewed(None, HOSTS, now=now)
-    assert made is not None
-    return made
+def _created(now: datetime = NOW) -> certificates.Certificates:
+    created = certificates.renewed(None, HOSTS, now=now)
+    assert created is not None
+    return created
 
 
 def _signed_by(leaf: bytes, ca: bytes) -> bool:
@@ -39,48 +39,43 @@ def _signed_by(leaf: bytes, ca: bytes) -> bool:
     return True
 
 
-def test_what_is_missing_is_made():
-    """A CA of ten years, a serving certificate of ninety days for all our names."""
-    made = _made()
-    assert _signed_by(made.serving.certificate, made.ca.certificate)
-    assert expiry(made.serving.certificate) - NOW <= certificates.SERVING_VALIDITY
-    assert certificates.renewed(made, HOSTS, now=NOW) is None
+def test_creates_ca_and_serving_certificate_for_all_hosts():
+    created = _created()
+    assert _signed_by(created.serving.certificate, created.ca.certificate)
+    assert expiry(created.serving.certificate) - NOW <= certificates.SERVING_VALIDITY
+    assert certificates.renewed(created, HOSTS, now=NOW) is None
 
 
-def test_a_secret_holds_it_all_and_rubbish_is_nothing():
-    """What is written is read again; anything else is made anew."""
-    made = _made()
-    assert certificates.read(made.data()) == made
+def test_reads_written_secret_and_ignores_invalid_ones():
+    created = _created()
+    assert certificates.read(created.data()) == created
     assert certificates.read(None) is None
-    assert certificates.read({**made.data(), "tls.crt": base64.b64encode(b"x").decode()}) is None
-    assert certificates.read({**made.data(), "ca.key": 7}) is None
+    assert certificates.read({**created.data(), "tls.crt": base64.b64encode(b"x").decode()}) is None
+    assert certificates.read({**created.data(), "ca.key": 7}) is None
 
 
-def test_a_serving_certificate_is_renewed_in_good_time():
-    """With a third of its life left, by the same CA."""
-    made = _made()
+def test_renews_serving_certificate_at_third_of_validity_by_same_ca():
+    created = _created()
     later = NOW + timedelta(days=61)
-    fresh = certificates.renewed(made, HOSTS, now=later)
+    fresh = certificates.renewed(created, HOSTS, now=later)
     assert fresh is not None
-    assert fresh.bundle == made.bundle
-    assert expiry(fresh.serving.certificate) > expiry(made.serving.certificate)
+    assert fresh.bundle == created.bundle
+    assert expiry(fresh.serving.certificate) > expiry(created.serving.certificate)
 
 
-def test_another_name_is_reason_enough():
-    """A certificate that does not cover a name would be refused under it."""
-    fresh = certificates.renewed(_made(), [*HOSTS, "new.example"], now=NOW)
+def test_renews_serving_certificate_for_new_host():
+    fresh = certificates.renewed(_created(), [*HOSTS, "new.example"], now=NOW)
     assert fresh is not None
     assert certificates.renewed(fresh, HOSTS, now=NOW) is None
 
 
-def test_a_new_ca_is_announced_beside_the_old_one():
-    """Until everybody has heard of it both are trusted."""
-    made = _made()
-    fresh = certificates.renewed(made, HOSTS, now=NOW + timedelta(days=2500))
+def test_bundles_new_ca_with_old_one():
+    created = _created()
+    fresh = certificates.renewed(created, HOSTS, now=NOW + timedelta(days=2500))
     assert fresh is not None
-    assert fresh.ca != made.ca
+    assert fresh.ca != created.ca
     assert len(x509.load_pem_x509_certificates(fresh.bundle)) == 2
-    assert fresh.bundle.endswith(made.ca.certificate)
+    assert fresh.bundle.endswith(created.ca.certificate)
     assert _signed_by(fresh.serving.certificate, fresh.ca.certificate)
     read = certificates.read(fresh.data())
     assert read is not None
@@ -91,8 +86,8 @@ def _claim(**spec: str) -> dict:
     return {"metadata": {"annotations": {}}, "spec": spec}
 
 
-def test_where_a_claims_volume_can_be_reached():
-    """By the volume's node affinity, else by the node that the scheduler has chosen; real nodes say nothing."""
+def test_volume_affinity_precedes_selected_node():
+    """Real upper nodes are ignored."""
     term = {
         "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-a", "real"]}]
     }
@@ -106,8 +101,7 @@ def test_where_a_claims_volume_can_be_reached():
     assert volumes.pinned_to(_claim(volumeName="pv"), volume=lambda _name: None, virtual_nodes={"vn-a"}) == []
 
 
-def test_kube_system_never_depends_on_us():
-    """Both configurations leave it out; only labelled pods are asked about, and those must be."""
+def test_configurations_exclude_kube_system_and_unlabelled_pods():
     config = manifests.by_service("ns", "svc", "/mutate", b"ca")
     (pods,) = manifests.mutating(config)["webhooks"]
     (workloads,) = manifests.validating(config)["webhooks"]
@@ -120,8 +114,7 @@ def test_kube_system_never_depends_on_us():
     assert manifests.by_url("https://h:1/", "/mutate", b"ca")["url"] == "https://h:1/mutate"
 
 
-def test_tensile_kubes_flags_are_understood():
-    """Go's spelling, klog's flags included."""
+def test_accepts_flags_of_tensile_kube():
     options = flags.parse(
         ["--address=127.0.0.1", "--port=9443", "--tlscert=c", "--tlskey=k", "--CA=ca", "--kubeconfig=f",
          "--master=https://m", "--incluster=false", "--ignore-selector-keys=clusterID,zone", "--klog.v=4"],
@@ -133,15 +126,14 @@ def test_tensile_kubes_flags_are_understood():
     assert options.klog.verbosity == 4
 
 
-def test_a_service_brings_its_names():
-    """Those that the API server may verify."""
+def test_adds_dns_names_of_service_to_hosts():
     options = flags.parse(["--register", "--service-name=hook", "--namespace=ns"], {})
     assert "hook.ns.svc" in options.hosts
     assert options.self_managed
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "flag"),
     [
         (["--tlscert=c"], "--tlskey"),
         (["--port=70000"], "--port"),
@@ -149,14 +141,13 @@ def test_a_service_brings_its_names():
         (["--register", "--url=http://x"], "https"),
     ],
 )
-def test_contradictions_name_the_flags(arguments, told):
-    """One line, and what to do."""
-    with pytest.raises(ConfigError, match=told):
+def test_flag_errors_name_the_flag(arguments, flag):
+    with pytest.raises(ConfigError, match=flag):
         flags.parse(arguments, {})
 
 
 class _Cluster:
-    """One Secret, and what is announced; watchers are told only when ``tell`` is set."""
+    """One Secret and the announced bundles; watch events are delivered only while ``delivers`` is set."""
 
     cluster = "upper"
 
@@ -165,8 +156,8 @@ class _Cluster:
         self.turn = asyncio.Lock()
         self.secret: dict | None = None
         self.log: list[tuple[str, bytes]] = []
-        self.tell = asyncio.Event()
-        self.tell.set()
+        self.delivers = asyncio.Event()
+        self.delivers.set()
         self._events: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self._versions = itertools.count(1)
 
@@ -176,7 +167,7 @@ class _Cluster:
     async def watch_batches(self, *_: object, **__: object):
         while True:
             event = await self._events.get()
-            await self.tell.wait()
+            await self.delivers.wait()
             yield [event]
 
     async def create(self, _resource: object, body: dict, **_: object) -> dict:
@@ -230,8 +221,7 @@ async def _keeping(cluster: _Cluster, clock: list[datetime]):
 
 
 @pytest.mark.looptime
-async def test_a_secret_that_somebody_deletes_ends_no_trust():
-    """What is still served goes on being trusted until its successor is."""
+async def test_keeps_served_certificate_trusted_after_secret_is_deleted():
     cluster = _Cluster()
     async with _keeping(cluster, [NOW]) as (_, served):
         await asyncio.sleep(60)
@@ -239,16 +229,18 @@ async def test_a_secret_that_somebody_deletes_ends_no_trust():
         cluster.log.clear()
         cluster.delete()
         await asyncio.sleep(60)
-    assert [what for what, _ in cluster.log][:2] == ["announced", "written"]
+    assert [action for action, _ in cluster.log][:2] == ["announced", "written"]
     for _, bundle in cluster.log:
         authorities = x509.load_pem_x509_certificates(bundle)
-        assert any(_signed_by(first.certificate, one.public_bytes(Encoding.PEM)) for one in authorities)
+        assert any(
+            _signed_by(first.certificate, authority.public_bytes(Encoding.PEM)) for authority in authorities
+        )
     assert len(served) == 2
 
 
 @pytest.mark.looptime
 async def test_fills_secret_that_the_chart_created_empty(monkeypatch: pytest.MonkeyPatch):
-    """The chart grants no `create`: the Secret exists without data and is updated."""
+    """The chart grants no ``create``; the Secret exists without data and is updated."""
     cluster = _Cluster()
     cluster.secret = {
         "apiVersion": "v1",
@@ -274,21 +266,21 @@ async def test_fills_secret_that_the_chart_created_empty(monkeypatch: pytest.Mon
 
 
 @pytest.mark.looptime
-async def test_a_watch_that_is_behind_makes_no_third_ca():
-    """What we have written counts before we see it: another CA would be announced in the place of the one in use."""
+async def test_delayed_watch_causes_no_second_ca():
+    """Otherwise another CA would replace the announced one that is in use."""
     cluster, clock = _Cluster(), [NOW]
     async with _keeping(cluster, clock) as (keeper, served):
         await asyncio.sleep(60)
         clock[0] = NOW + timedelta(days=2500)
         cluster.log.clear()
-        cluster.tell.clear()
+        cluster.delivers.clear()
         for _ in range(10):
             keeper.recheck()
             await asyncio.sleep(2)
-        cluster.tell.set()
+        cluster.delivers.set()
         await asyncio.sleep(60)
-        assert [what for what, _ in cluster.log].count("written") == 1
+        assert [action for action, _ in cluster.log].count("written") == 1
         newest = served[-1].certificate
         for _, bundle in cluster.log:
             authorities = x509.load_pem_x509_certificates(bundle)
-            assert any(_signed_by(newest, one.public_bytes(Encoding.PEM)) for one in authorities)
+            assert any(_signed_by(newest, authority.public_bytes(Encoding.PEM)) for authority in authorities)

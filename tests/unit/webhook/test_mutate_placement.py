@@ -1,4 +1,4 @@
-"""Where a mutated pod may run, by whose scheduler, and past which taints."""
+"""Nodes, scheduler and tolerations of mutated pods."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def _patched(before: dict[str, Any], after: dict[str, Any]) -> Any:
     return jsonpatch.apply_patch(before, pod_patch(before, after))
 
 
-def test_asking_for_virtual_nodes_stays_above():
-    """No lower node is of type virtual-kubelet: below, nothing would fulfil it."""
+def test_keeps_type_of_virtual_nodes():
+    """No lower node has this type."""
     pod = web_pod({"nodeSelector": {"type": "virtual-kubelet", "disk": "ssd"}})
     changed = mutate.mutate(pod, VIRTUAL)
     assert changed["spec"]["nodeSelector"] == {"type": "virtual-kubelet"}
     assert selector_of(changed)["nodeSelector"] == {"disk": "ssd"}
 
 
-def test_another_type_moves():
-    """``type`` is a common label; only its value for virtual nodes is ours."""
+def test_moves_other_value_of_type():
+    """``type`` is a common label."""
     assert "nodeSelector" not in mutate.mutate(web_pod({"nodeSelector": {"type": "gpu"}}), VIRTUAL)["spec"]
 
 
@@ -61,8 +61,8 @@ def test_another_type_moves():
         {"affinity": requiring(a_term(an_expression("disk", "ssd")))},
     ],
 )
-def test_a_pod_whose_demand_has_moved_runs_on_virtual_nodes_alone(spec: dict[str, Any]):
-    """On a real node of the upper cluster nobody would look for the ssd any more."""
+def test_pod_with_moved_selector_requires_virtual_node(spec: dict[str, Any]):
+    """A real upper node does not apply the moved selector."""
     surroundings = Surroundings(require_virtual_node=True)
     pod = web_pod(spec)
     once = mutate.mutate(pod, surroundings)
@@ -81,14 +81,14 @@ def test_a_pod_whose_demand_has_moved_runs_on_virtual_nodes_alone(spec: dict[str
         ({"nodeSelector": {"disk": "ssd"}}, {"ownerReferences": [{"kind": "DaemonSet", "name": "agent"}]}),
     ],
 )
-def test_a_pod_that_demands_nothing_below_may_run_anywhere(spec: dict[str, Any], metadata: dict[str, Any]):
-    """Clusters that burst into others keep their own nodes in use; a DaemonSet's pod has its node already."""
+def test_pod_without_moved_selector_may_use_real_nodes(spec: dict[str, Any], metadata: dict[str, Any]):
+    """Clusters that burst into others also use their own nodes. A DaemonSet's pod has its node already."""
     changed = mutate.mutate(web_pod(spec, **metadata), Surroundings(require_virtual_node=True))
     assert "affinity" not in changed["spec"]
 
 
-def test_a_pod_that_names_no_scheduler_gets_ours():
-    """The API server has filled in the default by then."""
+def test_sets_scheduler_of_pod_with_default_scheduler():
+    """The API server fills in the default before the webhook is called."""
     surroundings = Surroundings(scheduler_name="virtual-node-scheduler")
     pod = web_pod({"schedulerName": "default-scheduler"})
     changed = mutate.mutate(pod, surroundings)
@@ -97,14 +97,13 @@ def test_a_pod_that_names_no_scheduler_gets_ours():
     assert mutate.mutate(changed, surroundings) == changed
 
 
-def test_a_scheduler_that_the_author_chose_stays():
-    """Whoever names a scheduler means it."""
+def test_keeps_scheduler_that_the_pod_names():
     pod = web_pod({"schedulerName": "batch"})
-    assert mutate.mutate(pod, Surroundings(scheduler_name="ours"))["spec"]["schedulerName"] == "batch"
+    assert mutate.mutate(pod, Surroundings(scheduler_name="other"))["spec"]["schedulerName"] == "batch"
 
 
-def test_a_node_that_is_not_ready_is_tolerated_as_its_author_says():
-    """Only eviction is what we take from a lost cluster; NoSchedule speaks of something else."""
+def test_keeps_no_schedule_toleration_of_not_ready_nodes():
+    """Only NoExecute tolerations are replaced."""
     own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"}
     changed = mutate.mutate(web_pod({"tolerations": [own]}), VIRTUAL)
     assert changed["spec"]["tolerations"] == [own, NOT_READY, UNREACHABLE, PROVIDER]
@@ -114,26 +113,26 @@ def test_a_node_that_is_not_ready_is_tolerated_as_its_author_says():
 @pytest.mark.parametrize(
     "more", [[], [{"operator": "Exists"}], [PROVIDER]], ids=["plain", "everything", "by hand"]
 )
-def test_a_pod_that_never_wants_to_leave_a_lost_lower_node_stays_there(more):
-    """Its author's limitless toleration goes below; ours, which looks alike, does not at a second look. What says as much already is enough."""
+def test_copies_unlimited_toleration_of_author_but_not_own_one(more):
+    """Both are equal, so a second mutation must distinguish them. A toleration of all taints includes them."""
     once = mutate.mutate(web_pod({"tolerations": [NOT_READY, *more]}), VIRTUAL)
-    below = json.loads(once["metadata"].get("annotations", {}).get("clusterSelector", "{}")).get(
+    lower = json.loads(once["metadata"].get("annotations", {}).get("clusterSelector", "{}")).get(
         "tolerations", []
     )
-    assert (NOT_READY in below) == (not more)
-    assert UNREACHABLE not in below
+    assert (NOT_READY in lower) == (not more)
+    assert UNREACHABLE not in lower
     assert mutate.mutate(once, VIRTUAL) == once
 
 
 @pytest.mark.parametrize("avoid", [(), ("vn-b",)])
-def test_fields_that_say_nothing_are_patched_as_well_as_missing_ones(avoid):
-    """Null, empty, or only half there: the patch applies, and a second call finds nothing to do."""
+def test_patch_applies_to_null_and_empty_fields(avoid):
+    """A second mutation changes nothing."""
     surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid, require_virtual_node=True)
     for written, affinity, selector, tolerations in itertools.product(*EMPTY.values()):
         pod = web_pod({"affinity": affinity, "nodeSelector": selector, "tolerations": tolerations})
         pod["metadata"]["annotations"] = written
         once = mutate.mutate(pod, surroundings)
         patched = jsonpatch.apply_patch(pod, pod_patch(pod, once))
-        said = [{key: value for key, value in each["spec"].items() if value} for each in (patched, once)]
-        assert said[0] == said[1]
+        specs = [{key: value for key, value in each["spec"].items() if value} for each in (patched, once)]
+        assert specs[0] == specs[1]
         assert pod_patch(patched, mutate.mutate(patched, surroundings)) == []

@@ -1,4 +1,4 @@
-"""Whatever a pod demands, it means the same after it was mutated, once or twice."""
+"""Properties of the mutation: it keeps the meaning of selectors and is idempotent."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ def _labels(**values: str | None) -> dict[str, str]:
 
 
 @given(terms=TERMS, cluster=VALUES, zone=VALUES, gpu=VALUES)
-def test_the_split_means_what_the_user_said(terms, cluster, zone, gpu):
-    """For every OR of ANDs and every pair of nodes: upper and lower together admit what the whole would."""
+def test_upper_and_lower_part_together_admit_the_same_nodes(terms, cluster, zone, gpu):
+    """For every OR of ANDs and every pair of upper and lower node."""
     pod = web_pod({"affinity": requiring(*terms)})
     changed = mutate.mutate(pod, VIRTUAL)
     upper, lower = _labels(clusterID=cluster), _labels(zone=zone, gpu=gpu)
-    whole = any(matching.matches_term(term, name="n", labels={**upper, **lower}) for term in terms)
+    expected = any(matching.matches_term(term, name="n", labels={**upper, **lower}) for term in terms)
     text = (changed["metadata"].get("annotations") or {}).get("clusterSelector")
     selector = cluster_selector.resolve(
         cluster_selector.parse(text) if text else {}, node_name="vn-a", node_labels=upper
     )
-    above = matching.admits({**changed["spec"], "tolerations": []}, name="vn-a", labels=upper, taints=[])
-    below = matching.admits(selector, name="n", labels=lower, taints=[])
-    assert (above and below) == whole
+    upper_admits = matching.admits(
+        {**changed["spec"], "tolerations": []}, name="vn-a", labels=upper, taints=[]
+    )
+    lower_admits = matching.admits(selector, name="n", labels=lower, taints=[])
+    assert (upper_admits and lower_admits) == expected
 
 
 @given(
@@ -67,8 +69,7 @@ def test_the_split_means_what_the_user_said(terms, cluster, zone, gpu):
         st.sampled_from([NOT_READY, PROVIDER, {"key": "x", "operator": "Exists"}]), max_size=3
     ),
 )
-def test_doing_it_twice_changes_nothing(terms, selector, avoid, tolerations):
-    """The API server may ask again; and the patch is what turns one pod into the other."""
+def test_mutation_is_idempotent_and_equals_its_patch(terms, selector, avoid, tolerations):
     spec: dict[str, Any] = {"nodeSelector": selector, "tolerations": tolerations}
     if terms:
         spec["affinity"] = requiring(*terms)

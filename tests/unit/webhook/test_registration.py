@@ -1,4 +1,4 @@
-"""Whose CA is written into webhook configurations, and into which."""
+"""Into which webhook configurations the CA is written, and when the webhook is ready."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from controller_runtime.objects import from_dict
 from webhook.registration import ClientConfig, Registrar
 
 OURS = base64.b64encode(b"ours").decode()
-BOTH = base64.b64encode(b"ours and the one of before").decode()
+BOTH = base64.b64encode(b"ours and the previous one").decode()
 USERS = base64.b64encode(b"the user's").decode()
 
 
 class _Cluster:
-    """One configuration of each kind, or none; keeps what is written."""
+    """One configuration for both kinds, or none; keeps the written CA bundles."""
 
     def __init__(self, configuration: dict[str, Any] | None) -> None:
         self.configuration = configuration
@@ -33,13 +33,13 @@ class _Cluster:
         return self.configuration
 
     async def update(self, _resource: Any, body: dict[str, Any]) -> None:
-        self.written += [one["clientConfig"].get("caBundle", "") for one in body["webhooks"]]
+        self.written += [webhook["clientConfig"].get("caBundle", "") for webhook in body["webhooks"]]
 
     def registrar(self, *, client_config: ClientConfig | None = None) -> Registrar:
         return Registrar(cast("Client", self), name="vn", client_config=client_config)
 
     async def seen_by(self, registrar: Registrar) -> Registrar:
-        """As after the informers' lists."""
+        """Fill the informers of the registrar with the configuration."""
         self.version += 1
         objects = []
         if self.configuration is not None:
@@ -50,7 +50,7 @@ class _Cluster:
         return registrar
 
 
-def _made_by_the_chart(annotations: dict[str, str], **client_config: str) -> dict[str, Any]:
+def _configuration_of_chart(annotations: dict[str, str], **client_config: str) -> dict[str, Any]:
     return {
         "metadata": {"name": "vn", "annotations": annotations},
         "webhooks": [{"name": "pods.virtual-node.io", "clientConfig": {"url": "https://a", **client_config}}],
@@ -58,30 +58,27 @@ def _made_by_the_chart(annotations: dict[str, str], **client_config: str) -> dic
 
 
 @pytest.mark.parametrize("before", [{}, {"caBundle": USERS}])
-async def test_our_ca_is_written_where_it_is_wanted(before):
-    """With the chart's annotation the bundle is ours, whatever was there."""
-    cluster = _Cluster(_made_by_the_chart({WANTS_CA: "true"}, **before))
+async def test_writes_ca_into_configuration_that_requests_it(before):
+    cluster = _Cluster(_configuration_of_chart({WANTS_CA: "true"}, **before))
     await cluster.registrar().announce(b"ours")
     assert cluster.written == [OURS, OURS], "one of each kind"
 
 
-async def test_nothing_is_written_when_it_is_there_already():
-    """No write without a difference: each one would be told to everybody who watches."""
-    cluster = _Cluster(_made_by_the_chart({WANTS_CA: "true"}, caBundle=OURS))
+async def test_does_not_write_unchanged_ca():
+    cluster = _Cluster(_configuration_of_chart({WANTS_CA: "true"}, caBundle=OURS))
     await cluster.registrar().announce(b"ours")
     assert cluster.written == []
 
 
 @pytest.mark.parametrize("annotations", [{}, {WANTS_CA: "false"}, {"cert-manager.io/inject-ca-from": "a/b"}])
-async def test_a_ca_that_came_with_the_users_certificate_stays(annotations):
-    """During an upgrade to a certificate of the user's, a replica of before does not put its own CA back."""
-    cluster = _Cluster(_made_by_the_chart(annotations, caBundle=USERS))
+async def test_keeps_ca_of_configuration_that_does_not_request_it(annotations):
+    """During a change to the user's certificate, an old replica must not write its CA back."""
+    cluster = _Cluster(_configuration_of_chart(annotations, caBundle=USERS))
     await cluster.registrar().announce(b"ours")
     assert cluster.written == []
 
 
-async def test_configurations_that_are_not_there_are_made_by_whoever_makes_them():
-    """Without --register nothing is created."""
+async def test_creates_no_configuration_without_register():
     cluster = _Cluster(None)
     await cluster.registrar().announce(b"ours")
     assert cluster.written == []
@@ -90,29 +87,28 @@ async def test_configurations_that_are_not_there_are_made_by_whoever_makes_them(
 @pytest.mark.parametrize(
     ("configuration", "why"),
     [
-        (_made_by_the_chart({WANTS_CA: "true"}), "does not have the webhook's CA yet"),
-        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=USERS), "does not have the webhook's CA yet"),
-        (_made_by_the_chart({WANTS_CA: "true"}, caBundle=BOTH), None),
-        (_made_by_the_chart({}, caBundle=USERS), None),
+        (_configuration_of_chart({WANTS_CA: "true"}), "does not have the webhook's CA yet"),
+        (_configuration_of_chart({WANTS_CA: "true"}, caBundle=USERS), "does not have the webhook's CA yet"),
+        (_configuration_of_chart({WANTS_CA: "true"}, caBundle=BOTH), None),
+        (_configuration_of_chart({}, caBundle=USERS), None),
         (None, None),
     ],
 )
-async def test_a_webhook_that_the_api_server_does_not_trust_is_not_ready(configuration, why):
-    """``helm install --wait`` ends when pods can be made; what is not ours to write is not waited for."""
+async def test_is_ready_only_if_requesting_configurations_have_the_ca(configuration, why):
+    """``helm install --wait`` then ends when pods can be created."""
     cluster = _Cluster(configuration)
-    said = (await cluster.seen_by(cluster.registrar())).why_untrusted(b"ours")
-    assert said is None if why is None else str(said).endswith(why)
+    reason = (await cluster.seen_by(cluster.registrar())).why_untrusted(b"ours")
+    assert reason is None if why is None else str(reason).endswith(why)
 
 
-async def test_a_webhook_that_registers_itself_is_ready_when_it_has():
-    """Also where somebody else has written a CA."""
+async def test_with_register_is_ready_after_writing_its_ca():
     cluster = _Cluster(None)
     registrar = cluster.registrar(client_config=lambda path, bundle: {"url": path, "caBundle": bundle})
     assert "has not been read" in str(registrar.why_untrusted(b"ours"))
     await cluster.seen_by(registrar)
     assert "has not been created" in str(registrar.why_untrusted(b"ours"))
-    cluster.configuration = _made_by_the_chart({}, caBundle=USERS)
+    cluster.configuration = _configuration_of_chart({}, caBundle=USERS)
     await cluster.seen_by(registrar)
     assert "does not have the webhook's CA" in str(registrar.why_untrusted(b"ours"))
-    cluster.configuration = _made_by_the_chart({}, caBundle=OURS)
+    cluster.configuration = _configuration_of_chart({}, caBundle=OURS)
     assert (await cluster.seen_by(registrar)).why_untrusted(b"ours") is None

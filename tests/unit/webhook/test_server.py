@@ -1,4 +1,4 @@
-"""The server before good, bad and hostile bodies: an answer in kind, a denial, or a clean 4xx."""
+"""The server with valid, invalid and hostile bodies: a patch, a denial or a 4xx."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def _pod(**spec: Any) -> dict[str, Any]:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[str]:
-    """A running server's URL."""
+    """Run a server; yield its URL."""
     async with WebhookServer("127.0.0.1", 0, tls=None, knowledge=_Knowledge()) as running:
         yield f"http://127.0.0.1:{running.port}"
 
 
-async def test_counters_begin_at_nought(server):
-    """The first call that is refused shows as an increase."""
+async def test_counters_exist_before_the_first_review(server):
+    """Otherwise the first denial would not be an increase."""
     names = [("pod", "refused"), ("workload", "denied")]
     values = [
         prometheus_client.REGISTRY.get_sample_value(
@@ -83,8 +83,7 @@ async def _post(url: str, body: bytes, *, content_type: str = "application/json"
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 @pytest.mark.parametrize("path", ["/mutate", "/", "/anything/else"])
-async def test_it_answers_in_kind_on_every_path(server, version, path):
-    """The same version and uid, and a patch that moves the selector."""
+async def test_responds_in_version_of_review_on_every_path(server, version, path):
     status, body = await _post(
         server + path, msgspec.json.encode(_review(_pod(nodeSelector={"a": "b"}), version=version))
     )
@@ -115,16 +114,15 @@ async def test_it_answers_in_kind_on_every_path(server, version, path):
     ids=["empty", "broken", "list", "no version", "unknown version", "no uid", "deep list", "deep object", "no text",
          "huge"],
 )  # fmt: skip
-async def test_what_is_no_review_is_refused(server, body, status):
-    """With a status and a sentence; the connection and the process live on."""
+async def test_refuses_bodies_that_are_not_reviews_and_keeps_serving(server, body, status):
     found, text = await _post(server + "/mutate", body)
     assert found == status
     assert text.strip()
     assert (await _post(server + "/mutate", msgspec.json.encode(_review(_pod()))))[0] == 200
 
 
-async def test_objects_that_are_almost_too_deep_to_be_read_are_answered(server):
-    """What can be read can be compared and written, too: no depth makes an error of ours."""
+async def test_responds_to_objects_near_the_maximum_depth(server):
+    """Every object that can be decoded can also be compared and encoded."""
     found = set()
     for depth in range(900, 1000):
         deep = msgspec.Raw(b"[" * depth + b"]" * depth)
@@ -135,8 +133,7 @@ async def test_objects_that_are_almost_too_deep_to_be_read_are_answered(server):
     assert found == {200, 400}
 
 
-async def test_reviews_that_never_come_whole_take_bounded_memory_and_delay_no_other():
-    """Connections, bodies and answers of the server are limited; reviews are decided one at a time."""
+async def test_incomplete_reviews_use_bounded_memory_and_delay_no_others():
     server = WebhookServer("127.0.0.1", 0, tls=None, knowledge=_Knowledge())
     server.bodies = Bodies(max_bytes=10_000, total_bytes=40_000, seconds=30)
     async with server:
@@ -158,8 +155,8 @@ async def test_reviews_that_never_come_whole_take_bounded_memory_and_delay_no_ot
         await becomes(held, 0)
 
 
-async def test_nobody_is_answered_before_the_virtual_nodes_are_known():
-    """``kubernetes.io/hostname: vn`` would pass for a lower node's name, and the pod would wait for ever."""
+async def test_refuses_reviews_until_caches_are_read():
+    """Otherwise the name of a virtual node would move like a lower node's, and the pod would stay pending."""
     knowledge = _Knowledge()
     knowledge.known = False
     async with WebhookServer("127.0.0.1", 0, tls=None, knowledge=knowledge) as running:
@@ -170,15 +167,14 @@ async def test_nobody_is_answered_before_the_virtual_nodes_are_known():
         assert (await _post(url, msgspec.json.encode(_review(_pod()))))[0] == 200
 
 
-async def test_other_content_and_methods_are_refused(server):
-    """415 and 405."""
+async def test_refuses_other_content_types_and_methods(server):
     assert (await _post(server + "/mutate", b"a: b", content_type="application/yaml"))[0] == 415
     async with aiohttp.ClientSession() as session, session.get(server + "/mutate") as answer:
         assert answer.status == 405
 
 
-async def test_a_wrong_selector_is_denied_with_the_field(server):
-    """Not an HTTP error: the user is to read it."""
+async def test_denial_names_the_invalid_field(server):
+    """It is not an HTTP error, so the user sees the message."""
     pod = _pod()
     pod["metadata"]["annotations"] = {"clusterSelector": "{"}
     status, body = await _post(server + "/mutate", msgspec.json.encode(_review(pod)))
@@ -207,16 +203,14 @@ def _decide(review: Any) -> dict[str, Any]:
     ],
     ids=["kube-system", "unlabelled", "descheduler", "another kind", "an update"],
 )
-def test_what_is_not_ours_passes_untouched(review):
-    """Allowed, without a patch."""
+def test_allows_other_objects_without_patch(review):
     response = _decide(review)
     assert response["allowed"]
     assert "patch" not in response
 
 
 @pytest.mark.parametrize("obj", [{"metadata": []}, {"metadata": {}, "spec": 1}, {"spec": {}}, None, "pod"])
-def test_what_is_no_pod_is_denied(obj):
-    """Cleanly."""
+def test_denies_malformed_pods(obj):
     response = _decide(_review(obj))
     assert not response["allowed"]
     assert response["status"]["code"] == 400
@@ -239,8 +233,7 @@ JSON = st.recursive(
     spec=st.dictionaries(st.sampled_from(["nodeSelector", "affinity", "tolerations", "volumes"]), JSON),
     owners=JSON,
 )
-def test_no_object_makes_it_stumble(spec, owners):
-    """Whatever the fields hold: a patch, or a denial."""
+def test_responds_to_arbitrary_fields(spec, owners):
     pod = {"metadata": {"labels": {"virtual-pod": "true"}, "ownerReferences": owners}, "spec": spec}
     assert "allowed" in _decide(_review(pod))
 
@@ -254,8 +247,7 @@ def _workload(kind: str, template: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
-def test_workloads_are_warned_about_by_field(kind):
-    """The path is the one the author wrote."""
+def test_workload_warnings_begin_with_path_of_field(kind):
     template = {
         "metadata": {"labels": {"virtual-pod": "true"}},
         "spec": {
@@ -280,15 +272,15 @@ def test_workloads_are_warned_about_by_field(kind):
     warnings = _workload(kind, template)["warnings"]
     prefix = "spec.jobTemplate.spec.template.spec." if kind == "CronJob" else "spec.template.spec."
     assert all(warning.startswith(prefix) for warning in warnings)
-    told = " ".join(warnings)
+    text = " ".join(warnings)
     for field in ("nodeName", "schedulerName", "priorityClassName", "runtimeClassName", "hostNetwork",
                   "resourceClaims", "topologySpreadConstraints", "podAffinity", "volumes[v]"):  # fmt: skip
-        assert field in told
-    assert "podAntiAffinity" not in told
+        assert field in text
+    assert "podAntiAffinity" not in text
 
 
-def test_workloads_are_warned_that_a_policy_may_refuse_their_pods():
-    """The webhook knows no lower cluster's policy; the fields that no policy allows by default are told."""
+def test_warns_about_fields_that_no_policy_allows_by_default():
+    """The webhook does not know the policies of lower clusters."""
     template = {
         "metadata": {"labels": {"virtual-pod": "true"}},
         "spec": {"hostNetwork": True, "priorityClassName": "system-node-critical"},
@@ -298,8 +290,7 @@ def test_workloads_are_warned_that_a_policy_may_refuse_their_pods():
     assert all("refused unless the policy of the lower cluster allows it" in warning for warning in warnings)
 
 
-def test_a_template_that_could_never_make_a_pod_is_denied():
-    """Now, and not pod by pod in the events of a ReplicaSet."""
+def test_denies_workload_with_invalid_template():
     template = {
         "metadata": {"labels": {"virtual-pod": "true"}, "annotations": {"clusterSelector": "["}},
         "spec": {},
@@ -309,6 +300,5 @@ def test_a_template_that_could_never_make_a_pod_is_denied():
     assert "spec.template.metadata.annotations[clusterSelector]" in response["status"]["message"]
 
 
-def test_other_workloads_are_nobodys_business():
-    """Without the label there is nothing to say."""
+def test_ignores_workloads_without_label():
     assert _workload("Deployment", {"spec": {"nodeName": "n"}}) == {"uid": "r-1", "allowed": True}

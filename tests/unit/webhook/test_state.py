@@ -1,4 +1,4 @@
-"""What the webhook takes from the descheduler's memory."""
+"""Frozen nodes that the webhook reads from the descheduler's ConfigMap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Client:
 
 @pytest.mark.parametrize(("namespace", "avoided"), [("tenant", ["a"]), ("victim", [])])
 def test_avoided_nodes_are_those_of_the_owner_in_the_same_namespace(namespace, avoided):
-    """Nodes that a tenant's pods with a forged owner have frozen are not avoided by the pods of the true owner."""
+    """A tenant that forges an owner does not affect the pods of the real owner."""
     client: Any = _Client()
     state = State(client, ignore_keys=(), freeze_namespace="own", freeze_period=300, now=lambda: NOW)
     state._memory.store.put(f"own/{node_avoidance.CONFIG_MAP}", from_dict(MEMORY))

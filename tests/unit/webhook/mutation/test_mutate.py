@@ -1,4 +1,4 @@
-"""Mutation of pods: what moves, what stays, what is added."""
+"""Mutation of pods: which fields move, which stay and which are added."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from webhook.mutation.mutate import Surroundings
 from webhook.mutation.validation import RefusedError
 
 
-def test_a_node_selector_moves_and_ignored_keys_stay():
-    """tensile-kube's own example, with its default key."""
+def test_moves_node_selector_except_ignored_keys():
+    """The example of tensile-kube, with its default key."""
     toleration = {"key": "gpu", "operator": "Exists"}
     pod = web_pod({"nodeSelector": {"a": "b", "clusterID": "x"}, "tolerations": [toleration]})
     changed = mutate.mutate(pod, VIRTUAL)
@@ -32,29 +32,26 @@ def test_a_node_selector_moves_and_ignored_keys_stay():
     assert changed["spec"]["tolerations"] == [toleration, NOT_READY, UNREACHABLE, PROVIDER]
 
 
-def test_an_emptied_node_selector_vanishes():
-    """An empty map would say nothing."""
+def test_removes_empty_node_selector():
     changed = mutate.mutate(web_pod({"nodeSelector": {"a": "b"}}), VIRTUAL)
     assert "nodeSelector" not in changed["spec"]
 
 
-def test_required_affinity_moves_term_by_term():
-    """An OR of terms that speak of lower nodes only is the same OR below."""
+def test_moves_required_affinity_without_upper_keys_unchanged():
     terms = (a_term(an_expression("zone", "z")), a_term(an_expression("gpu", operator="Exists")))
     changed = mutate.mutate(web_pod({"affinity": requiring(*terms)}), VIRTUAL)
     assert "affinity" not in changed["spec"]
     assert selector_of(changed)["affinity"] == requiring(*terms)
 
 
-def test_one_term_splits_into_both_clusters():
-    """(clusterID=A and gpu) is clusterID=A above and gpu below."""
-    above, below = an_expression("clusterID", "A"), an_expression("gpu", "yes")
-    changed = mutate.mutate(web_pod({"affinity": requiring(a_term(above, below))}), VIRTUAL)
-    assert changed["spec"]["affinity"] == requiring(a_term(above))
-    assert selector_of(changed)["affinity"] == requiring(a_term(below))
+def test_splits_term_between_upper_and_lower_cluster():
+    upper, lower = an_expression("clusterID", "A"), an_expression("gpu", "yes")
+    changed = mutate.mutate(web_pod({"affinity": requiring(a_term(upper, lower))}), VIRTUAL)
+    assert changed["spec"]["affinity"] == requiring(a_term(upper))
+    assert selector_of(changed)["affinity"] == requiring(a_term(lower))
 
 
-def test_match_fields_move_like_expressions():
+def test_moves_match_fields_like_expressions():
     """tensile-kube panics on a term with both."""
     term = {
         "matchExpressions": [an_expression("gpu", "yes")],
@@ -65,8 +62,8 @@ def test_match_fields_move_like_expressions():
     assert selector_of(changed)["affinity"] == requiring(term)
 
 
-def test_a_daemon_set_stays_pinned_to_its_virtual_node():
-    """Its controller chose an upper node by match field; below there is no such node."""
+def test_keeps_match_field_of_daemon_set_pod():
+    """The DaemonSet controller selects an upper node by match field. No lower node has that name."""
     term = {"matchFields": [an_expression("metadata.name", "any-upper-node")]}
     owner = {"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
     changed = mutate.mutate(web_pod({"affinity": requiring(term)}, ownerReferences=[owner]), VIRTUAL)
@@ -74,14 +71,12 @@ def test_a_daemon_set_stays_pinned_to_its_virtual_node():
 
 
 @pytest.mark.parametrize(("value", "moves"), [("vn-a", False), ("lower-node-1", True)])
-def test_a_host_name_stays_where_its_node_is(value, moves):
-    """A virtual node's name chooses above, any other name below."""
+def test_keeps_hostname_of_virtual_node_and_moves_others(value, moves):
     changed = mutate.mutate(web_pod({"nodeSelector": {"kubernetes.io/hostname": value}}), VIRTUAL)
     assert ("nodeSelector" not in changed["spec"]) == moves
 
 
-def test_preferred_affinity_moves():
-    """Lower labels mean nothing upstream."""
+def test_moves_preferred_affinity():
     preferred = [{"weight": 5, "preference": a_term(an_expression("disk", "ssd"))}]
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     changed = mutate.mutate(web_pod({"affinity": affinity}), VIRTUAL)
@@ -89,8 +84,7 @@ def test_preferred_affinity_moves():
     assert selector_of(changed)["affinity"] == affinity
 
 
-def test_pod_affinity_and_spread_stay():
-    """They are judged between virtual nodes, and per host again below."""
+def test_keeps_pod_affinity_and_topology_spread():
     spec = {
         "affinity": {"podAntiAffinity": {"x": 1}, **requiring(a_term(an_expression("gpu", "yes")))},
         "topologySpreadConstraints": [{"topologyKey": "zone"}],
@@ -100,23 +94,22 @@ def test_pod_affinity_and_spread_stay():
     assert changed["spec"]["topologySpreadConstraints"] == spec["topologySpreadConstraints"]
 
 
-def test_tolerations_of_lost_nodes_lose_their_limit():
-    """A cluster that goes dark goes on running its pods; evicting them above would start them twice."""
+def test_removes_time_limit_of_unreachable_tolerations():
+    """Pods of an unreachable cluster keep running, so taint eviction in the upper cluster would start them twice."""
     limited = {**NOT_READY, "tolerationSeconds": 300}
     changed = mutate.mutate(web_pod({"tolerations": [limited]}), VIRTUAL)
     assert changed["spec"]["tolerations"] == [NOT_READY, UNREACHABLE, PROVIDER]
     assert selector_of(changed)["tolerations"] == [limited]
 
 
-def test_a_pod_with_nothing_to_move_gets_its_tolerations():
-    """And no annotation that says nothing."""
+def test_adds_only_tolerations_if_nothing_moves():
     changed = mutate.mutate(web_pod(), VIRTUAL)
     assert changed["spec"]["tolerations"] == [NOT_READY, UNREACHABLE, PROVIDER]
     assert "annotations" not in changed["metadata"]
 
 
-def test_an_existing_selector_is_merged():
-    """Both are fulfilled: AND of selectors, product of terms, union of tolerations."""
+def test_merges_existing_selector():
+    """AND of selectors, product of terms, union of tolerations."""
     present = {
         "nodeSelector": {"old": "1"},
         "affinity": requiring(a_term(an_expression("a", "1")), a_term(an_expression("a", "2"))),
@@ -136,11 +129,11 @@ def test_an_existing_selector_is_merged():
         a_term(an_expression("a", "1"), an_expression("b", "3")),
         a_term(an_expression("a", "2"), an_expression("b", "3")),
     )
-    assert [one["key"] for one in merged["tolerations"]] == ["old", "new"]
+    assert [entry["key"] for entry in merged["tolerations"]] == ["old", "new"]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "JSON object"),
@@ -148,21 +141,21 @@ def test_an_existing_selector_is_merged():
         ('{"nodeSelector": {"a": "other"}}', "contradicts"),
     ],
 )
-def test_a_selector_that_cannot_be_right_is_refused(text, told):
-    """With the reason, at creation, instead of a pod that waits for ever."""
+def test_denies_invalid_or_contradicting_annotation(text, message):
+    """Otherwise the pod would stay pending forever."""
     pod = web_pod({"nodeSelector": {"a": "b"}}, annotations={"clusterSelector": text})
-    with pytest.raises(RefusedError, match=told):
+    with pytest.raises(RefusedError, match=message):
         mutate.mutate(pod, VIRTUAL)
 
 
-def test_what_is_avoided_is_noted():
-    """The descheduler reads it from the annotation when the freeze is over; affinity alone does not tell whose it is."""
+def test_writes_avoided_nodes_into_annotation():
+    """The descheduler reads them when the freeze is over. Affinity alone does not show who added it."""
     mutated = mutate.mutate(web_pod({}), Surroundings(avoid=["vn-b", "vn-a"]))
     assert mutated["metadata"]["annotations"]["unschedulable-node"] == "vn-a,vn-b"
 
 
-def test_bound_volumes_pin_and_full_nodes_repel():
-    """In every term of the OR, and a spec with a node name is left alone by the freeze."""
+def test_adds_volume_affinity_and_avoidance_to_every_term():
+    """A pod with a node name gets no avoidance."""
     surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), pinned_to=[["vn-a"]], avoid=["vn-b"])
     staying = (a_term(an_expression("clusterID", "A")), a_term(an_expression("clusterID", "B")))
     changed = mutate.mutate(web_pod({"affinity": requiring(*staying)}), surroundings)
@@ -175,7 +168,7 @@ def test_bound_volumes_pin_and_full_nodes_repel():
 
 
 @pytest.mark.parametrize(
-    ("labels", "namespace", "ours"),
+    ("labels", "namespace", "mutated"),
     [
         ({"virtual-pod": "true"}, "shop", True),
         ({"virtual-pod": "true"}, "kube-system", False),
@@ -184,6 +177,6 @@ def test_bound_volumes_pin_and_full_nodes_repel():
         (None, "shop", False),
     ],
 )
-def test_whose_pods_are_mutated(labels, namespace, ours):
-    """Labelled ones, outside kube-system, and not those that the descheduler has made."""
-    assert mutate.needs_mutation({"metadata": {"labels": labels}}, namespace) is ours
+def test_mutates_only_labelled_pods_outside_kube_system(labels, namespace, mutated):
+    """Pods that the descheduler created are not mutated again."""
+    assert mutate.needs_mutation({"metadata": {"labels": labels}}, namespace) is mutated

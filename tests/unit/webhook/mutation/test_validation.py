@@ -1,4 +1,4 @@
-"""What moves out of the API server's sight is judged by the API server's rules, by field."""
+"""Moving fields and annotations are validated by the API server's rules; errors name the field."""
 
 from __future__ import annotations
 
@@ -86,26 +86,25 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "told"), WRONG)
-def test_what_would_move_is_judged_where_it_stands(fields, told):
-    """The API server never sees what has moved; the lower one would refuse the pod, seconds later and far away."""
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_denies_invalid_spec_field_that_would_move(fields, message):
+    """The API server does not validate the annotation. The lower one would refuse the pod only after its binding."""
     with pytest.raises(RefusedError) as refused:
         mutate.mutate(_pod(fields), Surroundings())
     assert str(refused.value).startswith("spec.")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(("fields", "told"), WRONG)
-def test_a_hand_written_annotation_is_judged_alike(fields, told):
-    """By the same rules, under the annotation's name."""
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_denies_same_field_in_annotation(fields, message):
     with pytest.raises(RefusedError) as refused:
         mutate.mutate(_pod(selector=fields), Surroundings())
     assert str(refused.value).startswith("metadata.annotations[clusterSelector].")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "message"),
     [
         ("{", "not JSON"),
         ({"nodeSelector": {"gpu": 1}}, "nodeSelector"),
@@ -125,16 +124,16 @@ def test_a_hand_written_annotation_is_judged_alike(fields, told):
         ({"affinity": _affinity(required=[TERM]), "upperNodeSelectorTerms": [{}, {}]}, "upperNodeSelectorTerms"),
     ],
 )  # fmt: skip
-def test_what_only_an_annotation_can_have_wrong(selector, told):
-    """Nobody has decoded it before us."""
+def test_denies_annotation_with_wrong_types(selector, message):
+    """A spec cannot have these errors, because the API server decodes it."""
     with pytest.raises(RefusedError) as refused:
         mutate.mutate(_pod(selector=selector), Surroundings())
     assert str(refused.value).startswith("metadata.annotations[clusterSelector]")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_what_the_api_server_takes_is_taken():
-    """All operators, a prefixed key, an empty value; the mutation's own output above all."""
+def test_allows_all_valid_fields():
+    """All operators, a prefixed key, an empty value, and the mutation's own output."""
     terms = [
         _expression(operator=operator, **values)
         for operator, values in (
@@ -166,8 +165,8 @@ def test_what_the_api_server_takes_is_taken():
     ],
     ids=["terms", "preferences", "tolerations", "annotation", "product", "expressions", "values"],
 )  # fmt: skip
-def test_a_pod_that_would_keep_everybody_waiting_is_refused(pod):
-    """Lists that fit no annotation are refused by name before anything is compared pair by pair."""
+def test_denies_lists_that_do_not_fit_into_annotation(pod):
+    """Before entries are compared in pairs, which would block the process."""
     begun = time.process_time()
     with pytest.raises(RefusedError, match="more than"):
         mutate.mutate(pod, Surroundings())
@@ -194,19 +193,18 @@ class _Knowledge:
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "message"),
     [
         ({"nodeselector": {"gpu": "yes"}}, "nodeselector"),
         ({"affinity": {"podAffinity": {REQUIRED: []}}}, "affinity.podAffinity"),
     ],
 )
-def test_what_nobody_applies_is_warned_about(selector, told):
-    """A typing error in a hand-written annotation looks exactly like a constraint that holds."""
+def test_warns_about_members_that_are_not_applied(selector, message):
     review = {"kind": {"kind": "Pod"}, "operation": "CREATE", "object": _pod(selector=selector)}
     answer = _answer(review, lambda request: review_pod(request, _Knowledge()))
     assert answer["allowed"]
     (warning,) = answer["warnings"]
-    assert f"metadata.annotations[clusterSelector].{told}" in warning
+    assert f"metadata.annotations[clusterSelector].{message}" in warning
 
 
 def _deployment(selector: str, **metadata: Any) -> dict[str, Any]:
@@ -222,8 +220,8 @@ def _update(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return _answer(review, review_workload)
 
 
-def test_a_workload_that_was_let_in_wrong_can_still_be_changed_and_deleted():
-    """Controllers write it, too: a revision, a finalizer taken off. Refusing these would keep it for ever."""
+def test_allows_updates_of_invalid_workload_that_keep_the_error_or_delete_it():
+    """Controllers update it too, for example to remove a finalizer."""
     answer = _update(
         _deployment("["), _deployment("[", annotations={"deployment.kubernetes.io/revision": "2"})
     )
@@ -232,8 +230,7 @@ def test_a_workload_that_was_let_in_wrong_can_still_be_changed_and_deleted():
     assert _update(_deployment("{}"), _deployment("[", deletionTimestamp="2026-01-01T00:00:00Z"))["allowed"]
 
 
-def test_a_change_that_breaks_a_workload_is_refused():
-    """It was right before."""
+def test_denies_update_that_makes_workload_invalid():
     answer = _update(_deployment("{}"), _deployment("["))
     assert not answer["allowed"]
     assert not _update(_deployment("["), _deployment('{"nodeSelector": 1}'))["allowed"]
