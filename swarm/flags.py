@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.flags import Klog, positive, take_klog
 from swarm import compatibility
 from swarm.command_line import LEADER_FLAGS, PROGRAM, parser
@@ -23,10 +24,10 @@ def parse(arguments: Sequence[str]) -> Options:
         return _legacy(rest[1:], klog)
     given = parser().parse_args(rest)
     duration_, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
-    if not duration_ > deadline > period * 1.2 > 0:
+    if not duration_ > deadline > period * JITTER > 0:
         raise ConfigError(
             "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
-            "and that more than 1.2 × --leader-elect-retry-period"
+            f"and that more than {JITTER} × --leader-elect-retry-period"
         )
     return Options(
         kubeconfig=given.kubeconfig,

@@ -15,13 +15,12 @@ from aiohttp.client_proto import ResponseHandler
 
 from controller_runtime.auth.connection import ClusterConfig
 from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
+from controller_runtime.util.keep_alive import keep_alive
 
 _KEEPALIVE = 45.0
 """Seconds an idle connection is kept: less than the 60 s of many load balancers and the 90 s of an API
 server."""
 _DNS_CACHE = 30
-_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the kernel probes, seconds between probes, and how many may stay unanswered."""
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _BUFFER = 2**16
 """Bytes read ahead per connection. Small, because a server may fill a hundred connections at once."""
@@ -117,10 +116,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PROBES.items():
-            if hasattr(socket, name):
-                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(made, probes=3)
     except OSError:
         made.close()
         raise

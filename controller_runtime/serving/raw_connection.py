@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-_KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_PROBES = 30, 10, 6
+from controller_runtime.util import keep_alive as util
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,10 @@ async def start_tls(
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Make the kernel detect a dead peer within about a minute and a half of silence.
-
-    While bytes are unacknowledged it gives up only after all retransmissions, in a quarter of an hour, as
-    everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams of slow readers.
-    """
+    """Make the kernel detect a dead peer within about a minute and a half of silence."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
-    options = (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", None), _KEEPALIVE_IDLE),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", None), _KEEPALIVE_INTERVAL),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", None), _KEEPALIVE_PROBES),
-    )
     with contextlib.suppress(OSError):
-        for level, option, value in options:
-            if option is not None:
-                sock.setsockopt(level, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        util.keep_alive(sock, probes=6)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 Usage = Literal["server", "client", "both"]
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 _BACKDATE = timedelta(minutes=5)
 """Tolerance for peers whose clock is behind ours."""
@@ -53,9 +54,10 @@ def make_ca(
     organizations: Sequence[str] = (),
     validity: timedelta = 10 * _YEAR,
     now: datetime | None = None,
+    key: PrivateKey | None = None,
 ) -> KeyPair:
-    """Return a new self-signed certificate authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    """Return a new self-signed certificate authority, with a new ECDSA key unless a key is given."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name, organizations)
     builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -90,7 +92,7 @@ def sign(
     """
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
-    if not isinstance(issuer_key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+    if not isinstance(issuer_key, PrivateKey):
         raise ValueError("the CA's key is neither ECDSA nor RSA")
     if issuer.public_key() != issuer_key.public_key():
         raise ValueError("the CA's key does not belong to its certificate")
@@ -186,7 +188,7 @@ def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
+    public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     *,
     issuer_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     validity: timedelta,
@@ -219,12 +221,13 @@ def _leaf(builder: x509.CertificateBuilder, hosts: Sequence[str], usage: Usage) 
     builder = builder.add_extension(_key_usage(ca=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if hosts:
-        names = [_host(host) for host in dict.fromkeys(hosts)]
+        names = [alternative_name(host) for host in dict.fromkeys(hosts)]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder
 
 
-def _host(host: str) -> x509.GeneralName:
+def alternative_name(host: str) -> x509.GeneralName:
+    """Return the subject alternative name of a DNS name or an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -245,7 +248,7 @@ def _key_usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+def _pair(certificate: x509.Certificate, key: PrivateKey) -> KeyPair:
     return KeyPair(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
 
 from controller_runtime.tls.key_pairs import KeyPair, make_ca, sign
 
@@ -37,7 +34,8 @@ class Pki:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o700)
-        self.ca = _rsa_ca(f"{name}-ca")
+        # RSA, as kubeadm makes: apiservers verify a client's chain on every request, and RSA verifies fast.
+        self.ca = make_ca(f"{name}-ca", key=rsa.generate_private_key(65537, 2048))
         self._write("ca", self.ca)
         hosts = [
             "localhost",
@@ -85,42 +83,3 @@ class Pki:
                 serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
             )
         )
-
-
-def _rsa_ca(name: str) -> KeyPair:
-    """Return an RSA CA, as kubeadm makes: apiservers verify a client's chain on every request, and RSA verifies fast."""
-    key = rsa.generate_private_key(65537, 2048)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=365))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return KeyPair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
-    )

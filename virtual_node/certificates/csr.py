@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from controller_runtime.api.pods import condition
+from controller_runtime.tls.key_pairs import PrivateKey, alternative_name
 
 SIGNER = "kubernetes.io/kubelet-serving"
 GROUP = "system:nodes"
-
-PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class RequestFailed(Exception):  # noqa: N818 - a result of a request, not a program error
@@ -52,7 +50,7 @@ def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key:
     names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP)]
     names.append(x509.NameAttribute(NameOID.COMMON_NAME, user_name(node_name)))
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
-    alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+    alternatives = x509.SubjectAlternativeName([alternative_name(host) for host in hosts])
     request = builder.add_extension(alternatives, critical=False).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
@@ -140,10 +138,3 @@ def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetim
     if end <= now:
         raise RequestFailed(f"the certificate ended at {end:%Y-%m-%dT%H:%M:%SZ} already")
     return begin + (end - begin) * share
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
