@@ -249,8 +249,8 @@ class Config(_Base):
     """Pod labels that are not copied to lower pods. They are kept in the annotation ``tripped-labels``."""
     pod_sync_workers: Annotated[int, Meta(gt=0), Setting(PODS, "--pod-sync-workers N")] = 50
     """Maximum number of pods of one lower cluster that are reconciled at the same time."""
-    ping_interval: Positive = 10.0
-    """Seconds between health checks of a lower cluster."""
+    ping_interval: Annotated[Positive, Setting(PROCESS, "--ping-interval D", parse=duration)] = 10.0
+    """Time between health checks of a lower cluster; in the file in seconds."""
     ping_timeout: Positive = 5.0
     """Seconds after which a health check without response counts as failed."""
     status_interval: Positive = 60.0

@@ -172,6 +172,7 @@ clusters: [{name: a, kubeconfig: /k, clientQps: 7, nodeName: vn-file}]
         ([], {}, lambda config: config.enable_controllers, ["PVControllers"]),
         (["--enable-controllers="], {}, lambda config: config.enable_controllers, []),
         (["--full-resync-period=10m"], {}, lambda config: config.full_resync_period, 600),
+        (["--ping-interval=1m"], {}, lambda config: config.ping_interval, 60),
         (["--metrics-addr=:8"], {}, lambda config: config.metrics_address, ":8"),
         (["--metrics-addr="], {}, lambda config: config.metrics_address, ""),
         ([], {}, lambda config: config.leader_election.enabled, True),
