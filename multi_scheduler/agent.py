@@ -58,7 +58,9 @@ class AgentContext:
             ConfigError: there is no view.
         """
         if self.view is None:
-            raise ConfigError(f"agents[{self.name}]: there is no view of the lower clusters")
+            raise ConfigError(
+                f"agents[{self.name}]: the view of the lower clusters is missing in its context"
+            )
         self.view.is_used = True
         return self.view
 
@@ -123,7 +125,7 @@ def load(name: str, context: AgentContext) -> Agent:
     known = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in known:
         raise ConfigError(
-            f"agents: {name!r} is unknown; installed are {', '.join(sorted(known)) or 'none (is the package installed?)'}"
+            f"agents: {name!r} is not installed; installed agents: {', '.join(sorted(known)) or 'none (is the package installed?)'}"
         )
     try:
         made = known[name].load()(context)
@@ -132,5 +134,5 @@ def load(name: str, context: AgentContext) -> Agent:
     except Exception as error:
         raise ConfigError(f"agents: {name!r} does not load: {error}") from error
     if not isinstance(made, Agent):
-        raise ConfigError(f"agents: {name!r} makes a {type(made).__name__}, not an Agent")
+        raise ConfigError(f"agents: {name!r} returned {type(made).__name__} instead of an Agent")
     return made

@@ -67,7 +67,7 @@ class App:
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-            self._log.info("kubeconfigs changed; beginning anew", clusters=sorted(changed))
+            self._log.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
 
     async def _unusable(self) -> str:
         """Return what is wrong with the current kubeconfig files; empty: they can be used.
@@ -121,7 +121,7 @@ class App:
             checks: dict[str, Check] = {
                 **({"certificates": keeper.unready} if keeper is not None else {}),
                 "nodes": lambda: (
-                    None if directory.nodes.has_synced else "the upper nodes have not been read yet"
+                    None if directory.nodes.has_synced else "the upper cluster's nodes have not been read yet"
                 ),
                 "view": shared.unready,
                 **{weighted.name: weighted.agent.unready for weighted in agents},
@@ -167,7 +167,7 @@ class App:
             tls = CertificateReloader(options.tls_cert, options.tls_key, client_ca=options.client_ca or None)
         if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
             self._log.warning(
-                "the extender authenticates no caller: whoever reaches its port can reserve all room",
+                "the extender authenticates no caller, so every client that reaches its port can reserve all room",
                 address=options.address or "*",
                 next="give --secret-name, or --tlscert, --tlskey and --client-ca, or --address=127.0.0.1",
             )

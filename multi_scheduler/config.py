@@ -139,7 +139,7 @@ def parse(text: str, *, source: str = "config") -> Config:
 
 def _validate(config: Config, source: str) -> None:
     if not config.clusters:
-        raise ConfigError(f"{source}: clusters: at least one lower cluster is needed")
+        raise ConfigError(f"{source}: clusters: at least one lower cluster is required")
     usage_config.check(config.usage, f"{source}: usage")
     for cluster in config.clusters:
         _validate_selector(cluster, source)
@@ -149,7 +149,7 @@ def _validate(config: Config, source: str) -> None:
         for problem in policy_validation.problems(where, cluster.policy):
             raise ConfigError(problem)
     if not config.agents:
-        raise ConfigError(f"{source}: agents: at least one is needed, such as fit")
+        raise ConfigError(f"{source}: agents: at least one agent is required, such as fit")
     for what, found in (
         ("clusters", [cluster.name for cluster in config.clusters]),
         ("nodes", [node.name for cluster in config.clusters for node in cluster.nodes]),
@@ -184,7 +184,7 @@ def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:
 def _tensile_cluster(name: str, entry: Any, source: str) -> dict[str, Any]:
     where = f"{source}: cluster_configuration.{name}"
     if not isinstance(entry, dict) or not isinstance(entry.get("kube_config"), str):
-        raise ConfigError(f"{where}.kube_config: the path of a kubeconfig is needed")
+        raise ConfigError(f"{where}.kube_config: the path of a kubeconfig is required")
     return {
         "name": str(entry.get("name") or name),
         "kubeconfig": entry["kube_config"],

@@ -76,9 +76,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     rest, klog = take_klog(argv)
     parser = Parser(
         PROGRAM,
-        about="The scheduler extender: looks into the lower clusters before kube-scheduler binds a pod, so that a "
-        "virtual node is chosen only where one lower node has the room.",
-        examples=[("With its lower clusters in a file", "--kubeconfig upper.yaml --config clusters.yaml")],
+        about="The scheduler extender: checks the lower clusters before kube-scheduler binds a pod, so that a "
+        "virtual node is chosen only if one of its lower nodes has room.",
+        examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
     )
     parser.add_argument(
         "--config",
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         parser,
         "--wait-for-config",
         default=False,
-        help_text="while --config, or what it names, cannot be used, report why and wait, not ready, instead of ending",
+        help_text="while --config, or a file that it names, cannot be used: report the error and wait, not ready, instead of exiting",
     )
     add_upper_flags(parser)
     parser.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
@@ -117,7 +117,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         "--secret-name",
         default="",
         metavar="NAME",
-        help="make certificates for both sides and keep them there; calls without one are refused (none)",
+        help="Secret for certificates of both sides, which are created; calls without one are refused (none)",
     )
     own.add_argument(
         "--client-secret-name",
@@ -129,67 +129,67 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         "--namespace",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
         metavar="NS",
-        help="of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
+        help="namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
     )
     own.add_argument(
         "--service-name",
         default="",
         metavar="NAME",
-        help="the Service by which the scheduler calls us",
+        help="Service by which the scheduler calls the extender",
     )
     own.add_argument(
         "--hosts",
         type=comma_list,
         default=[],
         metavar="LIST",
-        help="further names and addresses by which the scheduler calls us",
+        help="further names and addresses by which the scheduler calls the extender",
     )
     add_boolean(
         parser,
         "--bind",
         default=False,
-        help_text="serve /bind, for a scheduler with bindVerb; takes create on pods/binding (false)",
+        help_text="serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding (false)",
     )
     add_boolean(
         parser,
         "--safe-scheduler-routes",
         default=False,
-        help_text="serve the paths of kube-safe-scheduler below /scheduler, with its environment variables, and one path "
-        "for each agent beside them (false)",
+        help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
+        "for each agent (false)",
     )
     parser.add_argument(
         "--annotate",
         choices=("None", "VirtualNodes", "LowerNodes"),
         default="None",
-        help="write what nodes have free to them as annotations: to virtual nodes, or to these and to lower nodes (None)",
+        help="write free resources as annotations to virtual nodes, or to virtual and lower nodes (None)",
     )
     parser.add_argument(
         "--max-body-bytes",
         type=int,
         default=MAX_BODY_BYTES,
         metavar="N",
-        help=f"longest call; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
+        help=f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
     )
     parser.add_argument(
         "--health-addr",
         type=address,
         default="",
         metavar="HOST:PORT",
-        help="serve /healthz, /readyz, /metrics there, without TLS (on --port)",
+        help="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)",
     )
     add_log_flags(parser)
     flags = parser.parse_args(rest)
     if not flags.config:
-        raise ConfigError("--config: required: the lower clusters to look into")
+        raise ConfigError("--config: required; the file lists the lower clusters")
     if not 0 <= flags.port <= 65535:
         raise ConfigError(f"--port: {flags.port} is not a port number")
     if bool(flags.tlscert) != bool(flags.tlskey):
-        raise ConfigError("--tlscert and --tlskey go together")
+        raise ConfigError("--tlscert and --tlskey: give both or neither")
     if flags.client_ca and not flags.tlscert:
         raise ConfigError("--client-ca: needs --tlscert and --tlskey")
     if flags.secret_name and flags.tlscert:
         raise ConfigError(
-            "--secret-name: certificates that we make, and --tlscert: given ones; use one of them"
+            "--secret-name (own certificates) and --tlscert (given certificates) exclude each other: use one of them"
         )
     if flags.client_names and not (flags.client_ca or flags.secret_name):
         raise ConfigError("--client-names: needs --client-ca or --secret-name")

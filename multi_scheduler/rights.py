@@ -5,15 +5,15 @@ from __future__ import annotations
 from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, VIRTUAL_NODE, Right
 
 UPPER: tuple[Right, ...] = (
-    Right("", "nodes", ("list", "watch"), "which virtual node stands for which lower cluster"),
-    Right("", "pods", ("list", "watch"), "what was bound and is not seen below yet"),
-    Right("", "events", ("create", "patch"), "why a pod's node was chosen, in kubectl describe"),
+    Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
+    Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet"),
+    Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
     # Not create: a Secret of type service-account-token would be filled with the token of any account there.
     Right(
         "",
         "secrets",
         ("get", "update"),
-        "certificates of extender and scheduler that we make ourselves",
+        "certificates of extender and scheduler (--secret-name)",
         "",
         OWN_NAMESPACE,
         (EXTENDER_SECRET,),
@@ -31,13 +31,13 @@ grants."""
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "room on every lower node"),
-    Right("", "pods", ("list", "watch"), "what takes it"),
-    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
+    Right("", "pods", ("list", "watch"), "pods that use this room"),
+    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are bound to"),
     # Without these rights, pods are sent to lower clusters that may refuse them.
-    Right("", "resourcequotas", ("list", "watch"), "pods that a quota below would refuse"),
-    Right("", "limitranges", ("list", "watch"), "what pods below get, and may have"),
+    Right("", "resourcequotas", ("list", "watch"), "pods that a lower quota would refuse"),
+    Right("", "limitranges", ("list", "watch"), "defaults and limits of lower pods"),
     Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
-    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes below"),
+    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "lower quotas of priority classes"),
 )
 """Rights that ``virtual-node lower-cluster register`` grants to the read-only account."""
 

@@ -15,8 +15,8 @@ def parser() -> Parser:
         PROGRAM,
         about="Assigns the jobs of Swarms to worker pods and hands them over. With `worker`, runs one worker.",
         examples=[
-            ("All Swarms of a cluster", "--kubeconfig upper.yaml"),
-            ("One worker, a process per job", "worker --swarm streams --exec 'consume {job}'"),
+            ("Reconcile all Swarms of a cluster", "--kubeconfig upper.yaml"),
+            ("Run one worker with a process per job", "worker --swarm streams --exec 'consume {job}'"),
         ],
     )
     cluster = whole.add_argument_group("upper cluster")
@@ -25,7 +25,7 @@ def parser() -> Parser:
         "--kube-api-qps", type=float, default=200.0, metavar="N", help="requests per second (200)"
     )
     cluster.add_argument(
-        "--kube-api-burst", type=int, default=400, metavar="N", help="requests at once (400)"
+        "--kube-api-burst", type=int, default=400, metavar="N", help="burst of requests (400)"
     )
     cluster.add_argument("--namespace", default="", metavar="NS", help="only Swarms of this namespace (all)")
     what = whole.add_argument_group("hand-over")
@@ -34,7 +34,7 @@ def parser() -> Parser:
         type=duration,
         default=60.0,
         metavar="D",
-        help="how long the node of a deleted pod without final status must be healthy until its jobs are free (1m)",
+        help="how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
     )
     process = whole.add_argument_group("process")
     process.add_argument(
@@ -48,7 +48,7 @@ def parser() -> Parser:
         type=address,
         default="",
         metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics there (off)",
+        help="serve /healthz, /readyz and /metrics on this address (off)",
     )
     add_boolean(
         process, "--leader-elect", default=True, help_text="only one of several replicas works (true)"

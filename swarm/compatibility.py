@@ -62,8 +62,8 @@ def parser(program: str, environment: Mapping[str, str] = os.environ) -> Parser:
     """Return the parser of ``controller``."""
     whole = Parser(
         f"{program} {COMMAND}",
-        about="As k8s-swarm's controller: keeps a Swarm for one StatefulSet, and assigns its jobs.",
-        examples=[("As its manifests do", "internal --namespace swarm --label swarm-worker")],
+        about="Like k8s-swarm's controller: creates a Swarm for one StatefulSet and assigns its jobs.",
+        examples=[("As in k8s-swarm's manifests", "internal --namespace swarm --label swarm-worker")],
     )
     whole.add_argument(
         "mode", choices=("internal", "external"), help="internal: in a cluster; external: kubeconfig"
@@ -71,11 +71,16 @@ def parser(program: str, environment: Mapping[str, str] = os.environ) -> Parser:
     add_upper_flags(whole)
     for flag, variable, default, text in (
         ("--config", "", "config.yml", "file with the list of jobs"),
-        ("--config-path", "CONFIG_PATH", "services/controller/config", "its folder"),
-        ("--namespace", "NAMESPACE", "swarm", "of the StatefulSet"),
+        ("--config-path", "CONFIG_PATH", "services/controller/config", "directory of that file"),
+        ("--namespace", "NAMESPACE", "swarm", "namespace of the StatefulSet"),
         ("--label", "WATCHED_LABEL", "swarm-worker", "name of the StatefulSet and of the Swarm"),
-        ("--configmap", "WORKERS_CONFIGMAP_NAME", "swarm-worker-config", "where the table is written"),
-        ("--http-port", "HTTP_PORT", "9090", "of the controller, and of the workers' /internal/version"),
+        (
+            "--configmap",
+            "WORKERS_CONFIGMAP_NAME",
+            "swarm-worker-config",
+            "ConfigMap for the table of assignments",
+        ),
+        ("--http-port", "HTTP_PORT", "9090", "port of the controller, and of the workers' /internal/version"),
     ):
         whole.add_argument(
             flag,

@@ -110,7 +110,7 @@ def _spec() -> dict[str, Any]:
         "required": ["workers"],
         "properties": {
             "jobs": {
-                "description": "The jobs. Each one is known by its name.",
+                "description": "The jobs. The name identifies a job.",
                 "type": "array",
                 "maxItems": _JOBS,
                 "x-kubernetes-list-type": "map",
@@ -150,7 +150,7 @@ def _spec() -> dict[str, Any]:
                 "x-kubernetes-validations": [_one_of("statefulSet", "deployment", "selector")],
             },
             "maxPerWorker": {
-                "description": "Jobs that one worker may have. 0: no limit.",
+                "description": "Largest number of jobs per worker. 0: no limit.",
                 "type": "integer",
                 "minimum": 0,
                 "default": 0,
@@ -214,7 +214,7 @@ def _job() -> dict[str, Any]:
                 "properties": {
                     "workers": {**_SELECTOR, "description": "Labels of pods."},
                     "clusters": {
-                        "description": "Names of nodes: of virtual nodes, a name stands for a lower cluster.",
+                        "description": "Names of nodes. A virtual node represents its lower cluster.",
                         "type": "array",
                         "maxItems": 256,
                         "items": {"type": "string"},

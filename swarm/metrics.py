@@ -21,7 +21,7 @@ _WORKERS = Gauge(
     ["swarm_namespace", "swarm", "state"],
 )
 _MOVED = Counter(
-    "virtual_node_swarm_moved_total", "Jobs that got another worker.", ["swarm_namespace", "swarm"]
+    "virtual_node_swarm_moved_total", "Jobs that moved to another worker.", ["swarm_namespace", "swarm"]
 )
 _STATES = {"all": "jobCount", "assigned": "assignedCount", "running": "runningCount"}
 

@@ -10,7 +10,7 @@ UPPER: tuple[Right, ...] = (
     Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
     Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
     # The API server demands this right of a client that sets a Swarm as owner of an object.
-    Right(GROUP, "swarms", ("update",), "own what is created for a Swarm", "finalizers"),
+    Right(GROUP, "swarms", ("update",), "be the owner of a Swarm's objects", "finalizers"),
     Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
     Right(
         "coordination.k8s.io",
@@ -23,6 +23,6 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
     Right("apps", "statefulsets", READ, "how many workers there are"),
     Right("apps", "deployments", READ, "how many workers there are"),
-    Right("", "events", ("create", "patch"), "report in kubectl describe"),
+    Right("", "events", ("create", "patch"), "Events about Swarms"),
     *leader_election(PROGRAM, "only one of several replicas works"),
 )

@@ -108,7 +108,7 @@ def _conditions(
     converged = (
         (False, "HandingOver", waiting)
         if waiting
-        else (True, "AllAcknowledged", "every worker runs what it is assigned")
+        else (True, "AllAcknowledged", "every worker runs its assigned jobs")
     )
     degraded = _degraded(ledger, findings)
     return {"Assigned": assigned, "Converged": converged, "Degraded": degraded}
@@ -142,8 +142,8 @@ def _degraded(ledger: Ledger, findings: Findings) -> tuple[bool, str, str]:
     if findings.unknown:
         pods = sorted(ledger.holders[uid].pod for uid in findings.unknown if uid in ledger.holders)
         message = (
-            f"pods {', '.join(pods)} were deleted, but nothing proves that they have ended; their jobs wait. "
-            "If you know that they have, write their UIDs into annotation swarm.virtual-node.io/gone of the Swarm: "
+            f"pods {', '.join(pods)} were deleted without proof that their containers have stopped; their jobs wait. "
+            "If you know that they have stopped, write their UIDs into annotation swarm.virtual-node.io/gone of the Swarm: "
             + ",".join(sorted(findings.unknown))
         )
         return True, "OwnerUnknown", message

@@ -94,7 +94,7 @@ class CostAgent(Agent):
             if changes.changed(files):
                 try:
                     self._file = self._read_file()
-                    self._log.info("prices read again", file=self._settings.file)
+                    self._log.info("prices reloaded", file=self._settings.file)
                 except ConfigError as error:
                     self._log.error("prices not applied", error=str(error))
 

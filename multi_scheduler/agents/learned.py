@@ -63,7 +63,7 @@ class LearnedAgent(Agent):
         self._settings = read_settings(context, LearnedSettings)
         self._view, self._upper = context.use_view(), context.upper
         if context.bound_pods is None:
-            raise ConfigError(f"agents[{context.name}]: there is no informer of bound pods")
+            raise ConfigError(f"agents[{context.name}]: the informer of bound pods is missing in its context")
         self._log = log.get_logger(component=context.name)
         self.memory = Memory(
             Bandit(_FEATURES, discount=self._settings.discount, exploration=self._settings.exploration)
@@ -139,7 +139,7 @@ class LearnedAgent(Agent):
                     resources.PODS, namespace=pod.namespace, field_selector=f"metadata.name={pod.name}"
                 )
             except ApiError as error:
-                self._log.info("a pod's end is not known", pod=pod.key, error=str(error))
+                self._log.info("outcome of a pod is unknown", pod=pod.key, error=str(error))
                 continue
             finally:
                 self._ended.task_done()

@@ -140,8 +140,8 @@ class CertificateKeeper:
                 "and grant get and update on them (the chart does)"
             )
         if self._server is not None and self._scheduler is not None:
-            self._log.warning("certificates not looked after now", error=text)
+            self._log.warning("certificates cannot be checked now", error=text)
             return
         if text != self._error:
-            self._log.error("no certificates: the scheduler cannot call the extender", error=text)
+            self._log.error("no certificates, so the scheduler cannot call the extender", error=text)
         self._error = text

@@ -52,7 +52,7 @@ def candidates(body: bytes) -> Candidates:
         return Candidates(pod, list(items), items)
     names = arguments.get("nodenames")
     if not isinstance(names, list):
-        raise BadArgumentsError("neither Nodes nor NodeNames is there")
+        raise BadArgumentsError("Nodes and NodeNames are missing")
     return Candidates(pod, [str(name) for name in names], None)
 
 
@@ -130,7 +130,7 @@ def binding(body: bytes) -> tuple[str, str, str, str]:
     arguments = _decode(body, *members)
     values = [str(arguments.get(key) or "") for key in members]
     if not all(values):
-        raise BadArgumentsError("PodNamespace, PodName, PodUID and Node are needed")
+        raise BadArgumentsError("PodNamespace, PodName, PodUID and Node are required")
     return values[0], values[1], values[2], values[3]
 
 

@@ -30,7 +30,7 @@ _CALLS = Counter(
 )
 _SECONDS = Histogram(
     "virtual_node_extender_call_seconds",
-    "Time from a call being read to its answer.",
+    "Time from reading a call to its response.",
     ["verb"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2, 10),
 )
@@ -150,7 +150,9 @@ class ExtenderServer(HttpsServer):
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            raise web.HTTPServiceUnavailable(text="too many calls at once\n", headers=RETRY_AFTER) from None
+            raise web.HTTPServiceUnavailable(
+                text="too many concurrent calls\n", headers=RETRY_AFTER
+            ) from None
         try:
             yield
         finally:

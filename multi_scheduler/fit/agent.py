@@ -253,7 +253,7 @@ class FitAgent(Agent):
             try:
                 self._adopt_one(pod, node, feed)
             except _UNREADABLE as error:
-                self._log.warning("no room is kept for a bound pod", pod=pod.key, error=repr(error))
+                self._log.warning("no room reserved for a bound pod", pod=pod.key, error=repr(error))
             if time.perf_counter() > deadline:
                 break
 

@@ -41,7 +41,7 @@ class Files:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"time": time.time(), **record}, separators=(",", ":")) + "\n")
         except OSError as error:
-            self._log.warning("a decision is not logged", file=str(path), error=str(error))
+            self._log.warning("decision not logged", file=str(path), error=str(error))
 
     def restore(self, memory: Memory) -> None:
         """Load the saved state, if it can be read."""
@@ -52,7 +52,9 @@ class Files:
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            self._log.warning("learning starts anew", file=str(self._state), error=str(error))
+            self._log.warning(
+                "saved state not loaded, learning starts without it", file=str(self._state), error=str(error)
+            )
         self._saved = memory.bandit.rewards
 
     def save(self, memory: Memory) -> None:
@@ -66,4 +68,4 @@ class Files:
             fresh.replace(path)
             self._saved = memory.bandit.rewards
         except OSError as error:
-            self._log.warning("the state is not saved", file=str(path), error=str(error))
+            self._log.warning("state not saved", file=str(path), error=str(error))

@@ -117,9 +117,11 @@ class Memory:
             numbers = [*weighted, *recent.values(), *(value for row in precision for value in row)]
             fits = len(weighted) == size == len(precision) and all(len(row) == size for row in precision)
             if state["version"] != _VERSION or not fits or not all(map(math.isfinite, numbers)):
-                raise ValueError("it is of another version")
+                raise ValueError(
+                    "the state has another version, another size, or a number that is not finite"
+                )
             self.bandit.precision, self.bandit.weighted = precision, weighted
             self.bandit.rewards = int(state["rewards"])
             self._recent = recent
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"it has no {error}") from None
+            raise ValueError(f"the state lacks a field or has one of a wrong type: {error}") from None

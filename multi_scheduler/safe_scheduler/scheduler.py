@@ -104,7 +104,7 @@ class SafeScheduler:
                 if risk > self.settings.percentile:
                     found[name] = (
                         f"{resource} would exceed {self.settings.threshold:.0%} with a probability of {risk:.0%}, "
-                        f"accepted are {self.settings.percentile:.0%}"
+                        f"the limit is {self.settings.percentile:.0%}"
                     )
         return found
 

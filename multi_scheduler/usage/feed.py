@@ -13,7 +13,7 @@ from multi_scheduler.usage.store import Sample, UsageStore
 
 _FAILED = Gauge(
     "virtual_node_usage_source_failed",
-    "1 while usage of a lower cluster's nodes cannot be read; they are scored neutrally.",
+    "1 while usage of a lower cluster's nodes cannot be read; their scores are neutral.",
     ["cluster"],
 )
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
@@ -51,7 +51,7 @@ class UsageFeed:
         nodes: Callable[[], Mapping[str, float]],
         interval: float,
     ) -> None:
-        """Set the metrics to zero; ``run`` starts to read.
+        """Report no failure yet; ``run`` starts to read.
 
         Args:
             cluster: name of the lower cluster, for logs and metrics.
@@ -93,15 +93,15 @@ class UsageFeed:
         except (ApiError, ConfigError, TimeoutError) as error:
             failure = str(error) or "no answer in time"
         except _UNREADABLE as error:
-            failure = f"unexpected answer: {error!r}"
+            failure = f"unexpected response: {error!r}"
         if not failure and not count:
-            failure = "no node's usage is reported"
+            failure = "the source reports no node"
         self._note(failure)
 
     def _note(self, failure: str) -> None:
         _FAILED.labels(self._cluster).set(int(bool(failure)))
         if failure and not self._failure:
-            self._log.warning("usage of lower nodes is not known: they are scored neutrally", error=failure)
+            self._log.warning("usage of lower nodes cannot be read, their scores are neutral", error=failure)
         elif self._failure and not failure:
-            self._log.info("usage of lower nodes is known again")
+            self._log.info("usage of lower nodes can be read again")
         self._failure = failure

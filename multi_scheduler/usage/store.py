@@ -13,7 +13,7 @@ from multi_scheduler.usage.window import Measured, Series
 
 _NEUTRAL = Counter(
     "virtual_node_usage_neutral_total",
-    "Nodes that were scored neutrally because their usage is missing or old.",
+    "Nodes that got a neutral score because their usage is missing or old.",
     ["cluster", "reason"],
 )
 

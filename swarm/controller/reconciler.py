@@ -157,7 +157,7 @@ class Reconciler:
                 entries = entries or [spec.JobSpec(job) for job in sorted(known)]
         jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
         if repeated:
-            message = f"jobs named twice count once: {', '.join(sorted(set(repeated))[:5])}"
+            message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
             problems.append(("JobsRepeated", message))
         workers = self._pods.workers(swarm.namespace, parsed)
         if workers is None:

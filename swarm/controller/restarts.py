@@ -58,7 +58,12 @@ class Restarts:
                 self._recorder.event(swarm, "Warning", "RestartFailed", message)
             else:
                 self._restarted[slot] = now
-                self._recorder.event(swarm, "Normal", "Restarting", f"pod {pod.name} gets a new share")
+                self._recorder.event(
+                    swarm,
+                    "Normal",
+                    "Restarting",
+                    f"pod {pod.name} is evicted, so that its replacement reads the new share",
+                )
 
     async def _evict(self, swarm: Object, pod: Pod) -> None:
         body = {

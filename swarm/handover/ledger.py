@@ -106,7 +106,7 @@ def load(text: str) -> Ledger:
         stream = zlib.decompressobj()
         data = stream.decompress(base64.b64decode(text, validate=True), _LIMIT)
         if not stream.eof:
-            raise ValueError("it is incomplete or too large")
+            raise ValueError("incomplete or too large")
         return msgspec.json.decode(data, type=Ledger)
     except (ValueError, zlib.error, msgspec.MsgspecError) as error:
         raise ValueError(f"status.record cannot be read: {error}") from None

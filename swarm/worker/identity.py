@@ -113,7 +113,7 @@ def _port(environ: Mapping[str, str]) -> int:
 
 def _check(settings: Settings) -> None:
     if not settings.swarm:
-        raise SetupError("no Swarm is named: set --swarm or SWARM_NAME")
+        raise SetupError("the name of the Swarm is missing: set --swarm or SWARM_NAME")
     if not settings.api_server:
         raise SetupError("no API server: set SWARM_API_SERVER, or run in a pod, or set --file")
     if not settings.pod_uid:

@@ -27,7 +27,7 @@ async def alone(worker: str) -> AsyncIterator[None]:
         told = False
         while sys.platform == "linux" and not _take(held, worker):
             if not told:
-                _log.warning("waiting for another process that acts for worker %s", worker)
+                _log.warning("waiting until another process of worker %s exits", worker)
             told = True
             await asyncio.sleep(_POLL)
         yield

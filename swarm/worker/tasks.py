@@ -45,4 +45,4 @@ class Tasks:
     def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if self._tasks.get(job.name) is task:
-            self.worker.failed(job, repr(error) if error else "ended without being asked to")
+            self.worker.failed(job, repr(error) if error else "ended by itself")

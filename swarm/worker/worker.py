@@ -143,7 +143,7 @@ class Worker:
             async with asyncio.timeout(limit):
                 await self._runner.idle()
         except TimeoutError:
-            _log.error("ending at once: not stopped within %g s: %s", limit, sorted(self._runner.held))
+            _log.error("exiting now: not stopped within %g s: %s", limit, sorted(self._runner.held))
             self._exit_now(1)
             return
         if acknowledge and self._reporter is not None:
@@ -161,7 +161,7 @@ class Worker:
                 membership.fenced = True
             self._arm()
             if membership.fenced:
-                _log.error("stopping all jobs: the Lease was not renewed in time, or was taken away")
+                _log.error("stopping all jobs: the Lease was not renewed in time, or another session took it")
                 # The other half is reserved for the kernel, which may take time to end processes.
                 self._stop_within((times.exit_at - now) / 2 if times else math.inf)
                 await self._runner.idle()

@@ -91,7 +91,7 @@ class Entrance:
         if origins is None or {above, ""} & origins:
             return ""
         if origins:
-            return f"namespace {namespace} of lower cluster {self._name} stands for upper namespace {min(origins)}"
+            return f"namespace {namespace} of lower cluster {self._name} belongs to upper namespace {min(origins)}"
         if namespace_map.adopts(namespace, self._adopt):
             return ""
         return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"

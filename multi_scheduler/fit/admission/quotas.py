@@ -84,7 +84,7 @@ class Quota:
         if not exceeded:
             return ""
         on_their_way = {name: promised[name] for name in exceeded if promised.get(name)}
-        told = f", on their way: {_rendered(on_their_way)}" if on_their_way else ""
+        told = f", reserved: {_rendered(on_their_way)}" if on_their_way else ""
         return (
             f"exceeded quota: {self.name}, requested: {_rendered({name: charge.usage[name] for name in exceeded})}, "
             f"used: {_rendered({name: self.used[name] for name in exceeded})}{told}, "

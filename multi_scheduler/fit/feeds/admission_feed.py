@@ -92,7 +92,7 @@ class AdmissionFeed:
             if is_refused and plural not in self._admission.unknown:
                 self._admission.unknown.add(plural)
                 self._log.warning(
-                    "rules of the lower cluster are unknown: pods that they refuse may be sent there. "
+                    "admission rules of the lower cluster cannot be read, so pods that they refuse may be sent there. "
                     "`virtual-node lower-cluster register` grants the right",
                     cluster=self._cluster,
                     resource=plural,
@@ -100,7 +100,11 @@ class AdmissionFeed:
                 )
             elif error is None and plural in self._admission.unknown:
                 self._admission.unknown.discard(plural)
-                self._log.info("rules of the lower cluster are known", cluster=self._cluster, resource=plural)
+                self._log.info(
+                    "admission rules of the lower cluster can be read again",
+                    cluster=self._cluster,
+                    resource=plural,
+                )
 
 
 def _shrink_namespace(namespace: Object) -> Object:

@@ -111,8 +111,8 @@ class Feed:
         """Return why the cluster's data is unreliable, for users; empty: it is reliable."""
         if not self.has_synced:
             error = self._last_error()
-            return str(error) if error else "it is being read"
-        return f"not heard of for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
+            return str(error) if error else "its nodes and pods are being listed"
+        return f"no events for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
 
     async def _listen(self) -> None:
         """Check periodically that the cluster responds, if the watches do not prove it.

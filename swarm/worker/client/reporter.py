@@ -137,7 +137,7 @@ class Reporter:
         if self._membership.fenced or (times is not None and fence.now() >= times.stop_at):
             # The controller may be about to end this session, so it must not be renewed.
             self._membership.fenced = True
-            raise _NotReadyError("is written again by the next session")
+            raise _NotReadyError("is written by the next session")
         lease = copy.deepcopy(self._lease)
         lease["spec"] = {
             **(lease.get("spec") or {}),
@@ -171,9 +171,9 @@ class Reporter:
         if self._registered == self._membership.session and not holder:
             # The controller ended this session, or the Lease was created again.
             self._membership.fenced = True
-            raise _NotReadyError("names no session")
+            raise _NotReadyError("has no session")
         if holder and self._registered and holder not in self._membership.sessions:
-            raise ReplacedError(f"session {holder} has taken the Lease from {self._membership.session}")
+            raise ReplacedError(f"session {holder} replaced session {self._membership.session}")
         return lease
 
 

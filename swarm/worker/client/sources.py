@@ -115,7 +115,7 @@ class File(Source):
             checksum = file.with_name(file.name + ".sha256")
             share = parse(text, _digest(checksum))
             if share.parts > 1:
-                raise ShareError("is split into parts, which only the API has")
+                raise ShareError("is split into parts, which can be read only from the API")
         except (OSError, ShareError) as error:
             self._problem(f"{file}: {error}")
             return False

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("ca-file", "CA of the API server (SWARM_CA_FILE, the service account's)"),
         ("client-cert-file", "client certificate (SWARM_CLIENT_CERT_FILE)"),
         ("client-key-file", "its key (SWARM_CLIENT_KEY_FILE)"),
-        ("file", "read the share from this file or folder instead of the API (SWARM_FILE)"),
+        ("file", "read the share from this file or directory instead of the API (SWARM_FILE)"),
     ):
         parser.add_argument(f"--{name}", default="", metavar=name.split("-")[-1].upper(), help=text)
     parser.add_argument(

@@ -31,7 +31,7 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the sidecar has ended")
+    sys.exit("the sidecar has exited")
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:

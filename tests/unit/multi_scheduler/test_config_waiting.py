@@ -41,7 +41,7 @@ async def _readyz(port: int) -> tuple[int, str]:
             "policy.seccompProfiles",
         ),
         ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fit, config: {scores: 1}}]}", "scores"),
-        ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fitt}]}", "'fitt' is unknown"),
+        ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fitt}]}", "'fitt' is not installed"),
     ],
 )
 async def test_a_mistake_in_the_configuration_does_not_end_the_extender(

@@ -86,7 +86,7 @@ def test_continues_from_its_state_and_refuses_others():
     other.restore(state)
     assert other.state() == state
     for wrong in ({}, {**state, "version": 0}, {**state, "weighted": [1]}, {**state, "recent": 3}):
-        with pytest.raises(ValueError, match="it"):
+        with pytest.raises(ValueError, match="the state"):
             other.restore(wrong)
     assert other.state() == state
 

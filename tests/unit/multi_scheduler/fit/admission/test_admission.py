@@ -131,7 +131,7 @@ async def test_what_is_promised_and_has_not_arrived_counts():
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
     clusters.agent.reservations.bind("one", "vn-a")
     answer = await clusters.filter(_pod("two"), "vn-a")
-    assert "on their way: pods=1" in answer.unresolvable["vn-a"]
+    assert "reserved: pods=1" in answer.unresolvable["vn-a"]
 
 
 async def test_a_promise_that_is_settled_elsewhere_frees_its_share_at_once():

@@ -77,7 +77,7 @@ def test_promised_pods_count_besides_those_that_are_there():
     """And are named, for their share is not in the quota's own numbers."""
     found = _refusal({"pods": "3"}, {"pods": "1"}, spec=ONE_CORE, promised={"pods": 2})
     assert (
-        found == "exceeded quota: q, requested: pods=1, used: pods=1, on their way: pods=2, limited: pods=3"
+        found == "exceeded quota: q, requested: pods=1, used: pods=1, reserved: pods=2, limited: pods=3"
     )
 
 

@@ -176,7 +176,7 @@ async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_sam
             assert following.refusal == ""
             await asyncio.sleep(300)
             assert [_unknown(resource) for resource in RULES] == [1, 1, 1, 1]
-    told = [line["resource"] for line in logs if "rules of the lower cluster are unknown" in line["event"]]
+    told = [line["resource"] for line in logs if "rules of the lower cluster cannot be read" in line["event"]]
     assert sorted(told) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
 
 

@@ -103,7 +103,7 @@ async def test_a_cluster_that_falls_silent_is_not_believed_any_more():
         feeding.client.trouble = ConnectionFailed("cannot connect to 10.0.0.1:6443")
         feeding.bookmark()  # the watches end with it
         await asyncio.sleep(20)
-        assert "not heard of for 20 s: cannot connect to 10.0.0.1:6443" in feeding.feed.trouble()
+        assert "no events for 20 s: cannot connect to 10.0.0.1:6443" in feeding.feed.trouble()
         feeding.client.trouble = None
         await asyncio.sleep(120)
         assert feeding.feed.trouble() == ""
