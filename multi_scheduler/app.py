@@ -108,7 +108,7 @@ class App:
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
-            bound.add_handler(on_add=lambda pod, _initial: _tell(pod, extender, recorder))
+            bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
             server = self._server(extender, keeper)
             if options.safe_scheduler_routes:
                 routes.add_routes(
@@ -183,7 +183,7 @@ class App:
         )
 
 
-def _tell(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
+def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
     """Write an Event on a newly bound pod with the agents' answers about it."""
     if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
         recorder.event(pod, "Normal", decisions.REASON, message)

@@ -17,8 +17,6 @@ from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, Virt
 from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import pigeon
 
-_REMEMBERED = 10_000
-"""Pods whose demand is not counted again when they are retried."""
 _LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}
 """Demand of a pod without a request."""
 
@@ -53,16 +51,10 @@ class PigeonAgent(Agent):
         self._primary = resources.index(primary) if primary else 0
         self._view = context.use_view()
         self._history = pigeon.DemandHistory(len(resources))
-        self._counted: dict[str, None] = {}
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Count the pod's demand; reject nothing."""
-        uid = pod["metadata"].get("uid", "")
-        if uid not in self._counted:
-            self._counted[uid] = None
-            if len(self._counted) > _REMEMBERED:
-                del self._counted[next(iter(self._counted))]
-            self._history.add(self._demand(pod))
+        self._history.add_once(pod["metadata"].get("uid", ""), self._demand(pod))
         return NOTHING
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:

@@ -94,13 +94,13 @@ def sentence(node: str, opinions: Collection[Opinion]) -> str:
 
     ``Bound to vn-a. Agent fit: vn-a 87, vn-b 40 (weight 1); rejected: vn-c (0/3 nodes are available: 3 Too many pods)``
     """
-    told = [text for one in opinions if (text := _told(one, node))]
+    sentences = [text for one in opinions if (text := _answer_text(one, node))]
     if not any(one.scores for one in opinions):
-        told.append("No agent was asked for scores: one node was left")
-    return ". ".join([f"Bound to {node}", *told])
+        sentences.append("No agent was asked for scores: one node was left")
+    return ". ".join([f"Bound to {node}", *sentences])
 
 
-def _told(opinion: Opinion, node: str) -> str:
+def _answer_text(opinion: Opinion, node: str) -> str:
     shown = list(opinion.scores.items())[:_SHOWN_SCORES]
     if node in opinion.scores and node not in dict(shown):
         shown.append((node, opinion.scores[node]))

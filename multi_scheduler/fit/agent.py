@@ -18,7 +18,7 @@ from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.config import ClusterConfig
 from multi_scheduler.fit import reasons
-from multi_scheduler.fit.admission.gate import Below, Entrance
+from multi_scheduler.fit.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
@@ -54,8 +54,8 @@ class FitAgent(Agent):
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
-        self._entrances = {
-            cluster: Entrance(
+        self._gates = {
+            cluster: AdmissionGate(
                 context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""),
                 admission,
                 enforces=self._settings.admission == "Reject",
@@ -106,7 +106,7 @@ class FitAgent(Agent):
             if found.rejected < len(nodes):
                 break
             # Other pods hold reservations in several clusters and will use one. Soon it will be known which.
-            until = deadline if self._may_change(uid, found.hopeful) else min(deadline, found.counted_by)
+            until = deadline if self._may_change(uid, found.retryable) else min(deadline, found.counted_by)
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
@@ -138,10 +138,10 @@ class FitAgent(Agent):
             return victims if self._settings.unreachable == "Pass" else None
         # The pod's own reservation of an earlier attempt must not block it.
         self.reservations.release(pod["metadata"].get("uid", ""))
-        below = self._entrances[node.cluster].judge(pod, node)
-        if below.refusal:
+        gated = self._gates[node.cluster].judge(pod, node)
+        if gated.refusal:
             return None
-        wanted = self._demand(below, node)
+        wanted = self._demand(gated, node)
         keys = [key for uid in victims for key in self._keys(feed, uid, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
@@ -179,40 +179,40 @@ class FitAgent(Agent):
                         f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                     )
                 continue
-            below = self._entrances[node.cluster].judge(pod, node)
-            if below.refusal:
-                found.unresolvable[node.name] = below.refusal
-                found.counted_by = max(found.counted_by, below.counted_by)
-                if below.may_change:
-                    found.hopeful.append((node.cluster, None))
+            gated = self._gates[node.cluster].judge(pod, node)
+            if gated.refusal:
+                found.unresolvable[node.name] = gated.refusal
+                found.counted_by = max(found.counted_by, gated.counted_by)
+                if gated.may_change:
+                    found.retryable.append((node.cluster, None))
                 continue
             # Clusters share a demand unless pools, namespaces or volumes differ.
-            alike = (repr(node.pool), below.alike)
-            wanted = demands.get(alike)
+            key = (repr(node.pool), gated.demand_key)
+            wanted = demands.get(key)
             if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
-                wanted = demands[alike] = self._demand(below, node)
-            told: Counter[str] = Counter()
+                wanted = demands[key] = self._demand(gated, node)
+            rejections: Counter[str] = Counter()
             index = self.indexes[node.cluster]
-            if slots := index.feasible(wanted, told):
+            if slots := index.feasible(wanted, rejections):
                 predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
-                found.places[node.name] = Place(node.cluster, predicted.place, below.charge)
+                found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
             else:
-                sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), told)}"
-                rejected = found.resolvable if reasons.is_resolvable(told) else found.unresolvable
+                sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
+                rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
                 rejected[node.name] = sentence
-                found.hopeful.append((node.cluster, wanted))
+                found.retryable.append((node.cluster, wanted))
         return found
 
-    def _may_change(self, uid: str, hopeful: Sequence[tuple[str, Demand | None]]) -> bool:
+    def _may_change(self, uid: str, retryable: Sequence[tuple[str, Demand | None]]) -> bool:
         """Report whether the pod would find a place if reservations of other pods were released."""
-        for cluster, wanted in hopeful:
+        for cluster, wanted in retryable:
             keys = self.reservations.tentative(cluster, besides=uid)
             if keys and (wanted is None or choosing.suffices(self.indexes[cluster], wanted, keys)):
                 return True
         return False
 
-    def _demand(self, below: Below, node: VirtualNode) -> Demand:
-        feed, pod = self.feeds[node.cluster], below.pod
+    def _demand(self, gated: GateResult, node: VirtualNode) -> Demand:
+        feed, pod = self.feeds[node.cluster], gated.pod
         namespace = pod["metadata"].get("namespace", "")
         volumes = [
             found
@@ -220,7 +220,7 @@ class FitAgent(Agent):
             if (found := feed.volume_affinity(namespace, claim)) is not None
         ]
         return demand(
-            pod, below.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes
+            pod, gated.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes
         )
 
     def _bound_above(self, pod: Object) -> bool:
@@ -244,7 +244,7 @@ class FitAgent(Agent):
         """
         known = {node.name: node for node in nodes}
         deadline = time.perf_counter() + _ADOPTION_SECONDS
-        for pod in self._bound_pods.strangers(known.keys()):
+        for pod in self._bound_pods.unaccounted(known.keys()):
             node = known[(pod.spec or {})["nodeName"]]
             feed = self.feeds.get(node.cluster)
             if feed is None or feed.trouble():
@@ -258,13 +258,13 @@ class FitAgent(Agent):
                 break
 
     def _adopt_one(self, pod: Object, node: VirtualNode, feed: Feed) -> None:
-        below = self._entrances[node.cluster].judge(pod.to_dict(), node)
+        gated = self._gates[node.cluster].judge(pod.to_dict(), node)
         has_arrived = pod.uid in feed.lower_uid
-        if below.refusal and not has_arrived:
+        if gated.refusal and not has_arrived:
             return  # it is not created in the lower cluster, or waits until another pod is gone
-        index, wanted = self.indexes[node.cluster], self._demand(below, node)
+        index, wanted = self.indexes[node.cluster], self._demand(gated, node)
         if slots := index.feasible(wanted):
-            charge = None if has_arrived else below.charge
+            charge = None if has_arrived else gated.charge
             place = Place(node.cluster, predict(index, wanted, slots, self._settings.lower).place, charge)
             self.reservations.promise(pod.uid, {node.name: place})
             self.reservations.bind(pod.uid, node.name)

@@ -17,7 +17,7 @@ class Judgement:
     places: dict[str, Place] = field(default_factory=dict)
     resolvable: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
-    hopeful: list[tuple[str, Demand | None]] = field(default_factory=list)
+    retryable: list[tuple[str, Demand | None]] = field(default_factory=list)
     """Lower clusters that rejected the pod for lack of room, with its demand, or for a quota, with None."""
     counted_by: float = 0.0
     """Until this time a quota that rejected the pod may still be recounted; seconds of the event loop's clock."""

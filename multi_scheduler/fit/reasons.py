@@ -15,8 +15,10 @@ def no_fit(total: int, reasons: Mapping[str, int]) -> str:
     """
     if not total:
         return "0/0 nodes are available: the lower cluster has no nodes"
-    said = sorted(f"{count} {reason}" for reason, count in reasons.items() if count)
-    return f"0/{total} nodes are available: {', '.join(said)}" if said else f"0/{total} nodes are available"
+    counts = sorted(f"{count} {reason}" for reason, count in reasons.items() if count)
+    return (
+        f"0/{total} nodes are available: {', '.join(counts)}" if counts else f"0/{total} nodes are available"
+    )
 
 
 _OTHERS_WAY = (

@@ -1,4 +1,4 @@
-"""The beta distribution: fit to mean and deviation, moments, density, distribution function. No IO.
+"""The beta distribution: fit to mean and deviation, and distribution function. No IO.
 
 Source of the continued fraction: Abramowitz and Stegun 26.5.8, evaluated by Lentz's method. It agrees with scipy's
 ``betainc`` to 1e-12 without a dependency of 80 MB.
@@ -28,11 +28,6 @@ def fit(mean: float, deviation: float) -> tuple[float, float] | None:
 def maximum_variance(mean: float) -> float:
     """Return the upper bound of the variance of distributions on 0 to 1 with this mean."""
     return max(0.0, mean * (1 - mean))
-
-
-def moment(order: int, alpha: float, beta: float) -> float:
-    """Return the raw moment of this order."""
-    return math.prod((alpha + step) / (alpha + beta + step) for step in range(order))
 
 
 def distribution(x: float, alpha: float, beta: float) -> float:

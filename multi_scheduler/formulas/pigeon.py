@@ -17,6 +17,8 @@ Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]
 Vector = Sequence[float]
 _SAMPLES = 100
 """Demands with equal weight; after that, an exponential average with weight 1/100."""
+_REMEMBERED = 10_000
+"""Number of UIDs for which a retry is recognized."""
 _EQUAL = 1e-9
 BEST = 10
 
@@ -37,6 +39,16 @@ class DemandHistory:
         self.count = 0
         self.mean = [0.0] * resources
         self.second = [[0.0] * resources for _ in range(resources)]
+        self._counted: dict[str, None] = {}
+
+    def add_once(self, uid: str, demand: Vector) -> None:
+        """Count a pod, once per UID even if it is retried."""
+        if uid in self._counted:
+            return
+        self._counted[uid] = None
+        if len(self._counted) > _REMEMBERED:
+            del self._counted[next(iter(self._counted))]
+        self.add(demand)
 
     def add(self, demand: Vector) -> None:
         """Count one pod."""

@@ -8,7 +8,6 @@ a percentile of 0 accepts only a risk of 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from multi_scheduler.formulas import beta
@@ -84,8 +83,3 @@ def overload_points(found: float, percentile: float) -> int:
 def balance_points(mean: float, deviation: float) -> int:
     """Return kube-safe-scheduler's integer for ``balance_score``, rounded."""
     return int(POINTS * balance_score(mean, deviation) + 0.5)
-
-
-def worst(scores: Iterable[float]) -> float | None:
-    """Return the lowest score of a node's resources; None if there is none."""
-    return min(scores, default=None)

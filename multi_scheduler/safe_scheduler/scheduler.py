@@ -32,7 +32,6 @@ _BINS: tuple[tuple[str, int, int], ...] = (
 _OBJECTIVES: Mapping[str, pigeon.Objective] = {
     "A_BINPACK": "AdaptiveBinPack", "LOAD_BALANCE": "LoadBalance", "CONSOLIDATE": "Consolidate",
 }  # fmt: skip
-_REMEMBERED = 10_000
 PRIORITIES_ONLY = frozenset({"safe-balance", "congestion", "pigeon-holing"})
 """Agents of kube-safe-scheduler that do not filter."""
 
@@ -68,7 +67,6 @@ class SafeScheduler:
 
     settings: SafeSchedulerSettings
     _history: pigeon.DemandHistory = field(init=False)
-    _counted: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Create the history of demands."""
@@ -138,12 +136,7 @@ class SafeScheduler:
     def _pigeon(self, pod: Pod, nodes: Nodes) -> dict[str, int]:
         resources = _BINS[: self.settings.resources]
         demand = [_demand(pod, name) // unit or least for name, unit, least in resources]
-        uid = pod["metadata"].get("uid", "")
-        if uid not in self._counted:
-            self._counted[uid] = None
-            if len(self._counted) > _REMEMBERED:
-                del self._counted[next(iter(self._counted))]
-            self._history.add(demand)
+        self._history.add_once(pod["metadata"].get("uid", ""), demand)
         bins = {name: _bin(node, resources) for name, node in nodes.items()}
         found = pigeon.objectives(bins, list(bins), demand, self.settings.objective, history=self._history)
         return pigeon.points(found)

@@ -1,4 +1,4 @@
-"""Recent samples of a node, and figures computed from them: mean, deviation, percentiles, forecast. No IO."""
+"""Recent samples of a node, and figures computed from them: mean, deviation, forecast. No IO."""
 
 from __future__ import annotations
 
@@ -51,14 +51,6 @@ class Series:
             deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
             self._measured = Measured(values[-1], mean, deviation, self._forecast())
         return self._measured
-
-    def percentile(self, share: float) -> float:
-        """Return the value that this share of the samples does not exceed, with linear interpolation."""
-        values = sorted(self._values)
-        position = share * (len(values) - 1)
-        below = math.floor(position)
-        above = min(below + 1, len(values) - 1)
-        return values[below] + (position - below) * (values[above] - values[below])
 
     def _forecast(self) -> float:
         level, trend = self._values[0], 0.0

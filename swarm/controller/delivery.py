@@ -67,7 +67,7 @@ class Delivery:
         wanted_maps: dict[str, dict[str, Any]] = {}
         own: dict[str, str] = {}
         names: set[str] = set()
-        for holder in self._told(ledger):
+        for holder in self._recipients(ledger):
             name = f"{swarm.name}.{holder.pod}"
             wanted_leases[name] = owned_objects.lease(swarm, name, holder, settings)
             names.add(name)
@@ -150,15 +150,15 @@ class Delivery:
         return True
 
     @staticmethod
-    def _told(ledger: Ledger) -> list[Holder]:
+    def _recipients(ledger: Ledger) -> list[Holder]:
         """Return one holder for each pod name; a replaced pod of the same name gets no share."""
         current = {slot.uid for slot in ledger.slots.values()}
-        told: dict[str, Holder] = {}
+        recipients: dict[str, Holder] = {}
         for uid, holder in ledger.holders.items():
-            before = told.get(holder.pod)
+            before = recipients.get(holder.pod)
             if before is None or before.uid not in current or uid in current:
-                told[holder.pod] = holder
-        return list(told.values())
+                recipients[holder.pod] = holder
+        return list(recipients.values())
 
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
         """Report whether a single-part share has the holder's version and was not changed since. This avoids rendering it."""

@@ -203,10 +203,10 @@ class Reconciler:
         body = swarm.to_dict() | {"status": rendered}
         await self._client.update(SWARMS, body, subresource="status")
         self._written[swarm.key] = time.monotonic()
-        self._tell(swarm, ledger, after)
+        self._record_assignment(swarm, ledger, after)
         return True
 
-    def _tell(self, swarm: Object, before: Ledger, after: Ledger) -> None:
+    def _record_assignment(self, swarm: Object, before: Ledger, after: Ledger) -> None:
         if after.table == before.table:
             return
         was = before.previous()

@@ -24,11 +24,11 @@ async def alone(worker: str) -> AsyncIterator[None]:
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        told = False
+        is_logged = False
         while sys.platform == "linux" and not _take(held, worker):
-            if not told:
+            if not is_logged:
                 _log.warning("waiting until another process of worker %s exits", worker)
-            told = True
+            is_logged = True
             await asyncio.sleep(_POLL)
         yield
     finally:

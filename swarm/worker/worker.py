@@ -68,7 +68,7 @@ class Worker:
         self._exit_now = exit_now
         self._reporter: Reporter | None = None
         self._stopping = asyncio.Event()
-        self._told = ""
+        self._logged_problem = ""
         self._prepare = prepare
         self._exits = {} if exits is None else exits
         own = self.settings
@@ -190,19 +190,19 @@ class Worker:
             self._reporter.renew()
         if self._membership.applied is not before:
             _log.info("share %d: %d jobs to run", share.version, len(self._membership.wanted))
-        self._tell(self._membership.problem)
+        self._log_problem(self._membership.problem)
         self._apply()
 
     def _problem(self, text: str) -> None:
         self._membership.problem = text
-        self._tell(text)
+        self._log_problem(text)
 
-    def _tell(self, problem: str) -> None:
-        if problem and problem != self._told:
+    def _log_problem(self, problem: str) -> None:
+        if problem and problem != self._logged_problem:
             # At start, the share found is usually one for an earlier process.
             level = logging.INFO if self._membership.applied.wanted is None else logging.WARNING
             _log.log(level, "the latest share is not used: %s", problem)
-        self._told = problem
+        self._logged_problem = problem
 
     def _taken(self, sent_at: float) -> None:
         self._membership.renewed(sent_at, fence.now())

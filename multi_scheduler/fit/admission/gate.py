@@ -19,7 +19,7 @@ from multi_scheduler.fit.admission.quotas import Charge
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class GateResult:
     """The prediction for a pod."""
 
     pod: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Below:
     """The pod's charge to the quotas of its namespace; None: no quotas."""
     refusal: str = ""
     """Why the pod would be refused; empty: admitted. Evicting other pods does not help."""
-    alike: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
+    demand_key: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
     """Equal for pods with equal demands in clusters of equal rules."""
     may_change: bool = False
     """Whether the refusal is caused by reservations of other pods."""
@@ -38,7 +38,7 @@ class Below:
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
 
 
-class Entrance:
+class AdmissionGate:
     """The admission rules of one lower cluster, including those of its virtual nodes."""
 
     def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
@@ -60,29 +60,33 @@ class Entrance:
         self._admission = admission
         self._enforces = enforces
 
-    def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> Below:
+    def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
-        if refusal := self._not_here(metadata, spec):
-            return Below(pod, refusal=refusal)
+        if refusal := self._virtual_node_refusal(metadata, spec):
+            return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
         sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
         if found := violations({**pod, "spec": sent}, rules):
-            return Below(pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}")
+            return GateResult(
+                pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}"
+            )
         namespace = self._map(above)
-        if refusal := self._not_there(namespace, above):
-            return Below(pod, refusal=refusal)
+        if refusal := self._namespace_refusal(namespace, above):
+            return GateResult(pod, refusal=refusal)
         admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
         refusal = admitted.refusal if self._enforces else ""
         if refusal:
             refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
-        alike = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
-        return Below(pod, admitted.charge, refusal, alike, admitted.may_change, admitted.counted_by, rules)
+        demand_key = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
+        return GateResult(
+            pod, admitted.charge, refusal, demand_key, admitted.may_change, admitted.counted_by, rules
+        )
 
-    def _not_there(self, namespace: str, above: str) -> str:
+    def _namespace_refusal(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
 
         The upper cluster in the namespace's labels is not checked, so a namespace of another upper cluster is not predicted.
@@ -96,7 +100,7 @@ class Entrance:
             return ""
         return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
 
-    def _not_here(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    def _virtual_node_refusal(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         """Return why the virtual node would not create the lower pod; empty: it would."""
         namespace = metadata.get("namespace", "")
         if namespace == namespace_map.NEVER_MIRRORED:

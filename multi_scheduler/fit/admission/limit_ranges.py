@@ -83,8 +83,10 @@ def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
         spec: the pod's spec with the defaults of these ranges.
         ranges: limit ranges of its namespace.
     """
-    if ranges and (told := _contradiction(spec)):
-        return f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {told}"
+    if ranges and (problem := _contradiction(spec)):
+        return (
+            f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {problem}"
+        )
     for one in ranges:
         objections = [text for bound in one.bounds if (text := _objection(bound, spec))]
         if objections:
@@ -119,8 +121,10 @@ def _contradiction(spec: Mapping[str, Any]) -> str:
 
 def _objection(bound: Bound, spec: Mapping[str, Any]) -> str:
     for requests, limits in _amounts(bound.of, spec):
-        if told := _OBJECTIONS[bound.verb](bound, requests.get(bound.resource), limits.get(bound.resource)):
-            return told
+        if problem := _OBJECTIONS[bound.verb](
+            bound, requests.get(bound.resource), limits.get(bound.resource)
+        ):
+            return problem
     return ""
 
 
@@ -136,36 +140,36 @@ def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, in
 
 def _min(bound: Bound, request: int | None, limit: int | None) -> str:
     least = quantity.of(bound.resource, bound.value)
-    said = f"minimum {bound.resource} usage per {bound.of} is {bound.value}"
+    rule = f"minimum {bound.resource} usage per {bound.of} is {bound.value}"
     if request is None:
-        return f"{said}, but no request is specified"
+        return f"{rule}, but no request is specified"
     if request < least:
-        return f"{said}, but request is {quantity.render(bound.resource, request)}"
+        return f"{rule}, but request is {quantity.render(bound.resource, request)}"
     if limit is not None and limit < least:
-        return f"{said}, but limit is {quantity.render(bound.resource, limit)}"
+        return f"{rule}, but limit is {quantity.render(bound.resource, limit)}"
     return ""
 
 
 def _max(bound: Bound, request: int | None, limit: int | None) -> str:
     most = quantity.of(bound.resource, bound.value)
-    said = f"maximum {bound.resource} usage per {bound.of} is {bound.value}"
+    rule = f"maximum {bound.resource} usage per {bound.of} is {bound.value}"
     if limit is None:
-        return f"{said}, but no limit is specified"
+        return f"{rule}, but no limit is specified"
     if limit > most:
-        return f"{said}, but limit is {quantity.render(bound.resource, limit)}"
+        return f"{rule}, but limit is {quantity.render(bound.resource, limit)}"
     if request is not None and request > most:
-        return f"{said}, but request is {quantity.render(bound.resource, request)}"
+        return f"{rule}, but request is {quantity.render(bound.resource, request)}"
     return ""
 
 
 def _ratio(bound: Bound, request: int | None, limit: int | None) -> str:
-    said = f"{bound.resource} max limit to request ratio per {bound.of} is {bound.value}"
+    rule = f"{bound.resource} max limit to request ratio per {bound.of} is {bound.value}"
     if not request:
-        return f"{said}, but no request is specified or request is 0"
+        return f"{rule}, but no request is specified or request is 0"
     if not limit:
-        return f"{said}, but no limit is specified or limit is 0"
+        return f"{rule}, but no limit is specified or limit is 0"
     if limit * 1000 > quantity.milli(bound.value) * request:
-        return f"{said}, but provided ratio is {limit / request:f}"
+        return f"{rule}, but provided ratio is {limit / request:f}"
     return ""
 
 

@@ -157,11 +157,11 @@ class Admission:
         if not first.refusal or len(ranges) < 2:
             return first
         # It is undefined which range's defaults win, so the pod passes if any order admits it.
-        turned = (
+        reordered = (
             self._admit(spec, namespace, ranges[at:] + ranges[:at], priority_class)
             for at in range(1, len(ranges))
         )
-        return next((one for one in turned if not one.refusal), first)
+        return next((one for one in reordered if not one.refusal), first)
 
     def _admit(
         self, spec: Mapping[str, Any], namespace: str, ranges: Sequence[LimitRange], priority_class: str
@@ -187,10 +187,10 @@ class Admission:
         for name, quota in sorted(there.items()):
             if quota.covers(charge.kind):
                 # Counter subtraction keeps only positive counts.
-                on_their_way = _on_their_way(quota, promised)
-                on_their_way -= self._recently_counted.unseen(charge.namespace, name)
-                if told := quota.objection(charge, on_their_way):
-                    return told
+                reserved = _reserved_usage(quota, promised)
+                reserved -= self._recently_counted.unseen(charge.namespace, name)
+                if objection := quota.objection(charge, reserved):
+                    return objection
         return ""
 
     def _priority_class(self, own: str) -> str | None:
@@ -234,7 +234,7 @@ class Admission:
             del self._promised[charge.namespace]
 
 
-def _on_their_way(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counter[str]:
+def _reserved_usage(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for kind, sums in promised.items():
         if quota.covers(kind):

@@ -83,11 +83,11 @@ class Quota:
         ]
         if not exceeded:
             return ""
-        on_their_way = {name: promised[name] for name in exceeded if promised.get(name)}
-        told = f", reserved: {_rendered(on_their_way)}" if on_their_way else ""
+        reserved = {name: promised[name] for name in exceeded if promised.get(name)}
+        reserved_text = f", reserved: {_rendered(reserved)}" if reserved else ""
         return (
             f"exceeded quota: {self.name}, requested: {_rendered({name: charge.usage[name] for name in exceeded})}, "
-            f"used: {_rendered({name: self.used[name] for name in exceeded})}{told}, "
+            f"used: {_rendered({name: self.used[name] for name in exceeded})}{reserved_text}, "
             f"limited: {_rendered({name: self.hard[name] for name in exceeded})}"
         )
 
@@ -129,7 +129,7 @@ def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | Non
     unset: dict[str, list[str]] = {}
     if not pod_resources.has_pod_level(spec):
         for container in _containers(spec):
-            for name in _HAVE_TO_BE_SET - set(_said(container)):
+            for name in _HAVE_TO_BE_SET - set(_set_names(container)):
                 unset.setdefault(name, []).append(container.get("name", ""))
     return Charge(
         namespace=namespace,
@@ -157,7 +157,7 @@ def _names(resource: str) -> Sequence[str]:
     return (f"requests.{resource}",) if _is_extended(resource) else ()
 
 
-def _said(container: Mapping[str, Any]) -> Iterator[str]:
+def _set_names(container: Mapping[str, Any]) -> Iterator[str]:
     resources = container.get("resources") or {}
     for name in resources.get("requests") or ():
         yield from _names(name)

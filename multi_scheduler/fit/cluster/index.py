@@ -12,7 +12,7 @@ from typing import Any
 
 from controller_runtime.api import quantity
 from multi_scheduler.fit.cluster import topology
-from multi_scheduler.fit.cluster.node_filter import Admitting, Node
+from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
 from multi_scheduler.fit.devices import DeviceColumn
@@ -37,8 +37,10 @@ class ClusterIndex:
         self._placed: dict[str, Placed] = {}
         self._by_node: dict[str, dict[str, Placed]] = {}
         self._with_anti_affinity: dict[str, Placed] = {}
-        self._admitting = Admitting(self._nodes)
-        self._company = topology.Company(self._names, self._by_node, self._placed, self._with_anti_affinity)
+        self._node_filter = NodeFilter(self._nodes)
+        self._placements = topology.Placements(
+            self._names, self._by_node, self._placed, self._with_anti_affinity
+        )
         self.total: Counter[str] = Counter()
         """Sums of the allocatable resources of all nodes."""
         self.used: Counter[str] = Counter()
@@ -87,7 +89,7 @@ class ClusterIndex:
         self._nodes_changed()
 
     def _nodes_changed(self) -> None:
-        self._admitting.changed()
+        self._node_filter.changed()
         self.version += 1
 
     def _take_slot(self, name: str) -> int:
@@ -183,13 +185,13 @@ class ClusterIndex:
             reasons: if no node can, incremented by why, in kube-scheduler's words.
             only: check only this node; empty: all nodes.
         """
-        answer = self._admitting.ask(demand.key, demand.spec)
+        answer = self._node_filter.ask(demand.key, demand.spec)
         slots: Sequence[int] = answer.slots
         if only:
             slots = [slot] if (slot := self._slots.get(only, -1)) in slots else []
-        told: Counter[str] = Counter()
+        rejections: Counter[str] = Counter()
         if demand.ports:
-            slots = self._without_conflicts(slots, demand.ports, told)
+            slots = self._without_conflicts(slots, demand.ports, rejections)
         before = slots
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
@@ -200,11 +202,11 @@ class ClusterIndex:
                 break
         fitting = set(slots)
         if slots:
-            slots = topology.remaining(slots, demand, self._company, self._admitting, told)
+            slots = topology.remaining(slots, demand, self._placements, self._node_filter, rejections)
         if not slots and reasons is not None:
             reasons.update(answer.reasons)
-            reasons.update(told)
-            self._tell_insufficient([slot for slot in before if slot not in fitting], demand, reasons)
+            reasons.update(rejections)
+            self._count_insufficient([slot for slot in before if slot not in fitting], demand, reasons)
         return list(slots)
 
     def name(self, slot: int) -> str:
@@ -225,7 +227,7 @@ class ClusterIndex:
 
     def admitted(self, key: str, spec: Mapping[str, Any]) -> Sequence[int]:
         """Return the slots of the nodes whose labels and taints admit a pod, given its ``Demand.key`` and ``Demand.spec``."""
-        return self._admitting.ask(key, spec).slots
+        return self._node_filter.ask(key, spec).slots
 
     def node(self, name: str) -> Node | None:
         """Return a node; None: unknown."""
@@ -261,18 +263,18 @@ class ClusterIndex:
         ]
 
     def _without_conflicts(
-        self, slots: Sequence[int], ports: Sequence[Port], told: Counter[str]
+        self, slots: Sequence[int], ports: Sequence[Port], rejections: Counter[str]
     ) -> list[int]:
         kept = []
         for slot in slots:
-            taken = [port for placed in self._company.on(slot) for port in placed.ports]
+            taken = [port for placed in self._placements.on(slot) for port in placed.ports]
             if any(_conflict(one, other) for one in ports for other in taken):
-                told["node(s) didn't have free ports for the requested pod ports"] += 1
+                rejections["node(s) didn't have free ports for the requested pod ports"] += 1
             else:
                 kept.append(slot)
         return kept
 
-    def _tell_insufficient(self, slots: Sequence[int], demand: Demand, reasons: Counter[str]) -> None:
+    def _count_insufficient(self, slots: Sequence[int], demand: Demand, reasons: Counter[str]) -> None:
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
             having = [slot for slot in slots if column[slot] >= count] if column is not None else []

@@ -45,7 +45,7 @@ class Answer:
     reasons: Counter[str]
 
 
-class Admitting:
+class NodeFilter:
     """Cached answers about one list of nodes."""
 
     def __init__(self, nodes: Sequence[Node | None]) -> None:
@@ -85,13 +85,13 @@ class Admitting:
         known: dict[tuple[Any, ...], str] = {}
         slots: list[int] = []
         reasons: Counter[str] = Counter()
-        for slot, alike in enumerate(zip(*columns, strict=True)):
+        for slot, values in enumerate(zip(*columns, strict=True)):
             node = self._nodes[slot]
             if node is None:
                 continue
-            reason = known.get(alike)
+            reason = known.get(values)
             if reason is None:
-                reason = known[alike] = _objection(node, spec)
+                reason = known[values] = _objection(node, spec)
             if reason:
                 reasons[reason] += 1
             else:

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from multi_scheduler.fit.cluster.node_filter import Admitting
+from multi_scheduler.fit.cluster.node_filter import NodeFilter
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, Term
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class Placements:
     """Placements in one lower cluster: the index's own dicts, read only."""
 
     names: Sequence[str]
     """Node names by slot; empty: no node."""
     by_node: Mapping[str, Mapping[str, Placed]]
-    everybody: Mapping[str, Placed]
+    all_placed: Mapping[str, Placed]
     with_anti_affinity: Mapping[str, Placed]
 
     def on(self, slot: int) -> Collection[Placed]:
@@ -31,39 +31,47 @@ class Company:
 
 
 def remaining(
-    slots: Sequence[int], demand: Demand, company: Company, admitting: Admitting, told: Counter[str]
+    slots: Sequence[int],
+    demand: Demand,
+    placements: Placements,
+    node_filter: NodeFilter,
+    rejections: Counter[str],
 ) -> list[int]:
     """Return the slots where the pod's constraints towards other pods hold.
 
     Args:
         slots: slots of the nodes with room.
         demand: the pod's requirements.
-        company: placements in the cluster.
-        admitting: finds the nodes over which pods are spread.
-        told: incremented by why other nodes are rejected, in kube-scheduler's words.
+        placements: placements in the cluster.
+        node_filter: finds the nodes over which pods are spread.
+        rejections: incremented by why other nodes are rejected, in kube-scheduler's words.
     """
     found = list(slots)
     if demand.spread:
-        found = _spread(found, demand, company, admitting, told)
+        found = _spread(found, demand, placements, node_filter, rejections)
     if demand.affinity:
-        found = _near(found, demand, company, told)
-    if demand.anti_affinity or company.with_anti_affinity:
-        found = _apart(found, demand, company, told)
+        found = _near(found, demand, placements, rejections)
+    if demand.anti_affinity or placements.with_anti_affinity:
+        found = _apart(found, demand, placements, rejections)
     return found
 
 
 def _spread(
-    slots: list[int], demand: Demand, company: Company, admitting: Admitting, told: Counter[str]
+    slots: list[int],
+    demand: Demand,
+    placements: Placements,
+    node_filter: NodeFilter,
+    rejections: Counter[str],
 ) -> list[int]:
     for constraint in demand.spread:
         # Nodes without room are domains as well, by default also those with taints that reject the pod.
-        domains = admitting.ask(constraint.domain_key, constraint.domain_spec).slots
+        domains = node_filter.ask(constraint.domain_key, constraint.domain_spec).slots
         counts = {
             slot: sum(
                 placed.namespace == demand.namespace
                 and not placed.is_ending
                 and constraint.matches(placed.labels)
-                for placed in company.on(slot)
+                for placed in placements.on(slot)
             )
             for slot in domains
         }
@@ -71,16 +79,16 @@ def _spread(
         itself = int(constraint.matches(demand.labels))
         kept = [slot for slot in slots if counts[slot] + itself - lowest <= constraint.max_skew]
         if len(kept) < len(slots):
-            told["node(s) didn't match pod topology spread constraints"] += len(slots) - len(kept)
+            rejections["node(s) didn't match pod topology spread constraints"] += len(slots) - len(kept)
         slots = kept
     return slots
 
 
-def _near(slots: list[int], demand: Demand, company: Company, told: Counter[str]) -> list[int]:
+def _near(slots: list[int], demand: Demand, placements: Placements, rejections: Counter[str]) -> list[int]:
     # One existing pod must match all terms.
     homes = {
         placed.node
-        for placed in company.everybody.values()
+        for placed in placements.all_placed.values()
         if all(_meant(term, placed) for term in demand.affinity)
     }
     is_first = not homes and all(
@@ -88,25 +96,25 @@ def _near(slots: list[int], demand: Demand, company: Company, told: Counter[str]
     )
     if is_first:
         return slots  # the first pod of a group may go anywhere
-    kept = [slot for slot in slots if company.names[slot] in homes]
+    kept = [slot for slot in slots if placements.names[slot] in homes]
     if len(kept) < len(slots):
-        told["node(s) didn't match pod affinity rules"] += len(slots) - len(kept)
+        rejections["node(s) didn't match pod affinity rules"] += len(slots) - len(kept)
     return kept
 
 
-def _apart(slots: list[int], demand: Demand, company: Company, told: Counter[str]) -> list[int]:
+def _apart(slots: list[int], demand: Demand, placements: Placements, rejections: Counter[str]) -> list[int]:
     repelling = {
         placed.node
-        for placed in company.with_anti_affinity.values()
+        for placed in placements.with_anti_affinity.values()
         for term in placed.anti_affinity
         if term.covers(demand.namespace) and term.matches(demand.labels)
     }
     kept = []
     for slot in slots:
-        if company.names[slot] in repelling:
-            told["node(s) didn't satisfy existing pods anti-affinity rules"] += 1
-        elif any(_meant(term, placed) for term in demand.anti_affinity for placed in company.on(slot)):
-            told["node(s) didn't match pod anti-affinity rules"] += 1
+        if placements.names[slot] in repelling:
+            rejections["node(s) didn't satisfy existing pods anti-affinity rules"] += 1
+        elif any(_meant(term, placed) for term in demand.anti_affinity for placed in placements.on(slot)):
+            rejections["node(s) didn't match pod anti-affinity rules"] += 1
         else:
             kept.append(slot)
     return kept

@@ -53,7 +53,7 @@ class Feed:
         """
         self._client = client
         self._index = index
-        self._deaf = ""
+        self._unreachable = ""
         """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
         self._arrived = arrived
         self._seen = seen
@@ -100,7 +100,7 @@ class Feed:
             for informer in self.informers:
                 group.create_task(informer.run())
             group.create_task(self._rules.run())
-            group.create_task(self._listen())
+            group.create_task(self._check_cluster())
 
     @property
     def has_synced(self) -> bool:
@@ -112,9 +112,9 @@ class Feed:
         if not self.has_synced:
             error = self._last_error()
             return str(error) if error else "its nodes and pods are being listed"
-        return f"no events for {self._silence():.0f} s: {self._deaf}" if self._deaf else ""
+        return f"no events for {self._silence():.0f} s: {self._unreachable}" if self._unreachable else ""
 
-    async def _listen(self) -> None:
+    async def _check_cluster(self) -> None:
         """Check periodically that the cluster responds, if the watches do not prove it.
 
         A quiet or late watch does not prove that the cluster is unreachable.
@@ -123,14 +123,14 @@ class Feed:
             await asyncio.sleep(_LOOK)
             error = self._last_error()
             if error is None and self._silence() < _QUIET:
-                self._deaf = ""
+                self._unreachable = ""
             elif isinstance(error, (Forbidden, Unauthorized)):
-                self._deaf = str(error)
+                self._unreachable = str(error)
             elif isinstance(error, ApiError) and error.code and self._silence() >= _QUIET:
                 # The cluster responds, but has refused the watches for longer than a restart takes.
-                self._deaf = str(error)
+                self._unreachable = str(error)
             else:
-                self._deaf = await self._ping()
+                self._unreachable = await self._ping()
 
     async def _ping(self) -> str:
         try:

@@ -24,7 +24,7 @@ class BoundPods:
         """
         self._bound = bound
         self._gone = gone
-        self._strangers: dict[str, Object] = {}
+        self._unaccounted: dict[str, Object] = {}
         """By UID: bound pods that do not run yet and whose room is not counted."""
         self._is_shared = context.bound_pods is not None
         self._pods = context.bound_pods or bound_pods(context.upper)
@@ -48,18 +48,18 @@ class BoundPods:
         """Return the pods that are bound to a node."""
         return self._pods.store.by_index(BY_NODE, node)
 
-    def strangers(self, nodes: Collection[str]) -> list[Object]:
+    def unaccounted(self, nodes: Collection[str]) -> list[Object]:
         """Return pending pods on these nodes that another scheduler bound."""
-        return [pod for pod in self._strangers.values() if (pod.spec or {}).get("nodeName") in nodes]
+        return [pod for pod in self._unaccounted.values() if (pod.spec or {}).get("nodeName") in nodes]
 
     def accounted(self, uid: str) -> None:
         """Note that the pod's room is counted."""
-        self._strangers.pop(uid, None)
+        self._unaccounted.pop(uid, None)
 
     def added(self, pod: Object) -> None:
         """Handle a newly bound pod."""
         if not self._bound(pod) and _is_pending(pod):
-            self._strangers[pod.uid] = pod
+            self._unaccounted[pod.uid] = pod
 
     def changed(self, pod: Object) -> None:
         """Handle a change of a bound pod."""

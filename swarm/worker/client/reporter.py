@@ -55,7 +55,7 @@ class Reporter:
         self._api = api
         self._membership = membership
         self._content = content
-        self._tell = taken
+        self._on_taken = taken
         self._pod_uid = settings.pod_uid
         self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
         self.name = f"{settings.swarm}.{settings.worker}"
@@ -151,7 +151,7 @@ class Reporter:
         self._written = content
         self._registered = session
         if session == self._membership.session:
-            self._tell(sent_at)
+            self._on_taken(sent_at)
         self._taken.set()
 
     async def _read(self, path: str) -> Object:

@@ -84,7 +84,7 @@ class Processes:
         self._template = template
         self._reaper = reaper
         self._grace = grace
-        self._tell = ended
+        self._on_ended = ended
         self._stop_by = stop_by
         self._outputs = Output(sys.stdout.buffer), Output(sys.stderr.buffer)
         self._leaders: dict[str, _Leader] = {}
@@ -142,7 +142,7 @@ class Processes:
         self.exits[shown] += 1
         _log.info("job %s: process %d has ended with exit code %d", job.name, leader.pid, shown)
         if self._leaders.get(job.name) is leader:
-            self._tell(job, f"exit code {shown}")
+            self._on_ended(job, f"exit code {shown}")
 
     def _spawn(self, job: Job) -> _Leader:
         launch = [

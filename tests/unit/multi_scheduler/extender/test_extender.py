@@ -281,7 +281,7 @@ async def test_a_cluster_nobody_could_look_into_is_the_last_choice(score):
     """Where such clusters pass at all."""
     agent, extender = _fit(a="8", b="8")
     agent._settings = FitSettings(score=score, unreachable="Pass")
-    agent.feeds["b"]._deaf = "no answer"
+    agent.feeds["b"]._unreachable = "no answer"
     await extender.filter(_asked(_pod("first"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a", "vn-b")
     assert (await extender.filter(asked)).passing == ["vn-a", "vn-b"]
@@ -388,14 +388,14 @@ async def test_a_bound_pod_that_cannot_be_read_fails_no_other_pods_call(monkeypa
     """Any tenant can bind pods with spec.nodeName, and write what it likes into them."""
     agent, extender = _fit(a="3")
     agent._bound_pods.added(_bound("broken", "vn-a"))
-    judge = agent._entrances["a"].judge
+    judge = agent._gates["a"].judge
 
     def fail(pod: Any, node: VirtualNode) -> Any:
         if pod["metadata"]["uid"] == "broken":
             raise TypeError("not what the API describes")
         return judge(pod, node)
 
-    monkeypatch.setattr(agent._entrances["a"], "judge", fail)
+    monkeypatch.setattr(agent._gates["a"], "judge", fail)
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 

@@ -20,7 +20,7 @@ from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import ClusterConfig, VolumeConfig, parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
-from multi_scheduler.fit.admission.gate import Entrance
+from multi_scheduler.fit.admission.gate import AdmissionGate
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_requirements import demand
@@ -225,8 +225,8 @@ def test_the_virtual_node_and_the_fit_agent_judge_alike(seed, selector, preset, 
     )
     lower = lower_pod.lower_pod(pod, options)
     refused = summary(violations(lower, rules))
-    entrance = Entrance(ClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True)
-    below = entrance.judge(pod, VirtualNode("vn-a", "a", {}, {}))
+    gate = AdmissionGate(ClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True)
+    below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
     assert below.refusal == (f"lower cluster a does not take the pod: {refused}" if refused else "")
     if not refused:
         sent = keep_off_control_plane(lower["spec"], rules)

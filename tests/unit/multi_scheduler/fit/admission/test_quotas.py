@@ -76,9 +76,7 @@ def test_a_resource_that_is_over_its_quota_already_refuses_only_who_asks_for_it(
 def test_promised_pods_count_besides_those_that_are_there():
     """And are named, for their share is not in the quota's own numbers."""
     found = _refusal({"pods": "3"}, {"pods": "1"}, spec=ONE_CORE, promised={"pods": 2})
-    assert (
-        found == "exceeded quota: q, requested: pods=1, used: pods=1, reserved: pods=2, limited: pods=3"
-    )
+    assert found == "exceeded quota: q, requested: pods=1, used: pods=1, reserved: pods=2, limited: pods=3"
 
 
 @pytest.mark.parametrize(
