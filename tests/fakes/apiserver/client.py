@@ -25,13 +25,20 @@ Batch = list[WatchEvent]
 """Aliases, because ``MemoryClient.list`` hides the built-in name inside the class."""
 Fault = Callable[[str, str, str], ApiError | None]
 """Verb, plural (with ``/subresource``) and key of a request → the error that answers it; None: it is served."""
-_BOOKMARKS = 60.0
-"""Seconds between two bookmarks of a watch."""
 
 
 def refusing(error: ApiError, plural: str) -> Fault:
     """Return a fault for the requests of one plural (with ``/subresource``)."""
     return lambda _verb, asked, _key: error if asked == plural else None
+
+
+class _Watch:
+    """One open watch: its plural, and whether there is something to send."""
+
+    def __init__(self, plural: str) -> None:
+        self.plural = plural
+        self.changed = asyncio.Event()
+        self.bookmarked = False
 
 
 class MemoryClient:
@@ -53,7 +60,9 @@ class MemoryClient:
         self.fault: Fault = lambda _verb, _plural, _key: None
         self.held: set[str] = set()
         """Plurals whose watches bring nothing for now."""
-        self._watches: list[asyncio.Event] = []
+        self.bookmark_seconds: float | None = 60.0
+        """Between two bookmarks of a watch; None: none."""
+        self._watches: list[_Watch] = []
         server.observers.append(self._committed)
 
     def asked(self, verb: str, plural: str) -> Any:
@@ -67,12 +76,20 @@ class MemoryClient:
 
     def wake(self) -> None:
         """Let all watches look for changes."""
-        for changed in self._watches:
-            changed.set()
+        for watch in self._watches:
+            watch.changed.set()
+
+    def bookmark(self, *plurals: str) -> None:
+        """Send a bookmark on each watch of these plurals."""
+        for watch in self._watches:
+            if watch.plural in plurals:
+                watch.bookmarked = True
+        self.wake()
 
     async def send(
-        self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None
-    ) -> T:
+        self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> T:  # fmt: skip
         """Perform a request: ``action`` asks the server. ``key`` is the selection of a list or watch."""
         plural = f"{plural}/{subresource}" if subresource else plural
         self.calls.append((verb, plural, key))
@@ -109,26 +126,27 @@ class MemoryClient:
         plural, matches = resource.plural, selection(namespace, label_selector, field_selector)
         selected, seen = _described(namespace, label_selector, field_selector), int(resource_version)
         await self.send("watch", plural, selected, lambda: [*self.server.since(plural, seen, matches)])
-        changed = asyncio.Event()
-        self._watches.append(changed)
+        watch = _Watch(plural)
+        self._watches.append(watch)
         try:
             while True:
-                changed.clear()
+                watch.changed.clear()
                 if plural not in self.held:
                     batch = [*self.server.since(plural, seen, matches)]
                     seen = self.server.version
+                    if watch.bookmarked:
+                        batch.append(bookmark(seen))
+                        watch.bookmarked = False
                     if batch:
                         yield batch
                         continue
                 try:
-                    async with asyncio.timeout(_BOOKMARKS):
-                        await changed.wait()
+                    async with asyncio.timeout(self.bookmark_seconds):
+                        await watch.changed.wait()
                 except TimeoutError:
-                    if plural not in self.held:
-                        seen = self.server.version
-                        yield [bookmark(seen)]
+                    watch.bookmarked = True
         finally:
-            self._watches.remove(changed)
+            self._watches.remove(watch)
 
     async def create(
         self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None,
@@ -146,7 +164,7 @@ class MemoryClient:
                 return self.server.evict(key, whole, who=self.who, dry_run=dry_run)
             return self.server.create(plural, whole, who=self.who, namespace=namespace, dry_run=dry_run)
 
-        return await self._write(resource, "create", key, write, subresource)
+        return await self._write(resource, "create", key, write, subresource, dry_run=dry_run)
 
     async def patch(
         self, resource: Resource, name: str, patch: Any, *, namespace: str | None = None,
@@ -154,14 +172,15 @@ class MemoryClient:
         params: Mapping[str, str] | None = None, **_: Any,
     ) -> Body:  # fmt: skip
         key, change = object_key(resource.plural, namespace, name), copied(patch)
+        dry_run = _is_dry_run(params)
 
         def write() -> Body:
             return self.server.patch(
                 resource.plural, key, change, who=self.who, subresource=subresource, patch_type=patch_type,
-                dry_run=_is_dry_run(params),
+                dry_run=dry_run,
             )  # fmt: skip
 
-        return await self._write(resource, "patch", key, write, subresource)
+        return await self._write(resource, "patch", key, write, subresource, dry_run=dry_run)
 
     async def update(
         self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None, **_: Any
@@ -192,12 +211,14 @@ class MemoryClient:
         self.wake()
 
     async def _write(
-        self, resource: Resource, verb: str, key: str, action: Callable[[], Body], subresource: str | None
-    ) -> Body:
+        self, resource: Resource, verb: str, key: str, action: Callable[[], Body], subresource: str | None, *,
+        dry_run: bool = False,
+    ) -> Body:  # fmt: skip
         answer = await self.send(
-            verb, resource.plural, key, lambda: copied(action()), subresource=subresource
+            verb, resource.plural, key, lambda: copied(action()), subresource=subresource, dry_run=dry_run
         )
-        consistency.wrote(self, resource, answer)
+        if not dry_run:
+            consistency.wrote(self, resource, answer)
         return answer
 
 

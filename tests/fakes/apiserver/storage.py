@@ -160,6 +160,10 @@ class Storage:
         """Merge fields into an object."""
         return self.put(plural, merged(self.get(plural, key), fields))
 
+    def replace(self, plural: str, key: str, **fields: Any) -> Body:
+        """Replace top-level fields of an object."""
+        return self.put(plural, {**self.get(plural, key), **fields})
+
     def remove(
         self, plural: str, key: str, last: Body | None = None, *, who: str = "", before: Body | None = None,
         verb: str = "delete",

@@ -20,7 +20,7 @@ from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
 from tests.unit.descheduler.bodies import now
-from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+from tests.unit.descheduler.cluster import Client, Cluster
 
 FREEZE = 300.0
 
@@ -29,10 +29,10 @@ class Process:
     """Everything that a leader runs, less the strategies."""
 
     def __init__(
-        self, cluster: FakeCluster, *, options: EvictionOptions | None = None, interval: float = 0
+        self, cluster: Cluster, *, options: EvictionOptions | None = None, interval: float = 0
     ) -> None:
         options = options or EvictionOptions()
-        self.client = FakeClient(cluster)
+        self.client = Client(cluster)
         client: Any = self.client
         self.told: list[tuple[str, str, str]] = []
         nodes = Informer(client, resources.NODES)
@@ -119,6 +119,6 @@ class Process:
         self.told.append((type_, reason, message))
 
 
-def pods_of(cluster: FakeCluster) -> Iterator[dict[str, Any]]:
+def pods_of(cluster: Cluster) -> Iterator[dict[str, Any]]:
     """All pods."""
-    yield from cluster.all(resources.PODS)
+    yield from cluster.all("pods")

@@ -58,14 +58,17 @@ class Connection(MemoryClient):
         self.news()
 
     async def send(
-        self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None
-    ) -> T:
+        self, verb: str, plural: str, key: str, action: Callable[[], T], *, subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> T:  # fmt: skip
         """Perform a request over the network."""
         what = f"{plural} {key} {subresource}" if verb == "patch" else f"{plural} {key}"
         if verb in {"get", "list", "watch"}:
             return await self._road.ask(verb, what, action)
         if subresource == "token":
             return await self._road.ask("get", f"token {key}", action)
+        if dry_run:
+            return await self._road.ask("get", "dry run", action)
         if plural == "events":
             return {}  # type: ignore[return-value]
 

@@ -16,7 +16,7 @@ from controller_runtime import resources
 from controller_runtime.errors import ApiError, Forbidden
 from descheduler.view import record as records
 from tests.unit.descheduler.bodies import pod
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.refusing_clusters import cluster_with, process_on
 
@@ -60,10 +60,10 @@ def _old_style(facts: dict[str, Any], replacement: dict[str, Any]) -> dict[str, 
     }
 
 
-async def _attack(cluster: FakeCluster, body: dict[str, Any]) -> Process:
+async def _attack(cluster: Cluster, body: dict[str, Any]) -> Process:
     """Run a descheduler that finds such an object."""
     resource = resources.CONTROLLER_REVISIONS if body.get("revision") else resources.CONFIG_MAPS
-    cluster.put(resource, body)
+    cluster.put(resource.plural, body)
     process = process_on(cluster)
     async with process.running():
         await asyncio.sleep(600)
@@ -81,7 +81,7 @@ async def test_config_map_creates_no_pod():
 async def test_config_map_deletes_no_pod():
     """A tenant's ConfigMap does not have another's running pod force-deleted and replaced."""
     cluster = cluster_with(pod(owner="statefulset", refused_at=None, phase="Running"))
-    (victim,) = cluster.all(resources.PODS)
+    (victim,) = cluster.all("pods")
     metadata = victim["metadata"]
     facts = {
         "name": metadata["name"],
@@ -95,7 +95,7 @@ async def test_config_map_deletes_no_pod():
         cluster, _old_style(facts, {**EVIL, "metadata": {**EVIL["metadata"], "name": "p"}})
     )
     assert process.client.writes == []
-    assert cluster.all(resources.PODS) == [victim]
+    assert cluster.all("pods") == [victim]
 
 
 async def test_record_in_a_tenants_namespace_is_not_looked_at():
@@ -212,16 +212,16 @@ async def test_record_waits_for_the_key():
         second.client.get = read  # type: ignore[method-assign]
         await asyncio.sleep(60)
     assert len(cluster.created) == 2
-    assert cluster.all(resources.CONTROLLER_REVISIONS) == []
+    assert cluster.all("controllerrevisions") == []
 
 
 async def test_record_with_a_lost_key_stands_in_the_way_and_says_so():
     """The key was replaced, and the pod of a record is still there: it stays, and the event names the record."""
     cluster = cluster_with(pod())
-    (there,) = cluster.all(resources.PODS)
+    (there,) = cluster.all("pods")
     stale = dataclasses.replace(RECORD, old_uid=there["metadata"]["uid"], pod_name="p")
     process = await _attack(cluster, records.render(stale, namespace="kube-system", key=KEY))
-    assert cluster.all(resources.PODS) == [there]
+    assert cluster.all("pods") == [there]
     assert {"RecordRefused", "NotRescheduled"} <= set(process.reasons())
     assert any(stale.name in message and "Delete it" in message for _, _, message in process.told)
 
@@ -254,17 +254,17 @@ async def test_pod_is_not_created_in_another_namespace_of_the_same_name(state):
     async def replace(what: str) -> None:
         if what != "delete pods":
             return
-        cluster.objects.pop(("namespaces", "", "default"), None)
+        cluster.remove("namespaces", "default")
         if state != "gone":
             ending = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if state == "ending" else {}
             uid = "uid-default" if state == "ending" else "uid-other"
-            cluster.put(resources.NAMESPACES, {"metadata": {"name": "default", "uid": uid, **ending}})
+            cluster.put("namespaces", {"metadata": {"name": "default", "uid": uid, **ending}})
 
     process.client.after = replace
     async with process.running():
         await asyncio.sleep(60)
     assert "create pods" not in process.client.writes
-    assert cluster.all(resources.CONTROLLER_REVISIONS) == []
+    assert cluster.all("controllerrevisions") == []
 
 
 async def _no_secrets(what: str) -> None:
@@ -272,7 +272,7 @@ async def _no_secrets(what: str) -> None:
         raise Forbidden("secrets is forbidden", code=403)
 
 
-def _key_of(cluster: FakeCluster) -> bytes:
-    secret = cluster.find(resources.SECRETS, "virtual-node-descheduler-key", "kube-system")
+def _key_of(cluster: Cluster) -> bytes:
+    secret = cluster.find("secrets", "kube-system/virtual-node-descheduler-key")
     assert secret is not None
     return base64.b64decode(secret["data"]["key"])

@@ -7,32 +7,31 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.errors import Unavailable
 from descheduler.config.move_limits import Limits
 from descheduler.memory.store import Memory
 from tests.unit.descheduler.bodies import START, now
-from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime
 
 
-def memory_on(cluster: FakeCluster, **limits: Any) -> tuple[Memory, FakeClient]:
+def memory_on(cluster: Cluster, **limits: Any) -> tuple[Memory, Client]:
     """A leader's memory."""
-    fake = FakeClient(cluster)
+    fake = Client(cluster)
     client: Any = fake
     return Memory(client, namespace="ns", freeze_period=300, limits=Limits(**limits), now=now), fake
 
 
-def data_of(cluster: FakeCluster, name: str) -> dict[str, str]:
+def data_of(cluster: Cluster, name: str) -> dict[str, str]:
     """A ConfigMap's data."""
-    found = cluster.find(resources.CONFIG_MAPS, name, "ns")
+    found = cluster.find("configmaps", f"ns/{name}")
     return dict((found or {}).get("data") or {})
 
 
 async def test_writes_are_shared():
     """A hundred owners at once take two writes, not a hundred."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     memory, client = memory_on(cluster)
     await memory.freeze("first", "default", ["a"])
     client.writes.clear()
@@ -43,7 +42,7 @@ async def test_writes_are_shared():
 
 async def test_failed_write_is_everybodys():
     """Whoever shares a write that fails is told, and nothing is believed to be remembered."""
-    memory, client = memory_on(FakeCluster())
+    memory, client = memory_on(Cluster())
 
     async def fail(what: str) -> None:
         raise Unavailable("no", code=503)
@@ -61,7 +60,7 @@ async def test_failed_write_is_everybodys():
 
 async def test_next_leader_reads():
     """A new leader knows what the last one wrote."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     first, _ = memory_on(cluster)
     await first.freeze("o", "default", ["a"])
     await first.freeze("o", "default", ["b"])
@@ -77,7 +76,7 @@ async def test_next_leader_reads():
 
 async def test_pruning():
     """Nodes and owners go when their time is over, each at its own, and who wants to know is told."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     memory, _ = memory_on(cluster, window=1000)
     told: list[float] = []
     unsubscribe = memory.subscribe(lambda: told.append(asyncio.get_running_loop().time()))
@@ -103,7 +102,7 @@ async def test_pruning():
 
 async def test_thaw_spares_older_entries():
     """A healed cluster is forgiven what it was frozen for while lost, not what came before."""
-    memory, _ = memory_on(FakeCluster())
+    memory, _ = memory_on(Cluster())
     await memory.freeze("before", "default", ["a"])
     await asyncio.sleep(50)
     since = now()
@@ -116,7 +115,7 @@ async def test_thaw_spares_older_entries():
 async def test_never_too_many(monkeypatch):
     """A ConfigMap has its limits: the oldest owners are forgotten for new ones."""
     monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 3)
-    cluster = FakeCluster()
+    cluster = Cluster()
     memory, _ = memory_on(cluster)
     for owner in ("ns.a", "ns.b", "ns.c", "ns.d", "ns.e"):
         await memory.freeze(owner, "ns", ["n"])
@@ -131,7 +130,7 @@ async def test_never_too_many(monkeypatch):
 async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
     """A pod's author writes the owner's uid: a tenant that makes up thousands loses entries of its own."""
     monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 4)
-    cluster = FakeCluster()
+    cluster = Cluster()
     memory, _ = memory_on(cluster)
     for owner in ("victim.x", *(f"tenant.{number}" for number in range(20))):
         await memory.freeze(owner, owner.partition(".")[0], ["n"])
@@ -143,9 +142,9 @@ async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
 
 async def test_config_map_deleted_by_hand():
     """A ConfigMap that somebody deletes is made again by the next write."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     memory, _ = memory_on(cluster)
     await memory.freeze("x", "default", ["a"])
-    cluster.remove(resources.CONFIG_MAPS, "virtual-node-unschedulable", "ns")
+    cluster.remove("configmaps", "ns/virtual-node-unschedulable")
     await memory.freeze("y", "default", ["a"])
     assert data_of(cluster, "virtual-node-unschedulable").keys() == {"y"}

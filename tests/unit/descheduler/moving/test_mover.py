@@ -8,7 +8,6 @@ import json
 
 import pytest
 
-from controller_runtime import resources
 from descheduler.config.move_limits import Limits
 from tests.unit.descheduler.bodies import node, now, pod
 from tests.unit.descheduler.refusing_clusters import (
@@ -48,7 +47,7 @@ async def test_memory_survives_a_restart():
     cluster = cluster_with(pod(owner="rs"))
     async with process_on(cluster).running():
         await asyncio.sleep(THRESHOLD + 5)
-    cluster.put(resources.PODS, pod("p1", owner="rs", refused_at=now()))
+    cluster.put("pods", pod("p1", owner="rs", refused_at=now()))
     second = process_on(cluster)
     async with second.running():
         await asyncio.sleep(50)
@@ -64,7 +63,7 @@ async def test_pods_of_one_owner_are_one_round():
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
     assert names_of(cluster) == []
-    history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
+    history = cluster.find("configmaps", "kube-system/virtual-node-descheduler")
     assert history is not None
     assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
@@ -100,7 +99,7 @@ async def test_nowhere_to_go():
         await asyncio.sleep(600)
         assert process.reasons() == ["NotRescheduled"]
         assert process.client.writes == []
-        cluster.put(resources.NODES, node("b"))
+        cluster.put("nodes", node("b"))
         await asyncio.sleep(5)
     assert process.reasons() == ["NotRescheduled", "Rescheduled"]
 
@@ -157,7 +156,7 @@ async def test_bare_pod_ping_pong_gives_way():
 
     async def schedule(what: str) -> None:
         """Bind to what the affinity allows, and refuse there."""
-        for found in cluster.all(resources.PODS):
+        for found in cluster.all("pods"):
             if not found["spec"].get("nodeName"):
                 required = found["spec"]["affinity"]["nodeAffinity"]
                 (term,) = required["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -165,14 +164,14 @@ async def test_bare_pod_ping_pong_gives_way():
                 (place,) = {"a", "b"} - set(expression["values"])
                 placed = pod(on=place, refused_at=now())
                 fields = {"spec": {**found["spec"], "nodeName": place}, "status": placed["status"]}
-                cluster.change(resources.PODS, "p", "default", **fields)
+                cluster.replace("pods", "default/p", **fields)
 
     process.client.after = schedule
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
-        assert cluster.all(resources.PODS)[0]["spec"]["nodeName"] == "b"
+        assert cluster.all("pods")[0]["spec"]["nodeName"] == "b"
         await asyncio.sleep(90)
-    (found,) = cluster.all(resources.PODS)
+    (found,) = cluster.all("pods")
     assert found["spec"]["nodeName"] == "a"
     assert found["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] == "2"
 
@@ -184,11 +183,11 @@ async def test_bare_pod_may_return_after_the_freeze():
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
         waiting = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
-        cluster.change(resources.PODS, "p", "default", status=waiting)
+        cluster.replace("pods", "default/p", status=waiting)
         await asyncio.sleep(280)
-        assert "affinity" in cluster.all(resources.PODS)[0]["spec"]
+        assert "affinity" in cluster.all("pods")[0]["spec"]
         await asyncio.sleep(20)
-    (found,) = cluster.all(resources.PODS)
+    (found,) = cluster.all("pods")
     assert "affinity" not in found["spec"]
     assert found["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] == "1"
     assert "virtual-node.io/unschedulable-nodes" not in found["metadata"]["annotations"]
@@ -201,7 +200,7 @@ async def test_owned_pod_may_return_after_the_freeze():
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
         successor = pod("p1", owner="rs", on="", annotations={"unschedulable-node": "a"})
-        cluster.put(resources.PODS, successor)
+        cluster.put("pods", successor)
         await asyncio.sleep(280)
         assert names_of(cluster) == ["p1"]
         await asyncio.sleep(30)
@@ -258,7 +257,7 @@ async def test_claim_on_the_node(bound_to, moves):
     }
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     cluster = cluster_with(pod(owner="rs", spec={"volumes": volumes}))
-    cluster.put(resources.PERSISTENT_VOLUME_CLAIMS, claim)
+    cluster.put("persistentvolumeclaims", claim)
     async with process_on(cluster).running():
         await asyncio.sleep(60)
     assert (names_of(cluster) == []) is moves
@@ -270,6 +269,6 @@ async def test_started_in_time():
     process = process_on(cluster)
     async with process.running():
         await asyncio.sleep(THRESHOLD - 1)
-        cluster.change(resources.PODS, "p", "default", status=pod(refused_at=None)["status"])
+        cluster.replace("pods", "default/p", status=pod(refused_at=None)["status"])
         await asyncio.sleep(60)
     assert process.client.writes == []

@@ -8,7 +8,6 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.errors import Forbidden
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
@@ -42,7 +41,7 @@ async def test_a_quiet_standstill_is_seen():
         assert waiting() == {("Unschedulable", "no node"): 2}
         await asyncio.sleep(7200)
         assert waiting() == {("Unschedulable", "no node"): 2}
-        cluster.put(resources.NODES, node("b"))
+        cluster.put("nodes", node("b"))
         await asyncio.sleep(5)
         assert waiting() == {}
 
@@ -55,12 +54,12 @@ async def test_who_need_not_move_waits_no_longer(how):
         await asyncio.sleep(REFUSED)
         assert waiting() == {("Unschedulable", "no node"): 1}
         if how == "starts":
-            cluster.change(resources.PODS, "p", "default", status=pod(refused_at=None)["status"])
+            cluster.replace("pods", "default/p", status=pod(refused_at=None)["status"])
         elif how == "ends":
             cluster.dead_nodes.add("a")
-            cluster.end(cluster.all(resources.PODS)[0], 3600)
+            cluster.delete("pods", "default/p", grace=3600)
         else:
-            cluster.remove(resources.PODS, "p")
+            cluster.remove("pods", "default/p")
         await asyncio.sleep(1)
         assert waiting() == {}
 
@@ -71,7 +70,7 @@ async def test_a_pod_that_is_refused_anew_has_its_time():
     async with process_on(cluster).running():
         await asyncio.sleep(REFUSED)
         assert waiting() == {("Unschedulable", "no node"): 1}
-        cluster.change(resources.PODS, "p", "default", status=pod(refused_at=now())["status"])
+        cluster.replace("pods", "default/p", status=pod(refused_at=now())["status"])
         await asyncio.sleep(1)
         assert waiting() == {}
         await asyncio.sleep(THRESHOLD)
@@ -86,7 +85,7 @@ async def test_a_pod_that_starts_while_it_is_asked_for_does_not_wait():
 
     async def start(what: str) -> None:
         if what == "create eviction":
-            cluster.change(resources.PODS, "p", "default", status=pod(refused_at=None)["status"])
+            cluster.replace("pods", "default/p", status=pod(refused_at=None)["status"])
             await asyncio.sleep(0.1)
 
     process.client.after = start
@@ -153,13 +152,13 @@ async def test_pods_of_a_lost_cluster_wait_until_it_heals():
     """There is nowhere to go; when the cluster answers again they need not go any more."""
     cluster, process = lost_cluster(pod("p0", phase="Running", refused_at=None))
     async with process.running():
-        cluster.change(resources.NODES, "a", status=node("a", ready=False)["status"])
+        cluster.replace("nodes", "a", status=node("a", ready=False)["status"])
         await asyncio.sleep(25)
         assert waiting() == {("StaleCluster", "no node"): 1}
-        cluster.change(resources.NODES, "a", status=node("a")["status"])
+        cluster.replace("nodes", "a", status=node("a")["status"])
         await asyncio.sleep(1)
         assert waiting() == {}
-        cluster.change(resources.NODES, "a", status=node("a", ready=False)["status"])
+        cluster.replace("nodes", "a", status=node("a", ready=False)["status"])
         await asyncio.sleep(25)
         assert waiting() == {("StaleCluster", "no node"): 1}
 
@@ -168,14 +167,12 @@ async def test_a_pod_that_runs_on_cordoned_nodes_does_not_wait():
     """The lower cluster answers and takes no new pods: what starts after all is well where it is."""
     cluster, process = lost_cluster(pod("p0"))
     async with process.running():
-        cluster.change(
-            resources.NODES, "a", status=node("a", ready=False, reason="NoReadyLowerNodes")["status"]
-        )
+        cluster.replace("nodes", "a", status=node("a", ready=False, reason="NoReadyLowerNodes")["status"])
         await asyncio.sleep(25)
         assert waiting() == {("StaleCluster", "no node"): 1}
         status = pod(refused_at=None, phase="Running")["status"]
         status["conditions"].append({"type": "Ready", "status": "True"})
-        cluster.change(resources.PODS, "p0", "default", status=status)
+        cluster.replace("pods", "default/p0", status=status)
         await asyncio.sleep(1)
         assert waiting() == {}
 
@@ -196,8 +193,8 @@ async def test_what_a_pass_does_not_ask_for_waits_no_longer():
         assert waiting() == {("RemoveDuplicates", "disruption budget"): 1}
         await asyncio.sleep(100)
         assert waiting() == {("RemoveDuplicates", "disruption budget"): 1}
-        cluster.put(resources.PODS, pod("p2", owner="rs", on="b", phase="Running", refused_at=None))
-        cluster.put(resources.PODS, pod("p3", owner="rs", on="b", phase="Running", refused_at=None))
+        cluster.put("pods", pod("p2", owner="rs", on="b", phase="Running", refused_at=None))
+        cluster.put("pods", pod("p3", owner="rs", on="b", phase="Running", refused_at=None))
         await asyncio.sleep(100)
         assert waiting() == {}
 

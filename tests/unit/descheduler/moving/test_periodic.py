@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.api import timestamps
 from controller_runtime.errors import ConfigError
 from descheduler.strategies import duplicates, imbalance
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
 from tests.unit.descheduler.bodies import START, cached, pod
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.refusing_clusters import cluster_with, names_of
 
@@ -83,7 +82,7 @@ async def test_passes_repeat():
     async with process.running():
         await asyncio.sleep(50)
         for number in range(2):
-            cluster.put(resources.PODS, running(f"p{number}"))
+            cluster.put("pods", running(f"p{number}"))
         await asyncio.sleep(40)
         assert len(names_of(cluster)) == 2
         await asyncio.sleep(20)
@@ -140,4 +139,4 @@ def test_percent_of_nothing():
 async def test_thresholds_checked(params, said):
     """Thresholds that cannot be meant are errors that name the field."""
     with pytest.raises(ConfigError, match=said):
-        Process(FakeCluster()).add(Imbalance, ImbalanceParams(**params))
+        Process(Cluster()).add(Imbalance, ImbalanceParams(**params))

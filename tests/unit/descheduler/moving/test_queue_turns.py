@@ -10,7 +10,7 @@ from controller_runtime.workqueue.controller import Controller
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from descheduler.strategies.unschedulable import Unschedulable, UnschedulableParams
 from descheduler.view.record import Record
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 
 pytestmark = pytest.mark.looptime
@@ -32,7 +32,7 @@ async def _taken(controller: Controller[str], keys: list[str], workers: int) -> 
 )
 async def test_namespaces_take_turns_in_the_queues_of_strategies(kind, params, controller):
     """The second worker takes a pod of the other namespace, and one worker stays free for a third one."""
-    strategy = Process(FakeCluster()).add(kind, params)
+    strategy = Process(Cluster()).add(kind, params)
     noisy = [f"noisy/p{number}" for number in range(100)]
     taken = await _taken(getattr(strategy, controller), [*noisy, "quiet/p"], 2)
     assert taken == ["noisy/p0", "quiet/p"]
@@ -40,7 +40,7 @@ async def test_namespaces_take_turns_in_the_queues_of_strategies(kind, params, c
 
 async def test_namespaces_take_turns_in_the_queue_of_recreations():
     """Records are named after uids; the namespace is that of the pod."""
-    recreator = Process(FakeCluster()).recreator
+    recreator = Process(Cluster()).recreator
     fields: dict[str, Any] = {
         "namespace_uid": "n", "pod_name": "p", "old_version": "1", "node": "vn", "reason": "", "force": False,
         "replacement": {},

@@ -37,7 +37,7 @@ async def test_a_pod_that_has_just_changed_costs_no_round():
     async with process.running():
         await asyncio.sleep(THRESHOLD + 5)
     assert len(cluster.created) == 2
-    history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
+    history = cluster.find("configmaps", "kube-system/virtual-node-descheduler")
     assert history is not None
     assert json.loads(history["data"]["default.pod.p"])["rounds"] == 1
 
@@ -50,14 +50,14 @@ async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
 
     async def delete(_: str) -> None:
         if process.client.writes[-1] == "create controllerrevisions":
-            (found,) = cluster.all(resources.PODS)
-            cluster.end(found, grace)
+            (found,) = cluster.all("pods")
+            cluster.delete("pods", f"default/{found['metadata']['name']}", grace=grace)
 
     process.client.after = delete
     async with process.running():
         await asyncio.sleep(60)
     assert names_of(cluster) == []
-    assert cluster.all(resources.CONTROLLER_REVISIONS) == []
+    assert cluster.all("controllerrevisions") == []
 
 
 async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
@@ -68,7 +68,7 @@ async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
     async def start(what: str) -> None:
         if what == "create eviction":
             status = pod(refused_at=None, phase="Running")["status"]
-            cluster.change(resources.PODS, "p", "default", status=status)
+            cluster.replace("pods", "default/p", status=status)
 
     process.client.before = start
     async with process.running():
@@ -87,13 +87,13 @@ async def test_an_owned_pod_that_changes_and_stays_stuck_is_evicted_all_the_same
         nonlocal changes
         if what == "create eviction" and changes:
             changes -= 1
-            cluster.change(resources.PODS, "p", "default", status=pod()["status"])
+            cluster.replace("pods", "default/p", status=pod()["status"])
 
     process.client.before = change
     async with process.running():
         await asyncio.sleep(THRESHOLD + 10)
     assert names_of(cluster) == []
-    history = cluster.find(resources.CONFIG_MAPS, "virtual-node-descheduler", "kube-system")
+    history = cluster.find("configmaps", "kube-system/virtual-node-descheduler")
     assert history is not None
     assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
@@ -109,7 +109,7 @@ async def test_an_annotation_in_a_template_does_not_make_a_loop():
         if what == "create eviction":
             evicted += 1
             cluster.put(
-                resources.PODS,
+                "pods",
                 pod(
                     f"p{evicted}",
                     owner="rs",
@@ -120,7 +120,7 @@ async def test_an_annotation_in_a_template_does_not_make_a_loop():
             )
 
     process.client.after = again
-    cluster.put(resources.PODS, pod(owner="rs", on="", annotations={"unschedulable-node": "a"}))
+    cluster.put("pods", pod(owner="rs", on="", annotations={"unschedulable-node": "a"}))
     async with process.running():
         await asyncio.sleep(3600)
     assert 1 <= evicted <= 8
@@ -146,8 +146,8 @@ async def test_a_volume_says_where_its_pod_can_go(reachable, moves, selected):
     }
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     cluster = cluster_with(pod(owner="rs", spec={"volumes": volumes}))
-    cluster.put(resources.PERSISTENT_VOLUMES, volume)
-    cluster.put(resources.PERSISTENT_VOLUME_CLAIMS, claim)
+    cluster.put("persistentvolumes", volume)
+    cluster.put("persistentvolumeclaims", claim)
     async with process_on(cluster).running():
         await asyncio.sleep(60)
     assert (names_of(cluster) == []) is moves

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden
 from descheduler.view import record as records
 from tests.unit.descheduler.bodies import pod
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.refusing_clusters import cluster_with, process_on
 
 pytestmark = pytest.mark.looptime
@@ -31,14 +30,14 @@ WRITES = [
 """The first move of a bare pod: the key is made, the round noted, the record written, the pod replaced, the record removed."""
 
 
-def records_of(cluster: FakeCluster) -> list[dict[str, Any]]:
+def records_of(cluster: Cluster) -> list[dict[str, Any]]:
     """Records of pods under way."""
-    return cluster.all(resources.CONTROLLER_REVISIONS)
+    return cluster.all("controllerrevisions")
 
 
-def is_replaced(cluster: FakeCluster) -> bool:
+def is_replaced(cluster: Cluster) -> bool:
     """Whether the one pod is a replacement, and nothing is under way."""
-    found = cluster.all(resources.PODS)
+    found = cluster.all("pods")
     return (
         len(found) == 1
         and "virtual-node.io/replaces" in (found[0]["metadata"].get("annotations") or {})
@@ -94,7 +93,7 @@ async def test_crash_after_crash(seed):
     def there() -> set[str]:
         """Names of pods that exist, or are written down."""
         written = {found["data"]["record"]["pod_name"] for found in records_of(cluster)}
-        return written | {found["metadata"]["name"] for found in cluster.all(resources.PODS)}
+        return written | {found["metadata"]["name"] for found in cluster.all("pods")}
 
     for _ in range(8):
         process = process_on(cluster)
@@ -121,7 +120,7 @@ async def test_crash_after_crash(seed):
     async with process_on(cluster).running():
         await asyncio.sleep(10_000)
     assert not records_of(cluster)
-    found = cluster.all(resources.PODS)
+    found = cluster.all("pods")
     assert sorted(each["metadata"]["name"] for each in found) == sorted(every)
     assert all("virtual-node.io/replaces" in each["metadata"]["annotations"] for each in found)
     assert len(cluster.created) == 10
@@ -142,7 +141,7 @@ async def test_late_deletion_of_a_dead_process():
     async with first.running():
         await crashed.wait()
     started = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
-    cluster.change(resources.PODS, "p", "default", status=started)
+    cluster.replace("pods", "default/p", status=started)
     second = process_on(cluster)
     async with second.running():
         await asyncio.sleep(60)
@@ -158,12 +157,12 @@ async def test_user_deletes_first():
 
     async def delete(what: str) -> None:
         if what == "delete pods":
-            cluster.remove(resources.PODS, "p")
+            cluster.remove("pods", "default/p")
 
     process.client.before = delete
     async with process.running():
         await asyncio.sleep(60)
-    assert not cluster.all(resources.PODS)
+    assert not cluster.all("pods")
     assert not records_of(cluster)
 
 
@@ -175,12 +174,12 @@ async def test_name_taken_meanwhile():
 
     async def take(what: str) -> None:
         if what == "create pods":
-            cluster.put(resources.PODS, theirs)
+            cluster.put("pods", theirs)
 
     process.client.before = take
     async with process.running():
         await asyncio.sleep(60)
-    (found,) = cluster.all(resources.PODS)
+    (found,) = cluster.all("pods")
     assert "annotations" not in found["metadata"]
     assert not records_of(cluster)
 

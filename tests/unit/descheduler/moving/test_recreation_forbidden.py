@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.errors import Forbidden
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.moving.test_recreation import is_replaced, records_of
@@ -31,7 +30,7 @@ async def test_forbidden_deletion_withdraws_the_record():
     process.client.before = refuse
     async with process.running():
         await asyncio.sleep(600)
-    (found,) = cluster.all(resources.PODS)
+    (found,) = cluster.all("pods")
     assert "annotations" not in found["metadata"]
     assert not records_of(cluster)
     assert tries == 1

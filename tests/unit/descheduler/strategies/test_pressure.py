@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from descheduler.strategies.pressure import Pressure, PressureParams, load_of
 from tests.unit.descheduler.bodies import START, cached, node
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.moving.test_periodic import running
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.refusing_clusters import names_of
@@ -54,12 +53,12 @@ def test_only_fresh_numbers_count(load, age, expected):
 )
 async def test_a_pass_moves_a_few_owned_pods(loads, moved):
     """The least important first; bare pods stay."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     for name, load in loads.items():
-        cluster.put(resources.NODES, _node(name, load))
+        cluster.put("nodes", _node(name, load))
     for number in range(5):
-        cluster.put(resources.PODS, running(f"p{number}", priority=number))
-    cluster.put(resources.PODS, running("bare", owner=""))
+        cluster.put("pods", running(f"p{number}", priority=number))
+    cluster.put("pods", running("bare", owner=""))
     process = Process(cluster)
     process.add(Pressure, PressureParams())
     async with process.running():

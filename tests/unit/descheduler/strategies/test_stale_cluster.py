@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.stale_cluster import StaleCluster, StaleClusterParams
 from tests.unit.descheduler.bodies import node, now, pod
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 
 looptime = pytest.mark.looptime
@@ -23,11 +22,11 @@ looptime = pytest.mark.looptime
 class Nodes:
     """Virtual nodes that renew their leases every ten seconds, unless they are told not to."""
 
-    def __init__(self, cluster: FakeCluster, *all_nodes: str) -> None:
+    def __init__(self, cluster: Cluster, *all_nodes: str) -> None:
         self.cluster = cluster
         self.silent: set[str] = set()
         for name in all_nodes:
-            cluster.put(resources.NODES, node(name))
+            cluster.put("nodes", node(name))
             self.renew(name)
 
     def renew(self, name: str) -> None:
@@ -36,12 +35,11 @@ class Nodes:
             "metadata": {"name": name, "namespace": "kube-node-lease"},
             "spec": {"renewTime": timestamps.micro_time(now()), "leaseDurationSeconds": 40},
         }
-        kind = "MODIFIED" if self.cluster.find(resources.LEASES, name, "kube-node-lease") else "ADDED"
-        self.cluster.put(resources.LEASES, lease, kind=kind)
+        self.cluster.put("leases", lease)
 
     def say(self, name: str, *, ready: bool, reason: str = "") -> None:
         """Set a node's Ready condition."""
-        self.cluster.change(resources.NODES, name, status=node(name, ready=ready, reason=reason)["status"])
+        self.cluster.replace("nodes", name, status=node(name, ready=ready, reason=reason)["status"])
 
     @contextlib.asynccontextmanager
     async def renewing(self) -> AsyncIterator[None]:
@@ -50,7 +48,7 @@ class Nodes:
         async def run() -> None:
             while True:
                 await asyncio.sleep(10)
-                for found in self.cluster.all(resources.NODES):
+                for found in self.cluster.all("nodes"):
                     name = found["metadata"]["name"]
                     if name not in self.silent:
                         self.renew(name)
@@ -72,10 +70,10 @@ def running(**fields: Any) -> dict[str, Any]:
 
 def setting(*bodies: dict[str, Any], params: Any = None, **options: Any) -> tuple[Nodes, Process, Any]:
     """Nodes a and b, pods, and a process with the strategy."""
-    cluster = FakeCluster()
+    cluster = Cluster()
     nodes = Nodes(cluster, "a", "b")
     for body in bodies:
-        cluster.put(resources.PODS, body)
+        cluster.put("pods", body)
     process = Process(cluster, options=EvictionOptions(**options))
     strategy = process.add(StaleCluster, params or StaleClusterParams())
     return nodes, process, strategy
@@ -83,14 +81,14 @@ def setting(*bodies: dict[str, Any], params: Any = None, **options: Any) -> tupl
 
 def taints(nodes: Nodes) -> set[str]:
     """The keys of node a's taints."""
-    found = nodes.cluster.find(resources.NODES, "a", "")
+    found = nodes.cluster.find("nodes", "a")
     assert found is not None
     return {taint["key"] for taint in found["spec"]["taints"]}
 
 
 def is_moved(nodes: Nodes) -> bool:
     """Whether the bare pod is one that was made anew."""
-    (found,) = nodes.cluster.all(resources.PODS)
+    (found,) = nodes.cluster.all("pods")
     return "nodeName" not in found["spec"]
 
 
@@ -131,8 +129,8 @@ async def test_healing():
     async with nodes.renewing(), process.running():
         nodes.say("a", ready=False)
         await asyncio.sleep(25)
-        assert not nodes.cluster.all(resources.PODS)
-        nodes.cluster.put(resources.PODS, running(name="new", owner="rs", on="b"))
+        assert not nodes.cluster.all("pods")
+        nodes.cluster.put("pods", running(name="new", owner="rs", on="b"))
         nodes.say("a", ready=True)
         await asyncio.sleep(28)
         assert names.TAINT_STALE_CLUSTER in taints(nodes)
@@ -163,10 +161,10 @@ async def test_flapping():
 async def test_taint_of_an_earlier_leader():
     """A taint that a former leader left on a node that is well is taken away."""
     nodes, process, _ = setting()
-    found = nodes.cluster.find(resources.NODES, "a", "")
+    found = nodes.cluster.find("nodes", "a")
     assert found is not None
     mark = {"key": names.TAINT_STALE_CLUSTER, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
-    nodes.cluster.change(resources.NODES, "a", spec={"taints": [*found["spec"]["taints"], mark]})
+    nodes.cluster.replace("nodes", "a", spec={"taints": [*found["spec"]["taints"], mark]})
     async with nodes.renewing(), process.running():
         await asyncio.sleep(35)
     assert taints(nodes) == {"virtual-kubelet.io/provider"}
@@ -196,11 +194,11 @@ async def test_stops_when_it_heals():
     async with nodes.renewing(), process.running():
         nodes.say("a", ready=False)
         await asyncio.sleep(45)
-        left = len(nodes.cluster.all(resources.PODS))
+        left = len(nodes.cluster.all("pods"))
         assert 5 < left < 9
         nodes.say("a", ready=True)
         await asyncio.sleep(600)
-        assert len(nodes.cluster.all(resources.PODS)) == left
+        assert len(nodes.cluster.all("pods")) == left
 
 
 @looptime
@@ -210,7 +208,7 @@ async def test_cordoned_below():
     async with nodes.renewing(), process.running():
         nodes.say("a", ready=False, reason="NoReadyLowerNodes")
         await asyncio.sleep(60)
-    assert [found["metadata"]["name"] for found in nodes.cluster.all(resources.PODS)] == ["well"]
+    assert [found["metadata"]["name"] for found in nodes.cluster.all("pods")] == ["well"]
 
 
 @looptime
@@ -236,9 +234,9 @@ async def test_budget_gives_way_after_its_time():
     async with nodes.renewing(), process.running():
         nodes.say("a", ready=False)
         await asyncio.sleep(110)
-        assert nodes.cluster.all(resources.PODS)
+        assert nodes.cluster.all("pods")
         await asyncio.sleep(80)
-        assert not nodes.cluster.all(resources.PODS)
+        assert not nodes.cluster.all("pods")
 
 
 @looptime
@@ -250,11 +248,11 @@ async def test_an_apiserver_that_sheds_load_is_no_budget():
     async with nodes.renewing(), process.running():
         nodes.say("a", ready=False)
         await asyncio.sleep(110)
-        assert nodes.cluster.all(resources.PODS)
+        assert nodes.cluster.all("pods")
         assert "RescheduleDelayed" not in process.reasons()
         nodes.cluster.sheds_load = False
         await asyncio.sleep(70)
-        assert not nodes.cluster.all(resources.PODS)
+        assert not nodes.cluster.all("pods")
 
 
 @looptime

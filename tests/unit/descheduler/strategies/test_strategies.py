@@ -13,7 +13,7 @@ from descheduler.strategies import registry
 from descheduler.strategies.base import Strategy
 from descheduler.strategies.pod_life_time import PodLifeTime
 from tests.unit.descheduler.bodies import cached, pod
-from tests.unit.descheduler.fake_apiserver import FakeCluster
+from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 
 
@@ -62,7 +62,7 @@ class TestRegistry:
 def life_time(**params: Any) -> PodLifeTime:
     """A PodLifeTime strategy."""
     converted = policy.convert({"maxPodLifeTimeSeconds": 1, **params}, PodLifeTime.params_type, where="x")
-    strategy: PodLifeTime = Process(FakeCluster()).add(PodLifeTime, converted)
+    strategy: PodLifeTime = Process(Cluster()).add(PodLifeTime, converted)
     return strategy
 
 

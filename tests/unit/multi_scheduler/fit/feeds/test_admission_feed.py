@@ -14,12 +14,11 @@ from prometheus_client import REGISTRY
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.errors import ApiError, Forbidden
-from controller_runtime.objects import WatchEvent, from_dict
 from controller_runtime.resources import Resource
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed
-from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime
 RULES = (
@@ -31,13 +30,13 @@ RULES = (
 SPEC: dict[str, Any] = {"containers": [{"name": "c", "resources": {}}]}
 
 
-class _Client(FakeClient):
+class _Client(Client):
     """A lower cluster that refuses us some resources."""
 
-    cluster = "rules"
-
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
+        self.cluster = "rules"
+        self.bookmark_seconds = None
         self.refused: dict[str, ApiError] = {}
 
     async def list(self, resource: Resource, **options: Any) -> Any:
@@ -57,9 +56,7 @@ class _Client(FakeClient):
         """From the next word of their watches on; none: nothing."""
         error = error or Forbidden("resourcequotas is forbidden", code=403)
         self.refused = {resource.plural: error for resource in refused}
-        for resource in refused:
-            for queue in self.server._watchers[resource.plural]:
-                queue.put_nowait(WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": "99"}})))
+        self.bookmark(*self.refused)
 
     def _check(self, resource: Resource) -> None:
         if resource.plural in self.refused:
@@ -68,7 +65,7 @@ class _Client(FakeClient):
 
 class _Following:
     def __init__(self) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = Cluster()
         self.client = _Client(self.cluster)
         self.admission = Admission()
         client: Any = self.client
@@ -81,15 +78,14 @@ class _Following:
             unseen=lambda _: None,
         )
 
-    def quota(self, used: str = "1", *, kind: str = "ADDED") -> None:
+    def quota(self, used: str = "1") -> None:
         """A quota of one pod."""
         self.cluster.put(
-            resources.RESOURCE_QUOTAS,
+            "resourcequotas",
             {
                 "metadata": {"name": "tight", "namespace": "shop"},
                 "status": {"hard": {"pods": "1"}, "used": {"pods": used}},
             },
-            kind=kind,
         )
 
     @property
@@ -120,23 +116,23 @@ async def test_quotas_limit_ranges_and_classes_are_followed():
     following.quota()
     async with following.running():
         assert "exceeded quota: tight" in following.refusal
-        following.quota("0", kind="MODIFIED")
+        following.quota("0")
         await asyncio.sleep(0.1)
         assert following.refusal == ""
         limits = {"limits": [{"type": "Container", "min": {"cpu": "1"}}]}
         metadata = {"name": "usual", "namespace": "shop"}
-        following.cluster.put(resources.LIMIT_RANGES, {"metadata": metadata, "spec": limits})
+        following.cluster.put("limitranges", {"metadata": metadata, "spec": limits})
         await asyncio.sleep(0.1)
         assert "LimitRange usual" in following.refusal
-        following.cluster.remove(resources.LIMIT_RANGES, "usual", "shop")
-        following.cluster.remove(resources.RESOURCE_QUOTAS, "tight", "shop")
+        following.cluster.remove("limitranges", "shop/usual")
+        following.cluster.remove("resourcequotas", "shop/tight")
         following.cluster.put(
-            resources.PRIORITY_CLASSES, {"metadata": {"name": "low"}, "value": 1, "globalDefault": True}
+            "priorityclasses", {"metadata": {"name": "low"}, "value": 1, "globalDefault": True}
         )
         await asyncio.sleep(0.1)
         assert following.refusal == ""
         assert following.admission._priority_class("") == "low"
-        following.cluster.remove(resources.PRIORITY_CLASSES, "low", "")
+        following.cluster.remove("priorityclasses", "low")
         await asyncio.sleep(0.1)
         assert following.admission._priority_class("") == ""
 
@@ -146,21 +142,21 @@ async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node
     following = _Following()
     async with following.running():
         metadata: dict[str, Any] = {"name": "shop"}
-        following.cluster.put(resources.NAMESPACES, {"metadata": metadata})
+        following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
         assert following.admission.origins("shop") == frozenset()
         metadata = {"name": "shop", "labels": {names.LABEL_UPPER_CLUSTER: "id"}}
-        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
         assert following.admission.origins("shop") == frozenset({""})
         metadata = {"name": "shop", "annotations": {names.ANNOTATION_MADE_FOR: "id/store"}}
-        following.cluster.put(resources.NAMESPACES, {"metadata": metadata}, kind="MODIFIED")
+        following.cluster.put("namespaces", {"metadata": metadata})
         await asyncio.sleep(0.1)
         assert following.admission.origins("shop") == frozenset({"store"})
         following.admission.unknown.add("namespaces")
         assert following.admission.origins("shop") is None
         following.admission.unknown.clear()
-        following.cluster.remove(resources.NAMESPACES, "shop", "")
+        following.cluster.remove("namespaces", "shop")
         await asyncio.sleep(0.1)
         assert following.admission.origins("shop") is None
 
@@ -205,7 +201,7 @@ async def test_a_right_that_is_taken_away_leaves_no_old_quota_behind():
         assert following.feed.trouble() == ""
         following.client.refuse()
         await asyncio.sleep(300)
-        following.quota(kind="MODIFIED")  # or a bookmark: the watch has something to say again
+        following.quota("2")  # or a bookmark: the watch has something to say again
         await asyncio.sleep(10)
         assert "exceeded quota: tight" in following.refusal
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.errors import ApiError, ConnectionFailed, Forbidden
-from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.objects import from_dict
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed, shrink_pod
-from tests.unit.descheduler.fake_apiserver import FakeClient, FakeCluster
+from tests.unit.descheduler.cluster import Client, Cluster
 
 pytestmark = pytest.mark.looptime
 
 ON_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]}]}  # fmt: skip
 
 
-class _Client(FakeClient):
+class _Client(Client):
     """A lower cluster that may stop answering."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
+        self.bookmark_seconds = None
         self.trouble: Exception | None = None
         self.pings = 0
 
@@ -51,7 +51,7 @@ class _Client(FakeClient):
 
 class _Feeding:
     def __init__(self) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = Cluster()
         self.client = _Client(self.cluster)
         self.index = ClusterIndex()
         self.released: list[str] = []
@@ -78,9 +78,7 @@ class _Feeding:
             await asyncio.gather(task, return_exceptions=True)
 
     def bookmark(self) -> None:
-        for resource in (resources.NODES, resources.PODS):
-            for queue in self.cluster._watchers[resource.plural]:
-                queue.put_nowait(WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": "99"}})))
+        self.client.bookmark("nodes", "pods")
 
 
 def _node(name: str) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str
 async def test_a_cluster_that_falls_silent_is_not_believed_any_more():
     """What was true once may promise room that somebody else has taken; and it is believed when it answers again."""
     feeding = _Feeding()
-    feeding.cluster.put(resources.NODES, _node("a"))
+    feeding.cluster.put("nodes", _node("a"))
     async with feeding.running():
         assert feeding.feed.trouble() == ""
         feeding.client.trouble = ConnectionFailed("cannot connect to 10.0.0.1:6443")
@@ -169,18 +167,16 @@ async def test_a_watched_cluster_is_not_asked():
 async def test_a_claim_is_where_its_bound_volume_is():
     """Not where one is that it had before: released volumes keep the reference."""
     feeding = _Feeding()
-    feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("old", affinity=ON_A))
+    feeding.cluster.put("persistentvolumes", _volume("old", affinity=ON_A))
     async with feeding.running():
         assert feeding.feed.volume_affinity("shop", "data") == ON_A
-        feeding.cluster.put(
-            resources.PERSISTENT_VOLUMES, _volume("old", phase="Released", affinity=ON_A), kind="MODIFIED"
-        )
-        feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("new"))
+        feeding.cluster.put("persistentvolumes", _volume("old", phase="Released", affinity=ON_A))
+        feeding.cluster.put("persistentvolumes", _volume("new"))
         await asyncio.sleep(0.1)
         assert feeding.feed.volume_affinity("shop", "data") is None
-        feeding.cluster.put(resources.PERSISTENT_VOLUMES, _volume("newer", affinity=ON_A))
+        feeding.cluster.put("persistentvolumes", _volume("newer", affinity=ON_A))
         await asyncio.sleep(0.1)
-        feeding.cluster.remove(resources.PERSISTENT_VOLUMES, "old", "")
+        feeding.cluster.remove("persistentvolumes", "old")
         await asyncio.sleep(0.1)
         assert feeding.feed.volume_affinity("shop", "data") == ON_A
 
@@ -188,23 +184,23 @@ async def test_a_claim_is_where_its_bound_volume_is():
 async def test_labels_and_endings_of_pods_are_followed():
     """Both decide where other pods may be, and neither is in the spec."""
     feeding = _Feeding()
-    feeding.cluster.put(resources.NODES, _node("a"))
+    feeding.cluster.put("nodes", _node("a"))
     pod: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p", "labels": {"app": "web"}},
         "spec": {"nodeName": "a", "containers": []},
         "status": {"phase": "Running"},
     }
-    feeding.cluster.put(resources.PODS, pod)
+    feeding.cluster.put("pods", pod)
     async with feeding.running():
         metadata = {**pod["metadata"], "labels": {"app": "db"}}
-        feeding.cluster.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
+        feeding.cluster.put("pods", {**pod, "metadata": metadata})
         await asyncio.sleep(0.1)
         placed = feeding.index.placed("p")
         assert placed is not None
         assert placed.labels == {"app": "db"}
         assert not placed.is_ending
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        feeding.cluster.put(resources.PODS, {**pod, "metadata": metadata}, kind="MODIFIED")
+        feeding.cluster.put("pods", {**pod, "metadata": metadata})
         await asyncio.sleep(0.1)
         placed = feeding.index.placed("p")
         assert placed is not None
