@@ -30,15 +30,17 @@ down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
 # Two modules at a time, each with clusters of its own: one alone waits half of its time. tests/again.py runs the modules of a few failed tests once more.
-test: lint prepare unit ## lint and all tests, on real clusters, as CI does
+test: lint prepare ## lint and all tests, on real clusters, as CI does
 	$(BIN)/pytest tests/e2e tests/integration --numprocesses=2 --dist=loadfile || $(BIN)/python -m tests.again
 
 # Not within a test, because building takes minutes the first time.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
+# Randomized tests try few inputs here and many in `make test`, see tests/thorough.py. Compiled tests are kept, because
+# compiling takes a third of the collection.
 unit: $(STAMP) ## unit tests
-	$(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
 bench: $(STAMP) ## benchmark of mirroring
 	$(BIN)/python -m tests.benchmarks.bench_load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Iterator
@@ -14,13 +15,24 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.evidence import evidence, sandboxes
+from tests.thorough import IS_THOROUGH
 
 _REAL_CLUSTERS_SECONDS = 900
 """For a test on real clusters, set-up included. Waits have limits of their own, with better messages."""
 
 # The time to generate examples depends on the machine, not on the code.
-settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "project",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if IS_THOROUGH else 20,
+)
 settings.load_profile("project")
+
+
+def pytest_sessionstart() -> None:
+    """Keep pytest-asyncio from making a loop that it restores after each test and that nothing closes."""
+    asyncio.set_event_loop(None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("e2e") or item.get_closest_marker("real_node"):
             item.add_marker(pytest.mark.timeout(_REAL_CLUSTERS_SECONDS), append=False)
+        # A test without a loop does not need one for this fixture: making a loop takes longer than most tests.
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(_function(item)):
+            item.fixturenames.insert(0, _no_forgotten_failures.__name__)
+
+
+def _function(item: pytest.Function) -> Any:
+    """Return the test's function, without the wrapper of hypothesis."""
+    wrapped = getattr(item.obj, "hypothesis", None)
+    return getattr(wrapped, "inner_test", item.obj)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,7 +79,7 @@ def _restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest_asyncio.fixture(autouse=True)
+@pytest_asyncio.fixture
 async def _no_forgotten_failures() -> AsyncIterator[None]:
     """Fail the test if a background task fails or outlives it.
 

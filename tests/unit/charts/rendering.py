@@ -32,7 +32,7 @@ def text(case: str) -> str:
 
 @cache
 def _objects(yaml_text: str) -> tuple[dict[str, Any], ...]:
-    return tuple(one for one in yaml.safe_load_all(yaml_text) if one)
+    return tuple(one for one in yaml.load_all(yaml_text, yaml.CSafeLoader) if one)
 
 
 def parse(yaml_text: str) -> list[dict[str, Any]]:

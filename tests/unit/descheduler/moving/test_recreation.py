@@ -11,6 +11,7 @@ import pytest
 
 from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden
 from descheduler.view import record as records
+from tests.thorough import seeds
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.refusing_clusters import cluster_with, process_on
@@ -83,7 +84,7 @@ async def test_crash_at_any_write(number, is_done):
     assert len(cluster.created) == 2
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(5, 20))
 async def test_crash_after_crash(seed):
     """Five pods, and processes that die at any write, one after the other: each pod has a trace at any moment."""
     random = Random(seed)

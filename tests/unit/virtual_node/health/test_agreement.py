@@ -21,6 +21,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
+from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
 from virtual_node import metrics, process_health
@@ -268,7 +269,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
     return faults, rules.summary(facts, found).endswith("nothing to worry about")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if IS_THOROUGH else 60, deadline=None)
 @given(WORLDS)
 @example(World(["well"], [], [], [], Report({}, {}, {"c0": "x"}), frozenset()))
 def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
+from tests.thorough import seeds
 from tests.unit.virtual_node.controllers.memory_apiserver import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, running
 
@@ -68,7 +69,7 @@ class Story:
         )
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(20, 100))
 async def test_a_pod_ends_as_its_last_change_asks(seed: int) -> None:
     """However its changes were taken back, and whichever part of them went below before."""
     async with running() as scene:
