@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from controller_runtime.api import matching
 from controller_runtime.api.decoding import convert, decode_yaml
+from controller_runtime.api.namespace_map import NamespaceConfig
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
@@ -35,20 +36,6 @@ class NodeConfig(_Base):
     """Labels that select its lower nodes. Empty: all lower nodes."""
 
 
-class NamespaceConfig(_Base):
-    """How upper namespaces map to lower ones, and which upper namespaces are allowed. Must match the virtual node's settings."""
-
-    prefix: str = ""
-    """Prefix of lower namespace names. Empty: lower namespaces have the upper names."""
-    map: dict[str, str] = {}
-    """Upper name to lower name; takes precedence over the prefix."""
-    allowed: list[str] = []
-    """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
-    adopt: bool | list[str] = False
-    """Existing lower namespaces that the virtual node may use although it did not create them: all, or shell patterns of
-    their names."""
-
-
 class VolumeConfig(_Base):
     """Which volumes pods may use. Must match the virtual node's settings."""
 
@@ -68,6 +55,7 @@ class ClusterConfig(_Base):
     """Its virtual nodes. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the cluster's
     name."""
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
+    """How upper namespaces map to lower ones, and which are allowed. Must match the virtual node's settings."""
     pod_selector: dict[str, Any] = {}
     """LabelSelector of the pods that the virtual node takes. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)

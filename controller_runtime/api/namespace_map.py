@@ -13,9 +13,27 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 NEVER_MIRRORED = "kube-system"
 _LONGEST = 63
 _SHORTENED = re.compile(r".{54}-[0-9a-f]{8}")
+
+
+class NamespaceConfig(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """The lower namespace of each upper namespace, and the upper namespaces that may use this cluster."""
+
+    prefix: str = ""
+    """Prefix of lower names. Empty: the lower namespace has the upper name."""
+    map: dict[str, str] = {}
+    """Lower name by upper name; overrides the prefix."""
+    allowed: list[str] = []
+    """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
+    adopt: bool | list[str] = False
+    """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
+    names. Pods of upper namespaces with another existing lower namespace wait, with an event."""
 
 
 @dataclass(frozen=True, slots=True)

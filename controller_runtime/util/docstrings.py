@@ -13,16 +13,15 @@ from typing import Any
 def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
     """Return the docstrings below the assignments of a class or a module, by the name assigned to.
 
-    Those of base classes in the same module are included. Without source text there are none.
+    Those of base classes are included. Without source text, as for built-in classes, there are none.
     """
     found: dict[str, str] = {}
     if isinstance(subject, type):
         for base in subject.__bases__:
-            if base.__module__ == subject.__module__:
-                found |= attribute_docstrings(base)
+            found |= attribute_docstrings(base)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(subject)))
-    except OSError:
+    except (OSError, TypeError):
         return found
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else tree.body
     for statement, following in itertools.pairwise(body):

@@ -63,7 +63,7 @@ async def test_pods_go_to_clusters_that_allow_them():
             return scheduled["status"] == "False" and all(
                 text in scheduled["message"]
                 for text in (
-                    "lower cluster lower1 does not take the pod: hostNamespaces: spec.hostPID is true, allowed: none",
+                    "Lower cluster lower1 does not take the pod: hostNamespaces: spec.hostPID is true, allowed: none",
                     "(set by clusters[lower2].policy.hostNamespaces)",
                 )
             )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from controller_runtime.api import namespace_map
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
@@ -74,18 +75,9 @@ class NodeConfig(_Base):
     """Port of the kubelet API. Unset: the first free port from ``kubelet.port`` on. 0: any free port."""
 
 
-class NamespaceConfig(_Base):
+class NamespaceConfig(namespace_map.NamespaceConfig):
     """The lower namespace of each upper namespace, and the upper namespaces that may use this cluster."""
 
-    prefix: str = ""
-    """Prefix of lower names. Empty: the lower namespace has the upper name."""
-    map: dict[str, str] = {}
-    """Lower name by upper name; overrides the prefix."""
-    allowed: list[str] = []
-    """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
-    adopt: bool | list[str] = False
-    """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
-    names. Pods of upper namespaces with another existing lower namespace wait, with an event."""
     remove: bool = True
     """Delete a lower namespace that we created once its upper one is deleted, if nothing of others is in it."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import cluster_selector, matching, names, namespace_map
+from controller_runtime.api import namespace_map
+from controller_runtime.api.eligibility import Eligibility
 from controller_runtime.api.lower_spec import lower_spec
 from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective, PolicySet
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import ClusterConfig
@@ -51,9 +51,10 @@ class AdmissionGate:
         """
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
-        self._allowed = config.namespaces.allowed
         self._adopt = config.namespaces.adopt
-        self._selects: Callable[[Mapping[str, str]], bool] = matching.compile_selector(config.pod_selector)
+        self._eligibility = Eligibility(
+            config.name, allowed=config.namespaces.allowed, pod_selector=config.pod_selector
+        )
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
         )
@@ -64,14 +65,12 @@ class AdmissionGate:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
         metadata, spec = pod["metadata"], pod["spec"]
         above = metadata.get("namespace", "")
-        if refusal := self._virtual_node_refusal(metadata, spec):
+        if refusal := self._eligibility.why_not(pod):
             return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
         sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
-        if found := violations({**pod, "spec": sent}, rules):
-            return GateResult(
-                pod, refusal=f"lower cluster {self._name} does not take the pod: {summary(found)}"
-            )
+        if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
+            return GateResult(pod, refusal=refusal)
         namespace = self._map(above)
         if refusal := self._namespace_refusal(namespace, above):
             return GateResult(pod, refusal=refusal)
@@ -99,18 +98,3 @@ class AdmissionGate:
         if namespace_map.adopts(namespace, self._adopt):
             return ""
         return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
-
-    def _virtual_node_refusal(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-        """Return why the virtual node would not create the lower pod; empty: it would."""
-        namespace = metadata.get("namespace", "")
-        if namespace == namespace_map.NEVER_MIRRORED:
-            return f"pods of namespace {namespace} are not mirrored to lower clusters"
-        if not namespace_map.allowed(namespace, self._allowed):
-            return f"lower cluster {self._name} takes no pods of namespace {namespace}"
-        if not self._selects(metadata.get("labels") or {}):
-            return f"lower cluster {self._name} does not take pods with these labels"
-        if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
-            return why
-        if spec.get("resourceClaims"):
-            return "pods with resourceClaims are not mirrored to lower clusters"
-        return ""

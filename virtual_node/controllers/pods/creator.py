@@ -8,6 +8,9 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.eligibility import Eligibility
+from controller_runtime.api.pods import claim_names
+from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable
 from controller_runtime.objects import Object
@@ -20,7 +23,6 @@ from virtual_node.controllers.dependencies.service_account_tokens import Identit
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import debugging, live_reads
 from virtual_node.controllers.pods import record as records
-from virtual_node.controllers.pods.eligibility import Eligibility
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -60,7 +62,9 @@ class PodCreator:
         self._volumes = volumes
         self._service_links = service_links
         self._status = status
-        self._eligibility = Eligibility(context, namespaces, has_volumes=volumes is not None)
+        self._eligibility = Eligibility(
+            context.name, allowed=context.config.namespaces.allowed, pod_selector=context.config.pod_selector
+        )
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
         self.refusals = Refusals()
 
@@ -107,6 +111,17 @@ class PodCreator:
         if self._volumes is not None:
             self._volumes.release(uid)
 
+    def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
+        """Return why the configuration or the pod's own fields keep it out of this lower cluster; empty: it may run."""
+        if why := self._eligibility.why_not(upper_pod):
+            return why
+        if self._volumes is None and claim_names(upper_pod):
+            return (
+                f"Claims do not follow pods to lower cluster {self._context.name} "
+                "(enableControllers in the virtual node's configuration lacks PVControllers)"
+            )
+        return self._eligibility.policy_refusal(lower_pod, rules)
+
     async def create(self, upper: Object, record: PodRecord) -> Result | None:
         """Create the lower pod, or report on the upper pod why it cannot be created yet.
 
@@ -118,7 +133,7 @@ class PodCreator:
         namespace = options.namespace_map(upper.namespace)
         body = lower_pod.lower_pod(upper_pod, options)
         rules = self._context.policy.of(upper.namespace)
-        if not_here := self._eligibility.why_not(upper, upper_pod, body, rules):
+        if not_here := self._why_not(upper_pod, body, rules):
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None

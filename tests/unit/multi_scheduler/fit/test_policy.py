@@ -82,7 +82,7 @@ async def test_a_pod_that_the_policy_refuses_goes_to_another_cluster():
     answer = await _Clusters().filter(_pod(hostNetwork=True))
     assert answer.passing == ["vn-b"]
     assert answer.unresolvable == {
-        "vn-a": "lower cluster a does not take the pod: hostNamespaces: spec.hostNetwork is true, allowed: none "
+        "vn-a": "Lower cluster a does not take the pod: hostNamespaces: spec.hostNetwork is true, allowed: none "
         "(set by clusters[a].policy.preset, default baseline)"
     }
 
@@ -227,7 +227,7 @@ def test_the_virtual_node_and_the_fit_agent_judge_alike(seed, selector, preset, 
     refused = summary(violations(lower, rules))
     gate = AdmissionGate(ClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True)
     below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
-    assert below.refusal == (f"lower cluster a does not take the pod: {refused}" if refused else "")
+    assert below.refusal == (f"Lower cluster a does not take the pod: {refused}" if refused else "")
     if not refused:
         sent = keep_off_control_plane(lower["spec"], rules)
         foreseen = demand(pod, below.rules, node_name="vn-a", node_labels={}).spec

@@ -11,11 +11,12 @@ import pytest
 import multi_scheduler.rights
 import virtual_node.rights.daemon
 from controller_runtime.api import names
+from controller_runtime.api.namespace_map import NamespaceConfig
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.config import ClusterConfig, NamespaceConfig
+from multi_scheduler.config import ClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
@@ -339,8 +340,8 @@ async def test_rules_are_those_of_the_lower_namespace():
 @pytest.mark.parametrize(
     ("config", "pod", "told"),
     [
-        ({}, _pod("one", namespace="kube-system"), "pods of namespace kube-system are not mirrored"),
-        ({}, _pod("one", resourceClaims=[{"name": "gpu"}]), "pods with resourceClaims are not mirrored"),
+        ({}, _pod("one", namespace="kube-system"), "Pods in kube-system are not mirrored"),
+        ({}, _pod("one", resourceClaims=[{"name": "gpu"}]), "Pods with resourceClaims are not mirrored"),
         (
             {},
             {
@@ -353,12 +354,12 @@ async def test_rules_are_those_of_the_lower_namespace():
         (
             {"namespaces": NamespaceConfig(allowed=["team-*"])},
             _pod("one"),
-            "lower cluster a takes no pods of namespace shop",
+            "Lower cluster a takes no pods of namespace shop",
         ),
         (
             {"pod_selector": {"matchLabels": {"tier": "batch"}}},
             _pod("one"),
-            "lower cluster a does not take pods with these labels",
+            "Lower cluster a does not take pods with these labels",
         ),
     ],
     ids=["kube-system", "resource claims", "an unreadable selector", "namespaces", "labels"],

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import models
 
+from controller_runtime.api import references
 from controller_runtime.api.pods import claim_names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
-from virtual_node.translate.pods import dependencies, lower_pod, references, service_account
+from virtual_node.translate.pods import dependencies, lower_pod, service_account
 
 COPIED = "a copy of ours has the name in the lower cluster"
 CLAIM = "a lower claim of ours has the name"

@@ -1,0 +1,59 @@
+"""Decides whether a lower cluster's configuration takes a pod, for the virtual node and for the fit agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller_runtime.api import cluster_selector, matching, names, namespace_map, references
+from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.policy.decision import summary, violations
+from controller_runtime.api.policy.rules import Effective
+
+
+class Eligibility:
+    """The part of a lower cluster's configuration that decides which pods may run there."""
+
+    def __init__(self, cluster: str, *, allowed: Sequence[str], pod_selector: Mapping[str, Any]) -> None:
+        """Compile the pod selector.
+
+        Args:
+            cluster: name of the lower cluster.
+            allowed: shell patterns of upper namespaces; empty: all.
+            pod_selector: a LabelSelector; empty: all pods.
+        """
+        self._cluster = cluster
+        self._allowed = allowed
+        self._selects = matching.compile_selector(pod_selector)
+
+    def why_not(self, pod: Mapping[str, Any]) -> str:
+        """Return why an upper pod is not created in this lower cluster; empty: it may be, if the policy allows it."""
+        metadata = pod["metadata"]
+        namespace = metadata.get("namespace", "")
+        if namespace == NEVER_MIRRORED:
+            return f"Pods in {namespace} are not mirrored to lower clusters; keep this pod off virtual nodes"
+        if not namespace_map.allowed(namespace, self._allowed):
+            return (
+                f"Lower cluster {self._cluster} takes no pods of namespace {namespace} "
+                "(namespaces.allowed in the virtual node's configuration)"
+            )
+        if not self._selects(metadata.get("labels") or {}):
+            return (
+                f"Lower cluster {self._cluster} does not take pods with these labels "
+                "(podSelector in the virtual node's configuration)"
+            )
+        # The webhook refuses it in pods that it sees; without the webhook the pod would run on any lower
+        # node.
+        if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
+            return why
+        if what := references.not_mirrored(pod):
+            return (
+                f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
+                "keep this pod off virtual nodes"
+            )
+        return ""
+
+    def policy_refusal(self, lower_pod: Mapping[str, Any], rules: Effective) -> str:
+        """Return why the policy refuses a lower pod; empty: it does not."""
+        found = violations(lower_pod, rules)
+        return f"Lower cluster {self._cluster} does not take the pod: {summary(found)}" if found else ""
