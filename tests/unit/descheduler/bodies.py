@@ -1,4 +1,4 @@
-"""Nodes and pods as an apiserver has them, in the calendar of the loop's virtual time."""
+"""Nodes and pods as the API server has them, with wall-clock times from the loop's virtual time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def now() -> datetime:
-    """The calendar of the loop's virtual time."""
+    """Return the wall clock of the loop's virtual time."""
     return START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 def node(name: str, *, ready: bool = True, cpu: str = "10", **options: Any) -> dict[str, Any]:
-    """A virtual node."""
+    """Return a virtual node."""
     condition = {"type": "Ready", "status": "True" if ready else "False", "reason": options.pop("reason", "")}
     return {
         "metadata": {
@@ -46,7 +46,7 @@ def pod(
     spec: Mapping[str, Any] | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
-    """A pod on a virtual node that its lower cluster refuses; with ``refused_at=None``, one that it has taken."""
+    """Return a pod on a virtual node that its lower scheduler refuses, or with ``refused_at=None`` schedules."""
     scheduled: dict[str, Any] = {"type": "PodScheduled", "status": "True"}
     if refused_at is not None:
         scheduled = {
@@ -75,12 +75,12 @@ def pod(
     }
 
 
-def cached(whole: Mapping[str, Any]) -> Object:
-    """An object as a cache has it."""
+def cached(body: Mapping[str, Any]) -> Object:
+    """Return the object of a cache."""
     metadata = {
         "uid": "u",
         "resourceVersion": "1",
         "creationTimestamp": timestamps.rfc3339(START),
-        **whole["metadata"],
+        **body["metadata"],
     }
-    return from_dict({"apiVersion": "v1", "kind": "Pod", **whole, "metadata": metadata})
+    return from_dict({"apiVersion": "v1", "kind": "Pod", **body, "metadata": metadata})

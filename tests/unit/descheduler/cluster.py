@@ -23,7 +23,7 @@ _NAMESPACES = ("default", "kube-system", "kube-node-lease", "ns")
 
 
 class Cluster(Server):
-    """One cluster outlives the clients of many processes."""
+    """One cluster serves the clients of several processes."""
 
     def __init__(self) -> None:
         super().__init__(namespaces=_NAMESPACES, now=lambda _version: timestamps.rfc3339(now()))
@@ -70,12 +70,12 @@ class Cluster(Server):
 
 
 class Client(MemoryClient):
-    """One process' connection.
+    """The client of one process.
 
     Attributes:
         writes: verb and resource of every write so far, without dry runs and events.
         before: called before every write; may await, raise or never return.
-        after: called after every write, refused ones included.
+        after: called after every write, including refused ones.
     """
 
     def __init__(self, cluster: Cluster) -> None:

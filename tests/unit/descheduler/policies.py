@@ -1,4 +1,4 @@
-"""Policies as tests write them."""
+"""Policies for tests."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ profiles:
 
 
 def parse(text: str) -> Policy:
-    """A policy of YAML."""
+    """Return the policy of a YAML text."""
     return policy.parse(yaml.safe_load(text), known=KNOWN)
 
 
 def v1(**fields: Any) -> dict[str, Any]:
-    """A v1alpha1 document."""
+    """Return a v1alpha1 document."""
     return {"apiVersion": "descheduler/v1alpha1", "kind": "DeschedulerPolicy", **fields}

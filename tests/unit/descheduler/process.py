@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from controller_runtime import resources
@@ -26,7 +26,7 @@ FREEZE = 300.0
 
 
 class Process:
-    """Everything that a leader runs, less the strategies."""
+    """All tasks of a leader, with the strategies that a test adds."""
 
     def __init__(
         self, cluster: Cluster, *, options: EvictionOptions | None = None, interval: float = 0
@@ -34,7 +34,7 @@ class Process:
         options = options or EvictionOptions()
         self.client = Client(cluster)
         client: Any = self.client
-        self.told: list[tuple[str, str, str]] = []
+        self.events: list[tuple[str, str, str]] = []
         nodes = Informer(client, resources.NODES)
         cache = Informer(
             client,
@@ -44,7 +44,7 @@ class Process:
         )
         self.view = ClusterView(nodes=nodes, pods=cache)
         self.recorder = EventRecorder(client, component="descheduler")
-        self.recorder.event = self._told  # type: ignore[method-assign]
+        self.recorder.event = self._record  # type: ignore[method-assign]
         self.memory = Memory(
             client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
         )
@@ -79,20 +79,19 @@ class Process:
             interval=interval,
             now=now,
         )
-        self.made: list[Strategy] = []
+        self.strategies: list[Strategy] = []
 
     def add(self, kind: Callable[..., Strategy], params: Any) -> Any:
-        """Run a strategy, too."""
+        """Add a strategy to run."""
         strategy = kind(self.context, params, where="params")
-        self.made.append(strategy)
+        self.strategies.append(strategy)
         return strategy
 
     def reasons(self) -> list[str]:
-        """The reasons of all events so far."""
-        return [reason for _, reason, _ in self.told]
+        """Return the reasons of all events so far."""
+        return [reason for _, reason, _ in self.events]
 
     async def run(self) -> None:
-        """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.view.nodes.run())
             group.create_task(self.view.pods.run())
@@ -101,12 +100,12 @@ class Process:
             await self.memory.load()
             group.create_task(self.recreator.run())
             group.create_task(self.memory.run())
-            for strategy in self.made:
+            for strategy in self.strategies:
                 group.create_task(strategy.run())
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Process]:
-        """Run it inside the block; leaving it is a crash: nothing is finished."""
+        """Run it in the block; leaving the block is a crash."""
         task = asyncio.create_task(self.run())
         try:
             await asyncio.sleep(0.01)
@@ -115,10 +114,5 @@ class Process:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _told(self, involved: Any, type_: str, reason: str, message: str, **_: Any) -> None:
-        self.told.append((type_, reason, message))
-
-
-def pods_of(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """All pods."""
-    yield from cluster.all("pods")
+    def _record(self, involved: Any, type_: str, reason: str, message: str, **_: Any) -> None:
+        self.events.append((type_, reason, message))

@@ -1,4 +1,4 @@
-"""Clusters whose pods are refused below, and a process that moves them."""
+"""Clusters with pods that their lower cluster refuses, and a process that moves them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THRESHOLD = 10.0
 
 
 def cluster_with(*bodies: dict[str, Any], nodes: tuple[str, ...] = ("a", "b")) -> Cluster:
-    """Virtual nodes, and pods."""
+    """Return a cluster with virtual nodes and pods."""
     cluster = Cluster()
     for name in nodes:
         cluster.put("nodes", node(name))
@@ -26,32 +26,32 @@ def cluster_with(*bodies: dict[str, Any], nodes: tuple[str, ...] = ("a", "b")) -
 
 
 def process_on(cluster: Cluster, **options: Any) -> Process:
-    """A process that moves what is refused below for ten seconds."""
+    """Return a process that moves pods which were refused for ``THRESHOLD`` seconds."""
     process = Process(cluster, options=EvictionOptions(**options))
     process.add(Unschedulable, UnschedulableParams(threshold_seconds=THRESHOLD))
     return process
 
 
 def frozen(cluster: Cluster) -> dict[str, Any]:
-    """What the webhook reads."""
+    """Return the frozen nodes that the webhook reads, by owner."""
     found = cluster.find("configmaps", "kube-system/virtual-node-unschedulable")
     return {key: json.loads(value) for key, value in ((found or {}).get("data") or {}).items()}
 
 
 def names_of(cluster: Cluster) -> list[str]:
-    """The names of all pods."""
+    """Return the sorted names of all pods."""
     return sorted(found["metadata"]["name"] for found in cluster.all("pods"))
 
 
 def controller(cluster: Cluster, *, on: Callable[[int], str] = lambda _: "a") -> Callable[[str], Any]:
-    """A ReplicaSet: when a pod of its goes, there is another, placed where ``on`` says, and refused there."""
-    made = 0
+    """Return a write hook that acts as a ReplicaSet: it replaces an evicted pod by one that is refused on node ``on``."""
+    created = 0
 
     async def after(what: str) -> None:
-        nonlocal made
+        nonlocal created
         alive = [found for found in cluster.all("pods") if "deletionTimestamp" not in found["metadata"]]
         if what == "create eviction" and not alive:
-            made += 1
-            cluster.put("pods", pod(f"p{made}", owner="rs", on=on(made), refused_at=now()))
+            created += 1
+            cluster.put("pods", pod(f"p{created}", owner="rs", on=on(created), refused_at=now()))
 
     return after

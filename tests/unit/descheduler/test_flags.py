@@ -1,4 +1,4 @@
-"""The command line, alone and beside a policy file."""
+"""The command line, with and without a policy file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.unit.descheduler.policies import TENSILE, V1ALPHA2, v1
 class TestFlags:
     """The command line."""
 
-    def test_defaults(self):
-        """Without any flag: tensile-kube's threshold, kubeleet's rule, and leader election."""
+    def test_defaults_run_unschedulable_and_stale_cluster_with_leader_election(self):
         options = flags.parse([])
         assert [strategy.name for strategy in options.strategies] == ["Unschedulable", "StaleCluster"]
         assert options.strategies[0].params["thresholdSeconds"] == 180
@@ -24,8 +23,7 @@ class TestFlags:
         assert not options.eviction.dry_run
         assert (options.freeze_namespace, options.freeze_period) == ("kube-system", 300)
 
-    def test_tensile_kube(self, tmp_path):
-        """tensile-kube's flags, as its manifest spells them."""
+    def test_accepts_flags_of_tensile_kube(self, tmp_path):
         file = tmp_path / "policy.yaml"
         file.write_text(TENSILE)
         options = flags.parse(
@@ -46,8 +44,7 @@ class TestFlags:
         assert options.eviction.local_storage
         assert options.eviction.max_per_node == 3
 
-    def test_flag_beats_policy(self, tmp_path):
-        """A flag that is given wins over the file; one that is not leaves it alone."""
+    def test_given_flag_overrides_policy(self, tmp_path):
         file = tmp_path / "policy.yaml"
         file.write_text(V1ALPHA2)
         path = f"--policy-config-file={file}"
@@ -56,8 +53,7 @@ class TestFlags:
         options = flags.parse([path, "--max-pods-to-evict-per-node=0", "--evict-local-storage-pods=false"])
         assert (options.eviction.max_per_node, options.eviction.local_storage) == (0, False)
 
-    def test_void_flags(self, tmp_path):
-        """A flag that the policy file makes void is said to be, instead of being ignored in silence."""
+    def test_warns_about_flags_without_effect_beside_policy(self, tmp_path):
         file = tmp_path / "policy.yaml"
         file.write_text(TENSILE)
         options = flags.parse(
@@ -66,13 +62,12 @@ class TestFlags:
         (warning,) = options.warnings
         assert warning.startswith("--unschedulable-threshold has no effect")
 
-    def test_lost_clusters_can_be_left_alone(self):
-        """Moving pods off lost clusters can be turned off."""
+    def test_flag_disables_moves_off_lost_clusters(self):
         options = flags.parse(["--move-off-lost-clusters=false"])
         assert [strategy.name for strategy in options.strategies] == ["Unschedulable"]
 
     @pytest.mark.parametrize(
-        ("argument", "said"),
+        ("argument", "message"),
         [
             ("--node-selector=a b", "--node-selector: 'a b' is not a label selector"),
             (
@@ -86,22 +81,19 @@ class TestFlags:
             ("--policy-config-file=/nowhere", "--policy-config-file /nowhere"),
         ],
     )
-    def test_errors(self, argument, said, capsys):
-        """A bad flag is one line on standard error, and exit code 2."""
+    def test_invalid_flag_is_one_line_and_exit_code_2(self, argument, message, capsys):
         assert cli.main([argument]) == 2
-        assert capsys.readouterr().err.startswith(f"virtual-node-descheduler: {said}")
+        assert capsys.readouterr().err.startswith(f"virtual-node-descheduler: {message}")
 
-    def test_bad_parameters_at_start(self, tmp_path):
-        """Parameters are checked before anything is connected to."""
+    def test_validates_parameters_at_start(self, tmp_path):
         file = tmp_path / "policy.json"
         strategies = {"PodLifeTime": {"enabled": True, "params": {"maxPodLifeTimeSeconds": "x"}}}
         file.write_text(json.dumps(v1(strategies=strategies)))
-        said = r'strategies\["PodLifeTime"\]\.params\.maxPodLifeTimeSeconds: Expected'
-        with pytest.raises(ConfigError, match=said):
+        message = r'strategies\["PodLifeTime"\]\.params\.maxPodLifeTimeSeconds: Expected'
+        with pytest.raises(ConfigError, match=message):
             flags.parse([f"--policy-config-file={file}"])
 
     @pytest.mark.parametrize("argument", ["version", "--version"])
-    def test_version(self, argument, capsys):
-        """The version, as a subcommand and as a flag."""
+    def test_prints_version(self, argument, capsys):
         assert cli.main([argument]) == 0
         assert capsys.readouterr().out.strip()

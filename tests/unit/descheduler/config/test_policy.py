@@ -15,22 +15,20 @@ from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2, parse, v1
 
 
 def v2(profile: Any = None, **fields: Any) -> dict[str, Any]:
-    """A v1alpha2 document."""
+    """Return a v1alpha2 document."""
     profiles = [] if profile is None else [profile]
     return {"apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerPolicy", "profiles": profiles, **fields}
 
 
 class TestPolicy:
-    """DeschedulerPolicy."""
+    """DeschedulerPolicy files."""
 
-    def test_tensile_kube(self):
-        """tensile-kube's own policy file works as it is."""
+    def test_accepts_policy_of_tensile_kube(self):
         found = parse(TENSILE)
         where = 'strategies["PodLifeTime"].params'
         assert found.strategies == (StrategyConfig("PodLifeTime", {"maxPodLifeTimeSeconds": 180}, where),)
 
-    def test_v1alpha1_nested(self):
-        """The later v1alpha1 wraps parameters, and has more of them; what is disabled does not count."""
+    def test_v1alpha1_unwraps_nested_parameters_and_skips_disabled_strategies(self):
         strategies = {
             "PodLifeTime": {
                 "enabled": True,
@@ -52,8 +50,7 @@ class TestPolicy:
         }
         assert found.local_storage is True
 
-    def test_v1alpha2(self):
-        """Profiles, plugin arguments, the evictor and the limits."""
+    def test_v1alpha2_reads_profiles_evictor_and_limits(self):
         found = parse(V1ALPHA2)
         assert [strategy.name for strategy in found.strategies] == [
             "PodLifeTime",
@@ -67,7 +64,7 @@ class TestPolicy:
         assert (found.node_selector, found.local_storage, found.ignore_pvc) == ("zone=z", True, True)
 
     @pytest.mark.parametrize(
-        ("document", "said"),
+        ("document", "message"),
         [
             (None, "the policy is empty"),
             ({"kind": "Pod"}, "kind: 'Pod': write DeschedulerPolicy"),
@@ -108,14 +105,12 @@ class TestPolicy:
             ),
         ],
     )
-    def test_errors(self, document, said):
-        """What cannot be honoured names its field."""
+    def test_errors_name_the_field(self, document, message):
         with pytest.raises(ConfigError) as raised:
             policy.parse(document, known=KNOWN)
-        assert said in str(raised.value)
+        assert message in str(raised.value)
 
-    def test_parameters(self):
-        """A wrong parameter is named with its path."""
+    def test_parameter_errors_name_the_path(self):
         kind = registry.strategies()["StaleCluster"].params_type
         with pytest.raises(ConfigError, match=r"^x\.staleAfterSeconds: Expected `float`, got `str`$"):
             policy.convert({"staleAfterSeconds": "20s"}, kind, where="x")
@@ -123,8 +118,7 @@ class TestPolicy:
             policy.convert({"stale": 1}, kind, where="x")
 
     @pytest.mark.parametrize("text", ["{", "a: [", None])
-    def test_files(self, tmp_path, text):
-        """A file that is not there or no YAML is one line."""
+    def test_unreadable_file_is_an_error_of_one_line(self, tmp_path, text):
         file = tmp_path / "policy.yaml"
         if text is not None:
             file.write_text(text)
@@ -132,8 +126,7 @@ class TestPolicy:
             policy.load(str(file), known=KNOWN)
         assert "\n" not in str(raised.value)
 
-    def test_docs_policy(self):
-        """The policy in the documentation is one that works."""
+    def test_policies_in_documentation_are_valid(self):
         text = (Path(__file__).parents[4] / "docs" / "descheduling.md").read_text(encoding="utf-8")
         blocks = [block for block in text.split("```yaml\n")[1:] if "DeschedulerPolicy" in block]
         assert blocks

@@ -1,4 +1,4 @@
-"""Attacks with records: whoever writes one that is not ours has no pod created and none deleted."""
+"""Attacks with forged records: they neither create nor delete a pod."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LABELS = {"virtual-node.io/descheduler-record": "true"}
 
 
 def _old_style(facts: dict[str, Any], replacement: dict[str, Any]) -> dict[str, Any]:
-    """A ConfigMap as releases before keyed hashes wrote them into the pod's namespace."""
+    """Return a ConfigMap record, as releases before keyed hashes wrote it into the pod's namespace."""
     return {
         "metadata": {
             "name": f"virtual-node-descheduler-{facts['uid']}",
@@ -61,7 +61,7 @@ def _old_style(facts: dict[str, Any], replacement: dict[str, Any]) -> dict[str, 
 
 
 async def _attack(cluster: Cluster, body: dict[str, Any]) -> Process:
-    """Run a descheduler that finds such an object."""
+    """Store the object and run a descheduler on the cluster."""
     resource = resources.CONTROLLER_REVISIONS if body.get("revision") else resources.CONFIG_MAPS
     cluster.put(resource.plural, body)
     process = process_on(cluster)
@@ -70,16 +70,14 @@ async def _attack(cluster: Cluster, body: dict[str, Any]) -> Process:
     return process
 
 
-async def test_config_map_creates_no_pod():
-    """A tenant's ConfigMap with our label, in a namespace of its own, has no pod created."""
+async def test_record_in_config_map_creates_no_pod():
     cluster = cluster_with()
     facts = {"name": "evil", "uid": "x", "resourceVersion": "1", "node": "a", "reason": "", "force": True}
     await _attack(cluster, _old_style(facts, EVIL))
     assert cluster.created == []
 
 
-async def test_config_map_deletes_no_pod():
-    """A tenant's ConfigMap does not have another's running pod force-deleted and replaced."""
+async def test_record_in_config_map_deletes_no_pod():
     cluster = cluster_with(pod(owner="statefulset", refused_at=None, phase="Running"))
     (victim,) = cluster.all("pods")
     metadata = victim["metadata"]
@@ -98,8 +96,7 @@ async def test_config_map_deletes_no_pod():
     assert cluster.all("pods") == [victim]
 
 
-async def test_record_in_a_tenants_namespace_is_not_looked_at():
-    """Even a record with a valid hash counts only in the descheduler's own namespace."""
+async def test_ignores_record_in_tenant_namespace_even_with_valid_hash():
     cluster = cluster_with(pod())
     async with process_on(cluster).running():
         await asyncio.sleep(60)  # The key is there now.
@@ -110,27 +107,25 @@ async def test_record_in_a_tenants_namespace_is_not_looked_at():
 
 
 @pytest.mark.parametrize("mark", [None, "", "0" * 64, 7, {}], ids=str)
-async def test_record_without_a_valid_hash_is_reported_and_not_acted_on(mark):
-    """A record in our namespace that we did not write: an event says what to do with it."""
+async def test_reports_and_ignores_record_without_valid_hash(mark):
     body = records.render(RECORD, namespace="kube-system", key=KEY)
     body["data"]["hash"] = mark
     cluster = cluster_with()
     process = await _attack(cluster, body)
     assert cluster.created == []
     assert process.reasons() == ["RecordRefused"]
-    assert "delete this object" in process.told[0][2]
+    assert "delete this object" in process.events[0][2]
 
 
-async def test_record_of_another_key_is_not_acted_on():
-    """A hash with a key that is not ours proves nothing."""
+async def test_reports_and_ignores_record_of_another_key():
     cluster = cluster_with()
     process = await _attack(cluster, records.render(RECORD, namespace="kube-system", key=KEY))
     assert cluster.created == []
     assert process.reasons() == ["RecordRefused"]
 
 
-async def test_copy_of_a_record_is_not_acted_on():
-    """A record of ours is valid under its own name only, so that no two of one pod are acted upon at once."""
+async def test_refuses_copy_of_record_under_another_name():
+    """Otherwise two records of one pod could be used concurrently."""
     copied = records.render(RECORD, namespace="kube-system", key=KEY)
     copied["metadata"]["name"] = "virtual-node-descheduler-other"
     with pytest.raises(ValueError, match="copy"):
@@ -138,8 +133,7 @@ async def test_copy_of_a_record_is_not_acted_on():
 
 
 @pytest.mark.parametrize("data", [None, {}, [], "text", {"record": {}}, {"record": [], "hash": "x"}], ids=str)
-def test_anything_else_is_not_a_record(data):
-    """Whatever is in the object, the error is a ValueError."""
+def test_parse_raises_value_error_for_arbitrary_data(data):
     with pytest.raises(ValueError, match="hash is not valid"):
         records.parse({"metadata": {"name": RECORD.name}, "data": data}, key=KEY)
 
@@ -159,8 +153,7 @@ GENUINE = records.render(RECORD, namespace="kube-system", key=KEY)
 
 
 @pytest.mark.parametrize("path", list(_leaves(GENUINE["data"]["record"])), ids=str)
-def test_no_field_of_a_record_can_be_changed(path):
-    """The hash covers every field, those of the pod included."""
+def test_hash_covers_every_field_of_record(path):
     changed = copy.deepcopy(GENUINE)
     holder = changed["data"]["record"]
     for step in path[:-1]:
@@ -170,8 +163,7 @@ def test_no_field_of_a_record_can_be_changed(path):
         records.parse(changed, key=KEY)
 
 
-async def test_without_the_key_bare_pods_stay_and_the_event_says_what_to_do():
-    """No permission to the Secret: nothing is deleted, and no attempt is counted."""
+async def test_without_key_bare_pods_stay_and_event_has_remedy():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     process.client.before = _no_secrets
@@ -179,11 +171,10 @@ async def test_without_the_key_bare_pods_stay_and_the_event_says_what_to_do():
         await asyncio.sleep(600)
     assert process.client.writes == []
     assert process.reasons() == ["NotRescheduled"]
-    assert "kubectl -n kube-system create secret generic virtual-node-descheduler-key" in process.told[0][2]
+    assert "kubectl -n kube-system create secret generic virtual-node-descheduler-key" in process.events[0][2]
 
 
-async def test_record_waits_for_the_key():
-    """A pod under way whose record cannot be verified for now is finished when the key can be read again."""
+async def test_completes_record_when_key_is_readable_again():
     cluster = cluster_with(pod())
     first = process_on(cluster)
     crashed = asyncio.Event()
@@ -215,20 +206,19 @@ async def test_record_waits_for_the_key():
     assert cluster.all("controllerrevisions") == []
 
 
-async def test_record_with_a_lost_key_stands_in_the_way_and_says_so():
-    """The key was replaced, and the pod of a record is still there: it stays, and the event names the record."""
+async def test_record_of_replaced_key_keeps_the_pod_and_event_names_it():
     cluster = cluster_with(pod())
-    (there,) = cluster.all("pods")
-    stale = dataclasses.replace(RECORD, old_uid=there["metadata"]["uid"], pod_name="p")
+    (existing,) = cluster.all("pods")
+    stale = dataclasses.replace(RECORD, old_uid=existing["metadata"]["uid"], pod_name="p")
     process = await _attack(cluster, records.render(stale, namespace="kube-system", key=KEY))
-    assert cluster.all("pods") == [there]
+    assert cluster.all("pods") == [existing]
     assert {"RecordRefused", "NotRescheduled"} <= set(process.reasons())
-    assert any(stale.name in message and "Delete it" in message for _, _, message in process.told)
+    assert any(stale.name in message and "Delete it" in message for _, _, message in process.events)
 
 
 @pytest.mark.parametrize("code", [403, 413, 422])
-async def test_record_that_the_server_does_not_store_leaves_the_pod_alone(code):
-    """A quota in our namespace, or a pod too large for etcd: the pod stays, and an event says why."""
+async def test_keeps_pod_if_record_cannot_be_stored(code):
+    """For example, a quota in the descheduler's namespace, or a pod too large for etcd."""
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
@@ -240,14 +230,14 @@ async def test_record_that_the_server_does_not_store_leaves_the_pod_alone(code):
     async with process.running():
         await asyncio.sleep(60)
     assert "delete pods" not in process.client.writes
-    assert process.told == [
+    assert process.events == [
         ("Normal", "NotRescheduled", "Stays: no record can be written to namespace kube-system: too much")
     ]
 
 
 @pytest.mark.parametrize("state", ["gone", "another", "ending"])
-async def test_pod_is_not_created_in_another_namespace_of_the_same_name(state):
-    """The namespace went while the pod was under way: its next one may be another tenant's."""
+async def test_creates_no_pod_in_replaced_namespace(state):
+    """The new namespace of that name may belong to another tenant."""
     cluster = cluster_with(pod())
     process = process_on(cluster)
 

@@ -1,4 +1,4 @@
-"""What is remembered in ConfigMaps: written sparingly, read by the next leader, pruned in time."""
+"""The memory in ConfigMaps: batched writes, reading by the next leader, pruning."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ pytestmark = pytest.mark.looptime
 
 
 def memory_on(cluster: Cluster, **limits: Any) -> tuple[Memory, Client]:
-    """A leader's memory."""
+    """Return the memory of a new leader, and its client."""
     fake = Client(cluster)
     client: Any = fake
     return Memory(client, namespace="ns", freeze_period=300, limits=Limits(**limits), now=now), fake
 
 
 def data_of(cluster: Cluster, name: str) -> dict[str, str]:
-    """A ConfigMap's data."""
+    """Return a ConfigMap's data."""
     found = cluster.find("configmaps", f"ns/{name}")
     return dict((found or {}).get("data") or {})
 
 
-async def test_writes_are_shared():
-    """A hundred owners at once take two writes, not a hundred."""
+async def test_concurrent_changes_share_writes():
     cluster = Cluster()
     memory, client = memory_on(cluster)
     await memory.freeze("first", "default", ["a"])
@@ -40,8 +39,7 @@ async def test_writes_are_shared():
     assert len(data_of(cluster, "virtual-node-unschedulable")) == 101
 
 
-async def test_failed_write_is_everybodys():
-    """Whoever shares a write that fails is told, and nothing is believed to be remembered."""
+async def test_failed_write_raises_for_all_its_changes_and_stores_none():
     memory, client = memory_on(Cluster())
 
     async def fail(what: str) -> None:
@@ -58,8 +56,7 @@ async def test_failed_write_is_everybodys():
     assert list(memory.frozen("x")) == ["a"]
 
 
-async def test_next_leader_reads():
-    """A new leader knows what the last one wrote."""
+async def test_next_leader_reads_what_was_written():
     cluster = Cluster()
     first, _ = memory_on(cluster)
     await first.freeze("o", "default", ["a"])
@@ -74,12 +71,11 @@ async def test_next_leader_reads():
     assert found.rounds == 2
 
 
-async def test_pruning():
-    """Nodes and owners go when their time is over, each at its own, and who wants to know is told."""
+async def test_prunes_expired_entries_and_notifies_subscribers():
     cluster = Cluster()
     memory, _ = memory_on(cluster, window=1000)
-    told: list[float] = []
-    unsubscribe = memory.subscribe(lambda: told.append(asyncio.get_running_loop().time()))
+    notified: list[float] = []
+    unsubscribe = memory.subscribe(lambda: notified.append(asyncio.get_running_loop().time()))
     running = asyncio.create_task(memory.run())
     await memory.freeze("o", "default", ["a"])
     await memory.note_round("o", "default")
@@ -90,7 +86,7 @@ async def test_pruning():
     assert '"a"' not in data_of(cluster, "virtual-node-unschedulable")["o"]
     await asyncio.sleep(100)
     assert data_of(cluster, "virtual-node-unschedulable") == {}
-    assert [round(moment) for moment in told] == [305, 405]
+    assert [round(moment) for moment in notified] == [305, 405]
     unsubscribe()
     assert data_of(cluster, "virtual-node-descheduler").keys() == {"o"}
     await asyncio.sleep(600)
@@ -100,8 +96,7 @@ async def test_pruning():
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_thaw_spares_older_entries():
-    """A healed cluster is forgiven what it was frozen for while lost, not what came before."""
+async def test_thaw_keeps_entries_from_before_the_loss():
     memory, _ = memory_on(Cluster())
     await memory.freeze("before", "default", ["a"])
     await asyncio.sleep(50)
@@ -112,8 +107,7 @@ async def test_thaw_spares_older_entries():
     assert list(memory.frozen("after")) == ["b"]
 
 
-async def test_never_too_many(monkeypatch):
-    """A ConfigMap has its limits: the oldest owners are forgotten for new ones."""
+async def test_drops_oldest_owners_beyond_the_maximum(monkeypatch):
     monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 3)
     cluster = Cluster()
     memory, _ = memory_on(cluster)
@@ -128,7 +122,7 @@ async def test_never_too_many(monkeypatch):
 
 
 async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
-    """A pod's author writes the owner's uid: a tenant that makes up thousands loses entries of its own."""
+    """A tenant writes the owner UIDs in its pods, so it can create any number of owners."""
     monkeypatch.setattr("descheduler.memory.store._MAX_OWNERS", 4)
     cluster = Cluster()
     memory, _ = memory_on(cluster)
@@ -140,8 +134,7 @@ async def test_a_tenant_with_many_owners_does_not_displace_others(monkeypatch):
         assert data_of(cluster, name).keys() == {"victim.x", "tenant.17", "tenant.18", "tenant.19"}
 
 
-async def test_config_map_deleted_by_hand():
-    """A ConfigMap that somebody deletes is made again by the next write."""
+async def test_recreates_deleted_config_map():
     cluster = Cluster()
     memory, _ = memory_on(cluster)
     await memory.freeze("x", "default", ["a"])

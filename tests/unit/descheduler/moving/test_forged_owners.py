@@ -1,4 +1,4 @@
-"""Attacks with owner references: a pod's author can name any owner, another tenant's ReplicaSet among them."""
+"""Attacks with owner references: a pod's author can name any owner, even another tenant's ReplicaSet."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ pytestmark = pytest.mark.looptime
 
 
 def _of_tenant(body: dict[str, Any]) -> dict[str, Any]:
-    """The same pod in the attacker's namespace."""
+    """Return the pod, moved to the attacker's namespace."""
     body["metadata"]["namespace"] = "tenant"
     return body
 
 
-async def test_owner_of_another_namespace_is_not_frozen_nor_counted():
-    """A stuck pod that names a victim's owner says nothing about the victim's pods."""
+async def test_forged_owner_does_not_affect_history_of_real_owner():
     cluster = cluster_with(_of_tenant(pod("forged", owner="victim")))
     process = process_on(cluster)
     async with process.running():
@@ -37,8 +36,8 @@ async def test_owner_of_another_namespace_is_not_frozen_nor_counted():
         assert process.memory.history(victims) is None
 
 
-async def test_owner_uid_that_is_no_key_does_not_spoil_the_writes_of_others():
-    """Changes of several owners are one request, which the API server refuses as a whole for one bad key."""
+async def test_owner_uid_with_invalid_characters_does_not_fail_writes_of_others():
+    """The API server would refuse a whole batch for one invalid key."""
     bodies = [
         pod("good", owner="good"),
         *(_of_tenant(pod(f"p{uid}", owner=uid)) for uid in ("a/b", "x" * 300)),
@@ -51,15 +50,13 @@ async def test_owner_uid_that_is_no_key_does_not_spoil_the_writes_of_others():
 
 
 @given(uid=st.text(min_size=1), namespace=st.from_regex(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True))
-def test_owner_key_is_valid_whatever_the_uid(uid, namespace):
-    """Every key is one that a ConfigMap takes, and begins with the namespace, which has no dot."""
+def test_owner_key_is_valid_config_map_key_for_any_uid(uid, namespace):
     key = node_avoidance.owner_key(namespace, uid)
     assert re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key)
     assert key.partition(".")[0] == namespace
 
 
-async def test_duplicates_are_counted_within_a_namespace():
-    """Pods of a tenant that name a victim's owner do not make the victim's running pods too many."""
+async def test_duplicates_counts_pods_of_one_namespace_only():
     started: dict[str, Any] = {"phase": "Running", "refused_at": None, "owner": "victim"}
     young = "2026-01-01T00:00:00Z"
     bodies = [

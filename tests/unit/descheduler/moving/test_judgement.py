@@ -1,4 +1,4 @@
-"""Which pods are stuck, which of them may go, and when: judged without a cluster."""
+"""Which pods are stuck, which may be moved, and when. Pure functions without a cluster."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ VOLUMES = {"volumes": [{"name": "v", "emptyDir": {}}]}
 
 
 def waiting(reason: str) -> dict[str, Any]:
-    """A pod that its lower cluster has taken and whose container waits."""
-    whole = pod(refused_at=None)
-    whole["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}}]
-    return whole
+    """Return a scheduled pod with a waiting container."""
+    body = pod(refused_at=None)
+    body["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": reason}}}]
+    return body
 
 
 def refused(reason: str) -> dict[str, Any]:
-    """A pod that its lower cluster did not take."""
-    whole = pod(refused_at=None)
-    whole["status"]["conditions"].append(
+    """Return a pod that its lower cluster did not admit."""
+    body = pod(refused_at=None)
+    body["status"]["conditions"].append(
         {
             "type": names.CONDITION_ADMITTED,
             "status": "False",
@@ -39,25 +39,23 @@ def refused(reason: str) -> dict[str, Any]:
             "lastTransitionTime": timestamps.rfc3339(LATER),
         }
     )
-    return whole
+    return body
 
 
 class TestStuck:
     """Which pods their lower cluster cannot start."""
 
-    def test_refused_by_the_lower_scheduler(self):
-        """PodScheduled=False on a bound pod is the lower scheduler's word; its time is since when."""
+    def test_bound_pod_with_scheduled_false_is_stuck_since_transition(self):
         found = unschedulable.find(cached(pod(refused_at=LATER)))
         assert found == unschedulable.Stuck("Unschedulable", "0/3 nodes are available", LATER)
 
-    def test_clock_of_the_lower_cluster(self):
-        """A lower clock that is slow does not make a pod stuck before it existed."""
+    def test_slow_lower_clock_does_not_date_before_creation(self):
         found = unschedulable.find(cached(pod(refused_at=START - timedelta(hours=1))))
         assert found is not None
         assert found.since == START
 
     @pytest.mark.parametrize(
-        "whole",
+        "body",
         [
             pod(on=""),
             pod(phase="Running"),
@@ -69,18 +67,16 @@ class TestStuck:
         ],
         ids=["unbound", "running", "scheduled", "ending", "slow", "image", "quota"],
     )
-    def test_others(self, whole):
-        """Unbound, started, ending and slow pods are not stuck, nor are failures that were not asked for."""
-        assert unschedulable.find(cached(whole)) is None
+    def test_unbound_started_ending_and_slow_pods_are_not_stuck(self, body):
+        assert unschedulable.find(cached(body)) is None
 
-    def test_gated_below(self):
-        """A lower pod held by scheduling gates is nobody's failure."""
-        whole = pod()
-        whole["status"]["conditions"][0]["reason"] = "SchedulingGated"
-        assert unschedulable.find(cached(whole)) is None
+    def test_lower_pod_with_scheduling_gates_is_not_stuck(self):
+        body = pod()
+        body["status"]["conditions"][0]["reason"] = "SchedulingGated"
+        assert unschedulable.find(cached(body)) is None
 
     @pytest.mark.parametrize(
-        ("whole", "failures", "reason"),
+        ("body", "failures", "reason"),
         [
             (waiting("ImagePullBackOff"), ["image"], "ImagePullBackOff"),
             (waiting("ErrImagePull"), ["quota"], None),
@@ -89,17 +85,16 @@ class TestStuck:
             (refused("Forbidden"), ["admission"], "Forbidden"),
         ],
     )
-    def test_failures(self, whole, failures, reason):
-        """Image, quota and admission failures count where they are asked for, each alone."""
-        found = unschedulable.find(pods.shrink(cached(whole)), failures=failures)
+    def test_failures_count_only_if_configured(self, body, failures, reason):
+        found = unschedulable.find(pods.shrink(cached(body)), failures=failures)
         assert (found and found.reason) == reason
 
 
 class TestEvictable:
-    """tensile-kube's table (TestIsEvictable), and ours."""
+    """The table of tensile-kube (TestIsEvictable), and additional cases."""
 
     @pytest.mark.parametrize(
-        ("whole", "may_go"),
+        ("body", "movable"),
         [
             (pod(), True),
             (pod(owner="rs"), True),
@@ -121,31 +116,27 @@ class TestEvictable:
             ),
         ],
     )
-    def test_defaults(self, whole, may_go):
-        """Who may go without any option."""
-        assert (pods.why_not_evictable(pods.shrink(cached(whole))) == "") is may_go
+    def test_which_pods_may_be_moved_by_default(self, body, movable):
+        assert (pods.why_not_evictable(pods.shrink(cached(body))) == "") is movable
 
-    def test_options(self):
-        """Local storage and system priority are matters of options."""
+    def test_options_allow_local_storage_and_system_priority(self):
         assert not pods.why_not_evictable(pods.shrink(cached(pod(spec=VOLUMES))), local_storage=True)
         critical = cached(pod(spec={"priority": 2_000_001_000}))
         assert not pods.why_not_evictable(critical, system_critical=True)
 
-    def test_owner_key(self):
-        """A controller's uid, or the pod's own name, within the namespace; never longer than a ConfigMap's key may be."""
+    def test_owner_key_has_bounded_length(self):
         assert pods.owner_key(cached(pod(owner="rs"))) == "default.rs"
         assert pods.owner_key(cached(pod())) == "default.pod.p"
         assert len(pods.owner_key(cached(pod("p" * 253)))) == 72
 
-    def test_kube_system(self):
-        """kube-system is out of bounds, whatever its pods say."""
-        whole = pod(annotations={pods.ANNOTATION_EVICT: "true"})
-        whole["metadata"]["namespace"] = "kube-system"
-        assert pods.why_not_evictable(cached(whole)) == "it is in kube-system"
+    def test_pods_of_kube_system_stay_despite_annotation(self):
+        body = pod(annotations={pods.ANNOTATION_EVICT: "true"})
+        body["metadata"]["namespace"] = "kube-system"
+        assert pods.why_not_evictable(cached(body)) == "it is in kube-system"
 
 
 class TestHistory:
-    """Rounds, back-off, cap and window."""
+    """Rounds, back-off, maximum and window."""
 
     LIMITS = Limits(backoff=60, backoff_maximum=200, rounds=4, window=1000)
 
@@ -161,20 +152,17 @@ class TestHistory:
             (4, 1001, Verdict.NEW_ROUND, 0),
         ],
     )
-    def test_decide(self, rounds, since, verdict, wait):
-        """A pod made after the last round waits for the back-off, or is given up until the window is over."""
+    def test_waits_for_backoff_and_gives_up_until_window_ends(self, rounds, since, verdict, wait):
         now = LATER + timedelta(seconds=since)
         decision = history.decide(History(rounds, LATER), created=LATER, now=now, limits=self.LIMITS)
         assert (decision.verdict, decision.wait) == (verdict, wait)
 
-    def test_same_round(self):
-        """A pod older than the last round belongs to it; a bare pod has a round of its own."""
+    def test_pod_older_than_last_round_belongs_to_it_unless_bare(self):
         args: dict[str, Any] = {"created": START, "now": LATER, "limits": self.LIMITS}
         assert history.decide(History(1, LATER), **args).verdict is Verdict.SAME_ROUND
         assert history.decide(History(1, LATER), **args, is_bare=True).verdict is Verdict.WAIT
 
-    def test_round_trip(self):
-        """What is written is read; what others write is left out."""
+    def test_parse_reads_rendered_history_and_skips_others(self):
         entry = History(3, LATER)
         data = {"o": entry.render("ns"), "x": "{", "y": '{"rounds": 1}', "z": "[]"}
         assert history.parse(data) == {"o": entry}
@@ -183,8 +171,7 @@ class TestHistory:
 class TestLimits:
     """Moves per pass."""
 
-    def test_each_limit(self):
-        """Per node, per namespace and in total; a new pass starts anew."""
+    def test_limits_per_node_namespace_and_total_until_next_pass(self):
         limits = PassLimits(
             EvictionOptions(max_per_node=1, max_per_namespace=2, max_total=3, pass_seconds=60)
         )
@@ -196,8 +183,7 @@ class TestLimits:
         assert limits.take("d", "z", now=20) == 40
         assert limits.take("a", "x", now=60) == 0
 
-    def test_give_back(self):
-        """What did not take place does not count."""
+    def test_move_that_was_given_back_does_not_count(self):
         limits = PassLimits(EvictionOptions(max_per_node=1))
         limits.take("a", "x", now=0)
         limits.give_back("a", "x", taken=0)

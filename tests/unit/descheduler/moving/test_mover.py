@@ -1,4 +1,4 @@
-"""The rules about moving, on a fake cluster in virtual time."""
+"""Rules about moving, on a fake cluster in virtual time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from tests.unit.descheduler.refusing_clusters import (
 pytestmark = pytest.mark.looptime
 
 
-async def test_owned_pod_is_evicted_after_the_memory_is_written():
-    """The webhook can know what the next pod is to avoid before there is a next pod."""
+async def test_evicts_owned_pod_after_writing_what_to_avoid():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
     async with process.running():
@@ -34,16 +33,14 @@ async def test_owned_pod_is_evicted_after_the_memory_is_written():
     assert process.reasons() == ["Rescheduled"]
 
 
-async def test_memory_expires():
-    """After the freeze period nothing is left of it in the API."""
+async def test_removes_frozen_nodes_after_freeze_period():
     cluster = cluster_with(pod(owner="rs"))
     async with process_on(cluster).running():
         await asyncio.sleep(THRESHOLD + 330)
     assert frozen(cluster) == {}
 
 
-async def test_memory_survives_a_restart():
-    """A new process knows the rounds that an earlier one has counted: its first move waits for the back-off."""
+async def test_next_process_respects_backoff_of_earlier_rounds():
     cluster = cluster_with(pod(owner="rs"))
     async with process_on(cluster).running():
         await asyncio.sleep(THRESHOLD + 5)
@@ -56,8 +53,7 @@ async def test_memory_survives_a_restart():
     assert names_of(cluster) == []
 
 
-async def test_pods_of_one_owner_are_one_round():
-    """Three pods of one bad placement move together and count once."""
+async def test_stuck_pods_of_one_owner_move_in_one_round():
     cluster = cluster_with(*(pod(f"p{number}", owner="rs") for number in range(3)))
     process = process_on(cluster)
     async with process.running():
@@ -68,8 +64,7 @@ async def test_pods_of_one_owner_are_one_round():
     assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
 
-async def test_back_off_and_giving_up():
-    """An owner that finds no good place is moved with doubling pauses, five times, and then left with an event."""
+async def test_doubles_pauses_and_gives_up_after_maximum_until_window_ends():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster, limits=Limits(backoff=60, rounds=5, window=7200))
     evicted: list[float] = []
@@ -91,8 +86,7 @@ async def test_back_off_and_giving_up():
     assert len(evicted) > 5
 
 
-async def test_nowhere_to_go():
-    """Without another ready virtual node a pod stays, with an event, and moves once there is one."""
+async def test_pod_stays_until_another_virtual_node_is_ready():
     cluster = cluster_with(pod(), nodes=("a",))
     process = process_on(cluster)
     async with process.running():
@@ -123,8 +117,7 @@ async def test_nowhere_to_go():
     ],
     ids=["selector", "taint", "affinity"],
 )
-async def test_alternatives_must_admit_the_pod(spec):
-    """A node that the pod itself rules out is no place to go: nothing is deleted for nothing."""
+async def test_pod_stays_if_no_other_node_admits_it(spec):
     cluster = cluster_with(pod(spec=spec))
     process = process_on(cluster)
     async with process.running():
@@ -132,8 +125,7 @@ async def test_alternatives_must_admit_the_pod(spec):
     assert process.client.writes == []
 
 
-async def test_avoided_nodes_are_alternatives():
-    """A pod that the webhook keeps off a node, and that is stuck on the other one, may go back: the freeze gives way."""
+async def test_avoided_node_is_used_again_if_all_others_refuse():
     away = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
     body = pod(
@@ -149,13 +141,12 @@ async def test_avoided_nodes_are_alternatives():
     assert list(frozen(cluster)["default.rs"]["nodes"]) == ["b"]
 
 
-async def test_bare_pod_ping_pong_gives_way():
-    """Refused on both nodes, a bare pod avoids only the last one: it is never left without any."""
+async def test_bare_pod_refused_on_all_nodes_avoids_only_the_last():
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
     async def schedule(what: str) -> None:
-        """Bind to what the affinity allows, and refuse there."""
+        """Bind the pod to a node that its affinity allows; that cluster refuses it."""
         for found in cluster.all("pods"):
             if not found["spec"].get("nodeName"):
                 required = found["spec"]["affinity"]["nodeAffinity"]
@@ -176,8 +167,7 @@ async def test_bare_pod_ping_pong_gives_way():
     assert found["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] == "2"
 
 
-async def test_bare_pod_may_return_after_the_freeze():
-    """A re-created pod that fits nowhere else is made anew without its avoidance once that has expired."""
+async def test_recreates_pending_bare_pod_without_expired_avoidance():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     async with process.running():
@@ -193,8 +183,7 @@ async def test_bare_pod_may_return_after_the_freeze():
     assert "virtual-node.io/unschedulable-nodes" not in found["metadata"]["annotations"]
 
 
-async def test_owned_pod_may_return_after_the_freeze():
-    """A waiting pod that the webhook made avoid a node is replaced when the freeze is over, and not before."""
+async def test_evicts_pending_owned_pod_only_after_freeze_period():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
     async with process.running():
@@ -207,8 +196,7 @@ async def test_owned_pod_may_return_after_the_freeze():
     assert names_of(cluster) == []
 
 
-async def test_disruption_budget_is_asked_again():
-    """A refused eviction changes nothing and is tried again, with an event, until the budget allows it."""
+async def test_retries_eviction_until_disruption_budget_allows_it():
     cluster = cluster_with(pod(owner="rs"))
     cluster.budget_denies = True
     process = process_on(cluster)
@@ -221,8 +209,7 @@ async def test_disruption_budget_is_asked_again():
     assert names_of(cluster) == []
 
 
-async def test_dry_run():
-    """A dry run tells once per pod and writes nothing."""
+async def test_dry_run_records_one_event_per_pod_and_writes_nothing():
     cluster = cluster_with(pod("bare"), pod("owned", owner="rs"))
     process = process_on(cluster, dry_run=True)
     async with process.running():
@@ -231,8 +218,7 @@ async def test_dry_run():
     assert process.reasons() == ["WouldReschedule"] * 2
 
 
-async def test_limit_per_node():
-    """One pod per node and pass: the others follow, one in each later pass."""
+async def test_limit_per_node_delays_other_pods_to_later_passes():
     cluster = cluster_with(*(pod(f"p{number}", owner=f"rs{number}") for number in range(3)))
     process = process_on(cluster, max_per_node=1, pass_seconds=100)
     async with process.running():
@@ -245,8 +231,7 @@ async def test_limit_per_node():
 
 
 @pytest.mark.parametrize(("bound_to", "moves"), [("a", False), ("b", True)])
-async def test_claim_on_the_node(bound_to, moves):
-    """A pod whose volume is bound to this node stays; a volume elsewhere is no reason to."""
+async def test_pod_stays_if_its_volume_is_bound_to_the_node(bound_to, moves):
     claim = {
         "metadata": {
             "name": "data",
@@ -263,8 +248,7 @@ async def test_claim_on_the_node(bound_to, moves):
     assert (names_of(cluster) == []) is moves
 
 
-async def test_started_in_time():
-    """A pod that its lower cluster schedules before the threshold is left alone."""
+async def test_pod_scheduled_before_threshold_is_not_moved():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     async with process.running():

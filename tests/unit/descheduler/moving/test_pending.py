@@ -1,4 +1,4 @@
-"""The gauge of pods that are to be moved and stay: who is in it, why, and for how long."""
+"""The gauge of pods that wait to be moved: which pods, causes and for how long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = THRESHOLD + 5
 
 
 def waiting() -> dict[tuple[str, str], float]:
-    """Strategy and cause → pods, as a scrape has it; nought left out."""
+    """Return the gauge's values other than 0 by strategy and cause."""
     return {
         (sample.labels["strategy"], sample.labels["cause"]): sample.value
         for family in prometheus_client.REGISTRY.collect()
@@ -31,8 +31,7 @@ def waiting() -> dict[tuple[str, str], float]:
     }
 
 
-async def test_a_quiet_standstill_is_seen():
-    """Without another node nothing happens for hours, and all the while it can be seen that pods wait for one."""
+async def test_pods_wait_in_gauge_while_no_other_node_is_ready():
     cluster = cluster_with(pod("p0"), pod("p1"), nodes=("a",))
     async with process_on(cluster).running():
         await asyncio.sleep(THRESHOLD - 1)
@@ -47,8 +46,7 @@ async def test_a_quiet_standstill_is_seen():
 
 
 @pytest.mark.parametrize("how", ["starts", "ends", "goes"])
-async def test_who_need_not_move_waits_no_longer(how):
-    """Nobody asks again for a pod that has started below, that its owner deletes, or that is gone."""
+async def test_started_deleted_and_removed_pods_leave_the_gauge(how):
     cluster = cluster_with(pod(), nodes=("a",))
     async with process_on(cluster).running():
         await asyncio.sleep(REFUSED)
@@ -64,8 +62,7 @@ async def test_who_need_not_move_waits_no_longer(how):
         assert waiting() == {}
 
 
-async def test_a_pod_that_is_refused_anew_has_its_time():
-    """Its lower cluster had taken it for a moment: it is not to be moved until that has tried for as long again."""
+async def test_pod_refused_again_waits_for_whole_threshold():
     cluster = cluster_with(pod(), nodes=("a",))
     async with process_on(cluster).running():
         await asyncio.sleep(REFUSED)
@@ -77,8 +74,8 @@ async def test_a_pod_that_is_refused_anew_has_its_time():
         assert waiting() == {("Unschedulable", "no node"): 1}
 
 
-async def test_a_pod_that_starts_while_it_is_asked_for_does_not_wait():
-    """The refusal comes when the pod is well already, and would be the last word about it."""
+async def test_pod_that_starts_during_its_eviction_is_not_added():
+    """The refusal of the eviction arrives after the pod started, and no later event would remove the pod."""
     cluster = cluster_with(pod(owner="rs"))
     cluster.budget_denies = True
     process = process_on(cluster)
@@ -95,8 +92,7 @@ async def test_a_pod_that_starts_while_it_is_asked_for_does_not_wait():
         assert waiting() == {}
 
 
-async def test_a_pod_waits_for_one_cause_at_a_time():
-    """What keeps it now is what counts: first a budget, then an apiserver that has too much to do."""
+async def test_gauge_has_only_the_latest_cause_of_a_pod():
     cluster = cluster_with(pod(owner="rs"))
     cluster.budget_denies = True
     async with process_on(cluster).running():
@@ -107,8 +103,7 @@ async def test_a_pod_waits_for_one_cause_at_a_time():
         assert waiting() == {("Unschedulable", "request failed"): 1}
 
 
-async def test_a_right_that_is_missing_is_seen():
-    """A refused request makes no event and moves no pod."""
+async def test_forbidden_eviction_is_shown_as_failed_request():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
 
@@ -122,8 +117,7 @@ async def test_a_right_that_is_missing_is_seen():
         assert waiting() == {("Unschedulable", "request failed"): 1}
 
 
-async def test_what_is_held_back_on_purpose_is_told_apart():
-    """A limit holds one pod back; another may not be moved at all."""
+async def test_limit_and_not_evictable_are_separate_causes():
     cluster = cluster_with(
         *(pod(f"p{number}", owner=f"rs{number}") for number in range(2)),
         pod("d", owner="ds", kind="DaemonSet"),
@@ -133,23 +127,21 @@ async def test_what_is_held_back_on_purpose_is_told_apart():
         assert waiting() == {("Unschedulable", "limit"): 1, ("Unschedulable", "not evictable"): 1}
 
 
-async def test_in_a_dry_run_nobody_waits():
-    """What would go is told by events; it is not held up by anything."""
+async def test_dry_run_adds_no_pods():
     async with process_on(cluster_with(pod()), dry_run=True).running():
         await asyncio.sleep(REFUSED)
         assert waiting() == {}
 
 
 def lost_cluster(*bodies: dict[str, Any]) -> tuple[Any, Process]:
-    """One virtual node, and a process that moves pods off it when it is lost."""
+    """Return a cluster with one virtual node, and a process with StaleCluster."""
     cluster = cluster_with(*bodies, nodes=("a",))
     process = Process(cluster, options=EvictionOptions())
     process.add(StaleCluster, StaleClusterParams())
     return cluster, process
 
 
-async def test_pods_of_a_lost_cluster_wait_until_it_heals():
-    """There is nowhere to go; when the cluster answers again they need not go any more."""
+async def test_pods_of_lost_cluster_wait_until_it_recovers():
     cluster, process = lost_cluster(pod("p0", phase="Running", refused_at=None))
     async with process.running():
         cluster.replace("nodes", "a", status=node("a", ready=False)["status"])
@@ -163,8 +155,7 @@ async def test_pods_of_a_lost_cluster_wait_until_it_heals():
         assert waiting() == {("StaleCluster", "no node"): 1}
 
 
-async def test_a_pod_that_runs_on_cordoned_nodes_does_not_wait():
-    """The lower cluster answers and takes no new pods: what starts after all is well where it is."""
+async def test_ready_pod_of_cordoned_cluster_does_not_wait():
     cluster, process = lost_cluster(pod("p0"))
     async with process.running():
         cluster.replace("nodes", "a", status=node("a", ready=False, reason="NoReadyLowerNodes")["status"])
@@ -178,12 +169,11 @@ async def test_a_pod_that_runs_on_cordoned_nodes_does_not_wait():
 
 
 def crowd(count: int) -> list[dict[str, Any]]:
-    """Running pods of one owner on one node."""
+    """Return running pods of one owner on one node."""
     return [pod(f"p{n}", owner="rs", phase="Running", refused_at=None) for n in range(count)]
 
 
-async def test_what_a_pass_does_not_ask_for_waits_no_longer():
-    """Between passes its pods wait; the next one finds the owner's pods spread well enough."""
+async def test_pass_removes_pods_that_it_does_not_request():
     cluster = cluster_with(*crowd(2))
     cluster.budget_denies = True
     process = Process(cluster, interval=100)
@@ -199,8 +189,7 @@ async def test_what_a_pass_does_not_ask_for_waits_no_longer():
         assert waiting() == {}
 
 
-async def test_after_the_only_pass_nobody_waits():
-    """Nobody will ask again."""
+async def test_only_pass_leaves_no_pods_in_gauge():
     cluster = cluster_with(*crowd(2))
     cluster.budget_denies = True
     process = Process(cluster)

@@ -1,4 +1,4 @@
-"""Duplicates and imbalance: which pods they choose, and their passes."""
+"""RemoveDuplicates and LowNodeUtilization: the chosen pods and the passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.descheduler.refusing_clusters import cluster_with, names_of
 def running(
     name: str, *, on: str = "a", owner: str = "rs", cpu: str = "1", age: int = 60, **spec: Any
 ) -> dict[str, Any]:
-    """A running pod; of greater age, an older one."""
+    """Return a running pod that was created ``age`` seconds ago."""
     return pod(
         name,
         on=on,
@@ -48,21 +48,18 @@ def running(
         ("aaax", "ab", 1),
     ],
 )
-def test_excess(placed, nodes, chosen):
-    """What one node has beyond the fair share moves, as far as the others have room below theirs."""
+def test_excess_is_above_fair_share_and_within_room_of_others(placed, nodes, chosen):
     owned = [cached(running(f"p{number}", on=on)) for number, on in enumerate(placed)]
     assert len(duplicates.excess(owned, list(nodes))) == chosen
 
 
-def test_excess_takes_the_youngest():
-    """The pods that have run for the shortest time go."""
+def test_excess_has_youngest_pods_first():
     owned = [cached(running(f"p{age}", age=age)) for age in (50, 10, 30, 20)]
     assert [found.name for found, _ in duplicates.excess(owned, ["a", "b"])] == ["p10", "p20"]
 
 
 @pytest.mark.looptime
-async def test_duplicates_pass():
-    """A pass moves the excess of each owner, and leaves excluded kinds alone."""
+async def test_pass_moves_excess_except_excluded_kinds():
     bodies = [running(f"p{number}") for number in range(4)]
     bodies += [pod(f"job{n}", owner="job", kind="Job", phase="Running", refused_at=None) for n in range(4)]
     cluster = cluster_with(*bodies)
@@ -74,8 +71,7 @@ async def test_duplicates_pass():
 
 
 @pytest.mark.looptime
-async def test_passes_repeat():
-    """With an interval, what comes later is found by a later pass."""
+async def test_later_pass_finds_later_pods():
     cluster = cluster_with()
     process = Process(cluster, interval=100)
     process.add(Duplicates, DuplicatesParams())
@@ -90,8 +86,8 @@ async def test_passes_repeat():
 
 
 @pytest.mark.looptime
-async def test_imbalance_pass():
-    """The overused node gives up its least important pods until it is at its target; bare pods stay."""
+async def test_overused_node_gives_up_lowest_priorities_until_target():
+    """Bare pods stay."""
     bodies = [running(f"p{number}", cpu="2", priority=number) for number in range(4)]
     bodies.append(running("bare", owner="", cpu="1"))
     cluster = cluster_with(*bodies)
@@ -110,10 +106,9 @@ async def test_imbalance_pass():
         [running("a0", cpu="9"), running("b0", on="b", cpu="5")],
         [running("huge", cpu="9.5")],
     ],
-    ids=["not overused", "nobody underused", "fits nowhere"],
+    ids=["not overused", "none underused", "fits nowhere"],
 )
-async def test_imbalance_leaves_alone(bodies):
-    """Nothing moves without an overused node, an underused one, and a pod that fits there."""
+async def test_nothing_moves_without_overused_and_underused_node_and_fitting_pod(bodies):
     cluster = cluster_with(*bodies)
     process = Process(cluster)
     process.add(Imbalance, ImbalanceParams())
@@ -122,21 +117,19 @@ async def test_imbalance_leaves_alone(bodies):
     assert process.client.writes == []
 
 
-def test_percent_of_nothing():
-    """A resource that a node does not have is unused, or full."""
+def test_resource_without_allocatable_is_unused_or_full():
     usage = imbalance.Usage("a", {}, {"gpu": 1})
     assert (usage.percent("gpu"), usage.percent("tpu")) == (100.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"thresholds": {"cpu": 20}, "target_thresholds": {}}, "params.targetThresholds: write cpu too"),
         ({"thresholds": {"cpu": 60}, "target_thresholds": {"cpu": 50}}, "params.thresholds.cpu: write"),
     ],
 )
 @pytest.mark.looptime
-async def test_thresholds_checked(params, said):
-    """Thresholds that cannot be meant are errors that name the field."""
-    with pytest.raises(ConfigError, match=said):
+async def test_threshold_errors_name_the_field(params, message):
+    with pytest.raises(ConfigError, match=message):
         Process(Cluster()).add(Imbalance, ImbalanceParams(**params))

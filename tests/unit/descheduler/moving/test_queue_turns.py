@@ -1,4 +1,4 @@
-"""Namespaces take turns in the descheduler's queues: a tenant with thousands of pods delays no other."""
+"""Namespaces take turns in the descheduler's queues, so a tenant with many pods does not delay others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.unit.descheduler.process import Process
 pytestmark = pytest.mark.looptime
 
 
-async def _taken(controller: Controller[str], keys: list[str], workers: int) -> list[str]:
-    """The keys that as many workers get at first."""
+async def _first_keys(controller: Controller[str], keys: list[str], workers: int) -> list[str]:
+    """Enqueue keys; return those that the given number of workers gets first."""
     for key in keys:
         controller.enqueue(key)
     return [await controller.queue.get() for _ in range(workers)]
@@ -30,16 +30,15 @@ async def _taken(controller: Controller[str], keys: list[str], workers: int) -> 
         (StaleCluster, StaleClusterParams(), "pods"),
     ],
 )
-async def test_namespaces_take_turns_in_the_queues_of_strategies(kind, params, controller):
-    """The second worker takes a pod of the other namespace, and one worker stays free for a third one."""
+async def test_namespaces_take_turns_in_queues_of_strategies(kind, params, controller):
     strategy = Process(Cluster()).add(kind, params)
     noisy = [f"noisy/p{number}" for number in range(100)]
-    taken = await _taken(getattr(strategy, controller), [*noisy, "quiet/p"], 2)
+    taken = await _first_keys(getattr(strategy, controller), [*noisy, "quiet/p"], 2)
     assert taken == ["noisy/p0", "quiet/p"]
 
 
-async def test_namespaces_take_turns_in_the_queue_of_recreations():
-    """Records are named after uids; the namespace is that of the pod."""
+async def test_namespaces_take_turns_in_queue_of_recreations():
+    """The key of a record has the pod's UID, so its namespace is looked up."""
     recreator = Process(Cluster()).recreator
     fields: dict[str, Any] = {
         "namespace_uid": "n", "pod_name": "p", "old_version": "1", "node": "vn", "reason": "", "force": False,
@@ -49,4 +48,4 @@ async def test_namespaces_take_turns_in_the_queue_of_recreations():
     for number, key in enumerate(keys):
         namespace = "quiet" if number == 99 else "noisy"
         recreator._own[key] = Record(namespace=namespace, old_uid=str(number), **fields)
-    assert await _taken(recreator.controller, keys, 2) == [keys[0], keys[99]]
+    assert await _first_keys(recreator.controller, keys, 2) == [keys[0], keys[99]]

@@ -1,4 +1,4 @@
-"""What happens between the look at a pod and the hand on it."""
+"""Changes of a pod between its judgement and its move."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tests.unit.descheduler.refusing_clusters import THRESHOLD, cluster_with, fr
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_pod_that_has_just_changed_costs_no_round():
-    """A cache that is a moment behind is no attempt to place anything: the next one follows at once."""
+async def test_move_refused_by_stale_cache_counts_no_round():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     read = process.client.get
@@ -43,8 +42,7 @@ async def test_a_pod_that_has_just_changed_costs_no_round():
 
 
 @pytest.mark.parametrize("grace", [0, 30], ids=["at once", "with grace"])
-async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
-    """Its record is there already; but the deletion that the user sees done is not ours."""
+async def test_pod_deleted_by_user_after_its_record_is_not_recreated(grace):
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
@@ -60,8 +58,7 @@ async def test_a_user_who_deletes_a_bare_pod_before_we_do_has_deleted_it(grace):
     assert cluster.all("controllerrevisions") == []
 
 
-async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
-    """Between the judgement and the eviction memory is written and replicas are waited for: long enough to start."""
+async def test_pod_that_starts_before_its_eviction_is_not_evicted():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
 
@@ -77,8 +74,7 @@ async def test_an_owned_pod_that_starts_in_time_is_not_evicted():
     assert "Rescheduled" not in process.reasons()
 
 
-async def test_an_owned_pod_that_changes_and_stays_stuck_is_evicted_all_the_same():
-    """Its lower scheduler says the same again, in other words."""
+async def test_pod_that_changes_and_stays_stuck_is_evicted_in_same_round():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
     changes = 3
@@ -98,8 +94,8 @@ async def test_an_owned_pod_that_changes_and_stays_stuck_is_evicted_all_the_same
     assert json.loads(history["data"]["default.rs"])["rounds"] == 1
 
 
-async def test_an_annotation_in_a_template_does_not_make_a_loop():
-    """A template copied from a pod names a node to avoid; every pod of it does, and nobody has frozen the node."""
+async def test_avoidance_in_template_causes_few_evictions():
+    """Every pod of the template avoids a node that is not frozen."""
     cluster = cluster_with()
     process = process_on(cluster, limits=Limits(rounds=0))
     evicted = 0
@@ -128,8 +124,8 @@ async def test_an_annotation_in_a_template_does_not_make_a_loop():
 
 @pytest.mark.parametrize(("reachable", "moves"), [(["a"], False), (["a", "b"], True), (["b"], True)])
 @pytest.mark.parametrize("selected", ["", "a"])
-async def test_a_volume_says_where_its_pod_can_go(reachable, moves, selected):
-    """A claim that nobody chose a node for (bound by hand, or at once) ties its pod as well."""
+async def test_volume_affinity_decides_whether_pod_moves(reachable, moves, selected):
+    """Also for claims without a selected node, such as those bound by hand."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": reachable}]}
     volume = {
         "metadata": {"name": "pv"},
@@ -154,8 +150,7 @@ async def test_a_volume_says_where_its_pod_can_go(reachable, moves, selected):
     assert bool(frozen(cluster)) is moves
 
 
-def test_a_move_that_fails_in_the_next_pass_gives_that_one_nothing():
-    """What was taken from an earlier pass is not given back to a later one."""
+def test_give_back_after_the_pass_changes_nothing():
     limits = PassLimits(EvictionOptions(max_per_node=1, pass_seconds=10))
     assert limits.take("a", "ns", now=0) == 0
     assert limits.take("b", "ns", now=11) == 0

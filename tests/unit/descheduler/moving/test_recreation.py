@@ -1,4 +1,4 @@
-"""Bare pods: never lost, never doubled, whatever happens in between."""
+"""Re-creation of bare pods: no pod is lost or duplicated by crashes, races and refusals."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ WRITES = [
     "create pods",
     "delete controllerrevisions",
 ]
-"""The first move of a bare pod: the key is made, the round noted, the record written, the pod replaced, the record removed."""
+"""The writes of the first move of a bare pod: key, round, record, pod, record."""
 
 
 def records_of(cluster: Cluster) -> list[dict[str, Any]]:
-    """Records of pods under way."""
+    """Return the stored records."""
     return cluster.all("controllerrevisions")
 
 
 def is_replaced(cluster: Cluster) -> bool:
-    """Whether the one pod is a replacement, and nothing is under way."""
+    """Report whether the only pod is a replacement and no record is left."""
     found = cluster.all("pods")
     return (
         len(found) == 1
@@ -46,8 +46,7 @@ def is_replaced(cluster: Cluster) -> bool:
     )
 
 
-async def test_writes_of_a_move():
-    """A move takes these writes and no other, and leaves nothing behind but the history."""
+async def test_move_makes_exactly_these_writes():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     async with process.running():
@@ -59,8 +58,7 @@ async def test_writes_of_a_move():
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(len(WRITES)))
-async def test_crash_at_any_write(number, is_done):
-    """A process that dies before or after any of its writes took effect: the next one ends with one new pod."""
+async def test_next_process_completes_move_after_crash_at_any_write(number, is_done):
     cluster = cluster_with(pod())
     first = process_on(cluster)
     crashed = asyncio.Event()
@@ -85,14 +83,13 @@ async def test_crash_at_any_write(number, is_done):
 
 
 @pytest.mark.parametrize("seed", seeds(5, 20))
-async def test_crash_after_crash(seed):
-    """Five pods, and processes that die at any write, one after the other: each pod has a trace at any moment."""
+async def test_repeated_crashes_lose_and_duplicate_no_pod(seed):
     random = Random(seed)
     every = {f"p{number}" for number in range(5)}
     cluster = cluster_with(*(pod(name) for name in sorted(every)))
 
-    def there() -> set[str]:
-        """Names of pods that exist, or are written down."""
+    def known_names() -> set[str]:
+        """Return names of pods that exist or are recorded."""
         written = {found["data"]["record"]["pod_name"] for found in records_of(cluster)}
         return written | {found["metadata"]["name"] for found in cluster.all("pods")}
 
@@ -103,7 +100,7 @@ async def test_crash_after_crash(seed):
 
         async def count(what: str, crashed: asyncio.Event = crashed) -> None:
             nonlocal left
-            assert there() == every
+            assert known_names() == every
             left -= 1
             if left <= 0:
                 crashed.set()
@@ -116,7 +113,7 @@ async def test_crash_after_crash(seed):
         async with process.running():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(crashed.wait(), 100)
-        assert there() == every
+        assert known_names() == every
         await asyncio.sleep(random.choice([0.1, 5, 100]))
     async with process_on(cluster).running():
         await asyncio.sleep(10_000)
@@ -127,8 +124,7 @@ async def test_crash_after_crash(seed):
     assert len(cluster.created) == 10
 
 
-async def test_late_deletion_of_a_dead_process():
-    """A deletion still on its way from a dead process finds the pod changed, and does nothing."""
+async def test_delayed_deletion_does_not_delete_changed_pod():
     cluster = cluster_with(pod())
     first = process_on(cluster)
     crashed = asyncio.Event()
@@ -151,8 +147,7 @@ async def test_late_deletion_of_a_dead_process():
     assert len(cluster.created) == 1
 
 
-async def test_user_deletes_first():
-    """A pod that its user deletes between our look and our deletion does not come back."""
+async def test_pod_deleted_by_user_first_is_not_recreated():
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
@@ -167,15 +162,14 @@ async def test_user_deletes_first():
     assert not records_of(cluster)
 
 
-async def test_name_taken_meanwhile():
-    """A pod that somebody else makes under the name while the old one is gone is left alone."""
+async def test_keeps_pod_that_another_client_created_with_the_name():
     cluster = cluster_with(pod())
     process = process_on(cluster)
-    theirs: dict[str, Any] = pod(refused_at=None, phase="Running")
+    other: dict[str, Any] = pod(refused_at=None, phase="Running")
 
     async def take(what: str) -> None:
         if what == "create pods":
-            cluster.put("pods", theirs)
+            cluster.put("pods", other)
 
     process.client.before = take
     async with process.running():
@@ -185,8 +179,7 @@ async def test_name_taken_meanwhile():
     assert not records_of(cluster)
 
 
-async def test_creation_refused_for_a_while():
-    """A quota that is used up after the deletion delays the pod; the record keeps it until there is room."""
+async def test_retries_creation_until_quota_allows_it():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     refusals = 3
@@ -204,8 +197,7 @@ async def test_creation_refused_for_a_while():
     assert process.reasons() == ["RescheduleDelayed"] * 3 + ["Rescheduled"]
 
 
-async def test_rehearsal_refused():
-    """A replacement that admission would refuse is found out before anything is deleted."""
+async def test_keeps_pod_if_admission_would_refuse_replacement():
     cluster = cluster_with(pod())
     process = process_on(cluster)
     original = process.client.create
@@ -230,8 +222,8 @@ async def test_rehearsal_refused():
     ],
     ids=["quota", "no dry run"],
 )
-async def test_rehearsal_that_says_nothing(error):
-    """A quota that the old pod itself fills, and a webhook that cannot rehearse, do not hold the move up."""
+async def test_moves_pod_despite_inconclusive_rehearsal(error):
+    """The old pod uses the quota itself, or an admission webhook does not support dry run."""
     cluster = cluster_with(pod())
     process = process_on(cluster)
     original = process.client.create
@@ -247,8 +239,7 @@ async def test_rehearsal_that_says_nothing(error):
     assert is_replaced(cluster)
 
 
-async def test_answer_to_the_record_is_lost():
-    """A record that was stored although its writer never heard of it is finished, once."""
+async def test_completes_record_once_if_response_to_its_creation_is_lost():
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
@@ -280,14 +271,12 @@ async def test_answer_to_the_record_is_lost():
         (None, False, records.Step.CREATE),
     ],
 )
-def test_next_step(metadata, force, step):
-    """What comes next follows from the record and the pod alone."""
+def test_next_step_depends_on_record_and_pod(metadata, force, step):
     record = records.Record("ns", "ns-uid", "p", "old", "7", "a", "", force, {})
     assert records.next_step(record, metadata and {"metadata": metadata}) is step
 
 
-def test_record_round_trip():
-    """A record is read as it was written."""
+def test_parse_reads_rendered_record():
     replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     record = records.Record("ns", "u", "p", "old", "7", "a", "why", force=True, replacement=replacement)
     assert records.parse(records.render(record, namespace="own", key=KEY), key=KEY) == record

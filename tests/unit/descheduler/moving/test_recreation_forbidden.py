@@ -1,4 +1,4 @@
-"""Bare pods that the descheduler may not delete."""
+"""Bare pods whose deletion is forbidden."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.unit.descheduler.refusing_clusters import cluster_with, process_on
 pytestmark = pytest.mark.looptime
 
 
-async def test_forbidden_deletion_withdraws_the_record():
-    """A policy that refuses the first deletion ends the move: the pod stays, no record is retried."""
+async def test_forbidden_first_deletion_withdraws_record_and_keeps_pod():
     cluster = cluster_with(pod())
     process = process_on(cluster)
 
@@ -37,8 +36,8 @@ async def test_forbidden_deletion_withdraws_the_record():
     assert process.reasons() == ["NotRescheduled"]
 
 
-async def test_forbidden_deletion_keeps_a_record_of_another_process():
-    """Where an earlier deletion may still take effect, the record stays to bring the pod back."""
+async def test_forbidden_deletion_keeps_record_of_earlier_process():
+    """An earlier deletion may still take effect, and then only the record restores the pod."""
     cluster = cluster_with(pod())
     first = process_on(cluster)
     crashed = asyncio.Event()

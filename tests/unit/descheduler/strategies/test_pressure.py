@@ -1,4 +1,4 @@
-"""Which clusters are relieved, of which pods, and how many."""
+"""Which clusters under pressure give up which pods, and how many."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def _node(name: str, load: str | None, *, age: float = 0):
         (None, 0, None),
     ],
 )
-def test_only_fresh_numbers_count(load, age, expected):
-    """Anything else is not known."""
+def test_load_is_unknown_if_missing_invalid_or_old(load, age, expected):
     assert load_of(cached(_node("a", load, age=age)), START.timestamp(), 600) == expected
 
 
@@ -46,13 +45,12 @@ def test_only_fresh_numbers_count(load, age, expected):
     [
         ({"a": "0.9", "b": "0.1"}, 2),
         ({"a": "0.6", "b": "0.1"}, 0),  # below the threshold
-        ({"a": "0.9", "b": "0.8"}, 0),  # the other one is no better
-        ({"a": "0.9", "b": None}, 0),  # nothing is known of it
+        ({"a": "0.9", "b": "0.8"}, 0),  # the other one has too much load
+        ({"a": "0.9", "b": None}, 0),  # its load is unknown
         ({"a": None, "b": "0.1"}, 0),
     ],
 )
-async def test_a_pass_moves_a_few_owned_pods(loads, moved):
-    """The least important first; bare pods stay."""
+async def test_pass_moves_lowest_priority_pods_with_controller(loads, moved):
     cluster = Cluster()
     for name, load in loads.items():
         cluster.put("nodes", _node(name, load))

@@ -1,4 +1,4 @@
-"""Lost clusters: when they count as lost, what moves, and what happens when they heal."""
+"""Lost clusters: when they are lost, which pods move, and what happens when they recover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ looptime = pytest.mark.looptime
 
 
 class Nodes:
-    """Virtual nodes that renew their leases every ten seconds, unless they are told not to."""
+    """Virtual nodes that renew their Leases every ten seconds, except silent ones."""
 
     def __init__(self, cluster: Cluster, *all_nodes: str) -> None:
         self.cluster = cluster
@@ -30,20 +30,18 @@ class Nodes:
             self.renew(name)
 
     def renew(self, name: str) -> None:
-        """Renew one lease."""
         lease = {
             "metadata": {"name": name, "namespace": "kube-node-lease"},
             "spec": {"renewTime": timestamps.micro_time(now()), "leaseDurationSeconds": 40},
         }
         self.cluster.put("leases", lease)
 
-    def say(self, name: str, *, ready: bool, reason: str = "") -> None:
-        """Set a node's Ready condition."""
+    def set_ready(self, name: str, *, ready: bool, reason: str = "") -> None:
         self.cluster.replace("nodes", name, status=node(name, ready=ready, reason=reason)["status"])
 
     @contextlib.asynccontextmanager
     async def renewing(self) -> AsyncIterator[None]:
-        """Renew inside the block."""
+        """Renew the Leases in the block."""
 
         async def run() -> None:
             while True:
@@ -62,14 +60,14 @@ class Nodes:
 
 
 def running(**fields: Any) -> dict[str, Any]:
-    """A pod that runs on node a."""
-    whole = pod(phase="Running", refused_at=None, **fields)
-    whole["status"]["conditions"].append({"type": "Ready", "status": "True"})
-    return whole
+    """Return a pod that runs on node a."""
+    body = pod(phase="Running", refused_at=None, **fields)
+    body["status"]["conditions"].append({"type": "Ready", "status": "True"})
+    return body
 
 
 def setting(*bodies: dict[str, Any], params: Any = None, **options: Any) -> tuple[Nodes, Process, Any]:
-    """Nodes a and b, pods, and a process with the strategy."""
+    """Return nodes a and b, a process, and its StaleCluster strategy."""
     cluster = Cluster()
     nodes = Nodes(cluster, "a", "b")
     for body in bodies:
@@ -80,21 +78,21 @@ def setting(*bodies: dict[str, Any], params: Any = None, **options: Any) -> tupl
 
 
 def taints(nodes: Nodes) -> set[str]:
-    """The keys of node a's taints."""
+    """Return the keys of node a's taints."""
     found = nodes.cluster.find("nodes", "a")
     assert found is not None
     return {taint["key"] for taint in found["spec"]["taints"]}
 
 
 def is_moved(nodes: Nodes) -> bool:
-    """Whether the bare pod is one that was made anew."""
+    """Report whether the bare pod was re-created."""
     (found,) = nodes.cluster.all("pods")
     return "nodeName" not in found["spec"]
 
 
 @looptime
-async def test_silent_lease():
-    """Silent for 20 s is well, for longer is lost: tainted, and its pods are moved although nobody confirms that."""
+async def test_lease_silent_for_over_20_s_taints_node_and_moves_pods():
+    """Although no kubelet confirms the end of the pods."""
     nodes, process, _ = setting(running())
     nodes.cluster.dead_nodes.add("a")
     async with nodes.renewing(), process.running():
@@ -108,30 +106,28 @@ async def test_silent_lease():
 
 
 @looptime
-async def test_not_ready():
-    """NotReady for more than 20 s is lost as well, and a shorter time is nothing."""
+async def test_not_ready_for_over_20_s_moves_pods():
     nodes, process, _ = setting(running())
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(19)
-        nodes.say("a", ready=True)
+        nodes.set_ready("a", ready=True)
         await asyncio.sleep(60)
         assert process.client.writes == []
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(22)
         assert is_moved(nodes)
 
 
 @looptime
-async def test_healing():
-    """The taint and the freeze go once the node has been well for half a minute; what has moved stays."""
+async def test_recovered_node_is_used_again_after_30_s_without_moving_pods_back():
     nodes, process, _ = setting(running(owner="rs"))
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(25)
         assert not nodes.cluster.all("pods")
         nodes.cluster.put("pods", running(name="new", owner="rs", on="b"))
-        nodes.say("a", ready=True)
+        nodes.set_ready("a", ready=True)
         await asyncio.sleep(28)
         assert names.TAINT_STALE_CLUSTER in taints(nodes)
         await asyncio.sleep(4)
@@ -142,14 +138,13 @@ async def test_healing():
 
 
 @looptime
-async def test_flapping():
-    """A node that is well for less than the healing time keeps its taint all the while: one taint, no ping-pong."""
+async def test_flapping_node_keeps_its_taint():
     nodes, process, _ = setting(running(owner="rs"))
     async with nodes.renewing(), process.running():
         for _ in range(5):
-            nodes.say("a", ready=False)
+            nodes.set_ready("a", ready=False)
             await asyncio.sleep(25)
-            nodes.say("a", ready=True)
+            nodes.set_ready("a", ready=True)
             await asyncio.sleep(20)
             assert names.TAINT_STALE_CLUSTER in taints(nodes)
         assert process.client.writes.count("patch nodes") == 1
@@ -158,8 +153,7 @@ async def test_flapping():
 
 
 @looptime
-async def test_taint_of_an_earlier_leader():
-    """A taint that a former leader left on a node that is well is taken away."""
+async def test_removes_taint_of_earlier_leader_from_healthy_node():
     nodes, process, _ = setting()
     found = nodes.cluster.find("nodes", "a")
     assert found is not None
@@ -171,8 +165,8 @@ async def test_taint_of_an_earlier_leader():
 
 
 @looptime
-async def test_everyone_silent():
-    """When nobody renews it is the upper apiserver that was away: nothing moves, then or afterwards."""
+async def test_moves_nothing_if_all_leases_are_silent():
+    """Then the upper API server was unavailable."""
     nodes, process, _ = setting(running())
     async with nodes.renewing(), process.running():
         await asyncio.sleep(15)
@@ -187,52 +181,48 @@ async def test_everyone_silent():
 
 
 @looptime
-async def test_stops_when_it_heals():
-    """Pods that wait their turn are not moved any more once the cluster is back."""
+async def test_stops_moving_pods_when_cluster_recovers():
     bodies = [running(name=f"p{number}", owner=f"rs{number}") for number in range(10)]
     nodes, process, _ = setting(*bodies, params=StaleClusterParams(pods_per_second=0.1, burst=1))
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(45)
         left = len(nodes.cluster.all("pods"))
         assert 5 < left < 9
-        nodes.say("a", ready=True)
+        nodes.set_ready("a", ready=True)
         await asyncio.sleep(600)
         assert len(nodes.cluster.all("pods")) == left
 
 
 @looptime
-async def test_cordoned_below():
-    """A lower cluster that answers but whose nodes take no new pods keeps those that are ready."""
+async def test_ready_pods_stay_if_lower_nodes_are_cordoned():
     nodes, process, _ = setting(running(name="well", owner="rs"), pod("ill", owner="rs2", phase="Running"))
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False, reason="NoReadyLowerNodes")
+        nodes.set_ready("a", ready=False, reason="NoReadyLowerNodes")
         await asyncio.sleep(60)
     assert [found["metadata"]["name"] for found in nodes.cluster.all("pods")] == ["well"]
 
 
 @looptime
-async def test_nowhere_to_go():
-    """Both clusters lost: pods stay where they are until one of them is back."""
+async def test_pods_stay_while_all_clusters_are_lost():
     nodes, process, _ = setting(running())
     async with nodes.renewing(), process.running():
         for name in ("a", "b"):
-            nodes.say(name, ready=False)
+            nodes.set_ready(name, ready=False)
         await asyncio.sleep(120)
         assert not is_moved(nodes)
-        nodes.say("b", ready=True)
+        nodes.set_ready("b", ready=True)
         await asyncio.sleep(40)
         assert is_moved(nodes)
 
 
 @looptime
-async def test_budget_gives_way_after_its_time():
-    """With a time limit, a disruption budget delays the move of a lost pod and no more."""
+async def test_deletes_pod_when_budget_timeout_is_over():
     params = StaleClusterParams(disruption_budget_timeout_seconds=100)
     nodes, process, _ = setting(running(owner="rs"), params=params)
     nodes.cluster.budget_denies = True
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(110)
         assert nodes.cluster.all("pods")
         await asyncio.sleep(80)
@@ -240,13 +230,13 @@ async def test_budget_gives_way_after_its_time():
 
 
 @looptime
-async def test_an_apiserver_that_sheds_load_is_no_budget():
-    """Whatever the time limit: an eviction that was not even looked at is not made a deletion."""
+async def test_overloaded_apiserver_does_not_count_as_budget():
+    """An eviction that was not evaluated must not become a deletion."""
     params = StaleClusterParams(disruption_budget_timeout_seconds=1)
     nodes, process, _ = setting(running(owner="rs"), params=params)
     nodes.cluster.sheds_load = True
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(110)
         assert nodes.cluster.all("pods")
         assert "RescheduleDelayed" not in process.reasons()
@@ -256,13 +246,12 @@ async def test_an_apiserver_that_sheds_load_is_no_budget():
 
 
 @looptime
-async def test_dry_run():
-    """A dry run taints nothing and moves nothing."""
+async def test_dry_run_taints_and_moves_nothing():
     nodes, process, _ = setting(running(), dry_run=True)
     async with nodes.renewing(), process.running():
-        nodes.say("a", ready=False)
+        nodes.set_ready("a", ready=False)
         await asyncio.sleep(60)
-        nodes.say("a", ready=True)
+        nodes.set_ready("a", ready=True)
         await asyncio.sleep(60)
     assert process.client.writes == []
     assert process.reasons() == ["WouldReschedule"]

@@ -1,4 +1,4 @@
-"""Strategies are plug-ins, and their parameters are checked."""
+"""Registration of strategies and validation of their parameters."""
 
 from __future__ import annotations
 
@@ -18,36 +18,34 @@ from tests.unit.descheduler.process import Process
 
 
 class TestRegistry:
-    """Strategies are plug-ins."""
+    """Registered strategies."""
 
-    def test_entry_points(self, monkeypatch):
-        """A strategy of another package is found by its entry point."""
+    def test_finds_strategy_of_another_package(self, monkeypatch):
 
-        class Theirs(Strategy):
-            name = "Theirs"
+        class External(Strategy):
+            name = "External"
 
             async def run(self) -> None:
                 pass
 
         class Entry:
-            name, value = "theirs", "pkg:Theirs"
+            name, value = "external", "pkg:External"
 
             def load(self) -> Any:
-                return Theirs
+                return External
 
         monkeypatch.setattr(
             metadata, "entry_points", lambda group: [Entry()] if group == registry.GROUP else []
         )
         found = registry.strategies()
-        assert found["Theirs"] is Theirs
-        assert registry.known_names(found)["Theirs"] == "Theirs"
+        assert found["External"] is External
+        assert registry.known_names(found)["External"] == "External"
 
     @pytest.mark.parametrize("loaded", [ImportError("no such module"), object])
-    def test_broken_entry_point(self, monkeypatch, loaded):
-        """One that cannot be loaded, or is no strategy, is named."""
+    def test_error_names_entry_point_that_is_not_a_strategy(self, monkeypatch, loaded):
 
         class Entry:
-            name, value = "theirs", "pkg:Theirs"
+            name, value = "external", "pkg:External"
 
             def load(self) -> Any:
                 if isinstance(loaded, Exception):
@@ -55,19 +53,19 @@ class TestRegistry:
                 return loaded
 
         monkeypatch.setattr(metadata, "entry_points", lambda **_: [Entry()])
-        with pytest.raises(ConfigError, match=r"strategy theirs \(pkg:Theirs\)"):
+        with pytest.raises(ConfigError, match=r"strategy external \(pkg:External\)"):
             registry.strategies()
 
 
 def life_time(**params: Any) -> PodLifeTime:
-    """A PodLifeTime strategy."""
+    """Return a PodLifeTime strategy."""
     converted = policy.convert({"maxPodLifeTimeSeconds": 1, **params}, PodLifeTime.params_type, where="x")
     strategy: PodLifeTime = Process(Cluster()).add(PodLifeTime, converted)
     return strategy
 
 
 class TestParams:
-    """What all strategies' parameters have, and PodLifeTime's own."""
+    """Parameters of all strategies, and of PodLifeTime."""
 
     @pytest.mark.looptime
     @pytest.mark.parametrize(
@@ -84,14 +82,13 @@ class TestParams:
             ({"priorityThreshold": {"name": "system-cluster-critical"}}, True),
         ],
     )
-    async def test_concerns(self, params, concerned):
-        """Namespaces, labels and priorities select pods."""
-        whole = pod(labels={"app": "x"}, spec={"priority": 5})
-        assert life_time(**params).concerns(cached(whole)) is concerned
+    async def test_namespaces_labels_and_priority_select_pods(self, params, concerned):
+        body = pod(labels={"app": "x"}, spec={"priority": 5})
+        assert life_time(**params).concerns(cached(body)) is concerned
 
     @pytest.mark.looptime
     @pytest.mark.parametrize(
-        ("params", "said"),
+        ("params", "message"),
         [
             ({"states": ["Running"]}, r"params\.states: Running: pods that have started"),
             ({"podStatusPhases": ["Pending", "Failed"]}, r"params\.podStatusPhases: Failed"),
@@ -102,9 +99,8 @@ class TestParams:
             ({"priorityThreshold": {"name": "mine"}}, r"params\.priorityThreshold\.name: 'mine'"),
         ],
     )
-    async def test_errors(self, params, said):
-        """What makes no sense here names its field."""
-        with pytest.raises(ConfigError, match=said):
+    async def test_parameter_errors_name_the_field(self, params, message):
+        with pytest.raises(ConfigError, match=message):
             life_time(**params)
 
     @pytest.mark.parametrize(
@@ -120,8 +116,8 @@ class TestParams:
             ("LowNodeUtilization", "numberOfNodes", -1),
         ],
     )
-    def test_numbers_that_would_mean_something_else(self, name, field, value):
-        """No pods per second would be no limit, no threshold would move what has only just been bound."""
+    def test_refuses_numbers_outside_their_range(self, name, field, value):
+        """For example, 0 pods per second would be no limit."""
         kind = registry.strategies()[name].params_type
         with pytest.raises(ConfigError, match=f"^x.{field}: .*>"):
             policy.convert(

@@ -1,4 +1,4 @@
-"""Pure judgement of leases."""
+"""Decisions by Lease renewals."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from descheduler.view.heartbeat import Heartbeats
 
 
 class TestHeartbeats:
-    """Pure judgement of leases."""
+    """Decisions by Lease renewals."""
 
-    def test_custom_lease_duration(self):
-        """A lease of two minutes is not lost after 20 s: its renewals are half a minute apart."""
+    def test_long_lease_is_stale_after_half_its_duration(self):
         beats = Heartbeats(stale_after=20)
         beats.observe("a", "t0", duration=120, now=0)
         assert beats.stale_at("a") == 60
 
-    def test_same_renewal_seen_again(self):
-        """A lease that changes in other ways than by renewal is no sign of life."""
+    def test_change_without_renewal_does_not_count(self):
         beats = Heartbeats(stale_after=20)
         beats.observe("a", "t0", duration=40, now=0)
         beats.observe("a", "t0", duration=40, now=15)
         assert beats.stale_at("a") == 20
 
-    def test_unknown_and_forgotten(self):
-        """Who has no lease is not judged by one."""
+    def test_node_without_lease_is_never_stale(self):
         beats = Heartbeats(stale_after=20)
         beats.observe("a", "t0", duration=40, now=0)
         beats.forget("a")
@@ -33,8 +30,7 @@ class TestHeartbeats:
         assert beats.renewed("a") == ""
 
     @given(st.lists(st.floats(1, 60), min_size=1, max_size=30))
-    def test_never_lost_early(self, gaps: list[float]):
-        """Whatever the others do, nobody is lost before 20 s of silence."""
+    def test_is_never_stale_before_20_s_of_silence(self, gaps: list[float]):
         beats, moment = Heartbeats(stale_after=20), 0.0
         beats.observe("a", "t", duration=40, now=moment)
         for number, gap in enumerate(gaps):

@@ -1,4 +1,4 @@
-"""The pod that replaces one that was moved."""
+"""The replacement of a bare pod."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ LATER = START + timedelta(seconds=100)
 
 
 def of(
-    whole: dict[str, Any], *, avoid: dict[str, Any] | None = None, on: str = "a", usable: str = "abc"
+    old: dict[str, Any], *, avoid: dict[str, Any] | None = None, on: str = "a", usable: str = "abc"
 ) -> Any:
-    """A replacement."""
+    """Return the replacement of a pod."""
     given = {"uid": "u", "resourceVersion": "1"}
-    body = {**whole, "metadata": {**given, **whole["metadata"]}}
+    body = {**old, "metadata": {**given, **old["metadata"]}}
     return replacement.of(body, avoid=avoid or {}, node=on, usable=set(usable), now=LATER)
 
 
 class TestReplacement:
-    """The pod that takes a bare pod's place."""
+    """The replacement of a bare pod."""
 
-    def test_label_keys_are_not_told_twice(self):
-        """The apiserver has added them to the selector already, and would refuse what names them in both."""
+    def test_omits_label_keys_that_are_in_the_selector(self):
+        """The API server has added them to the selector and refuses keys in both."""
         selector = {"matchExpressions": [{"key": "rev", "operator": "In", "values": ["7"]}]}
         constraint = {"labelSelector": selector, "matchLabelKeys": ["rev"], "maxSkew": 1}
         found = of(pod(spec={"topologySpreadConstraints": [constraint]}))
         assert found["spec"]["topologySpreadConstraints"] == [{"labelSelector": selector, "maxSkew": 1}]
 
-    def test_what_stays_and_what_goes(self):
-        """The user's fields stay; the server's and the old node's go."""
-        whole = pod(
+    def test_keeps_fields_of_user_and_drops_those_of_server_and_old_node(self):
+        old = pod(
             labels={"app": "x"},
             annotations={"clusterSelector": "{}", names.ANNOTATION_LOWER_UID: "l", "mine": "1"},
             finalizers=["f"],
             generateName="p-",
             creationTimestamp="2026-01-01T00:00:00Z",
         )
-        whole["spec"] |= {"priority": 5, "preemptionPolicy": "Never", "ephemeralContainers": [{}], "new": 1}
-        found = of(whole)
+        old["spec"] |= {"priority": 5, "preemptionPolicy": "Never", "ephemeralContainers": [{}], "new": 1}
+        found = of(old)
         assert set(found) == {"apiVersion", "kind", "metadata", "spec"}
         assert found["metadata"] == {
             "name": "p",
@@ -64,8 +63,7 @@ class TestReplacement:
         }
         assert set(found["spec"]) == {"containers", "tolerations", "new", "affinity"}
 
-    def test_second_time(self):
-        """The count grows, nodes add up, and the affinity names each once."""
+    def test_second_replacement_increments_count_and_avoids_both_nodes(self):
         first = of(pod())
         first["spec"]["nodeName"] = "b"
         second = of(first, avoid={"a": START}, on="b")
@@ -83,27 +81,23 @@ class TestReplacement:
             ("b", "a", "", ["a", "b"]),
         ],
     )
-    def test_gives_way(self, on, avoid, usable, left):
-        """No pod is made to avoid every node that is ready."""
+    def test_does_not_avoid_every_ready_node(self, on, avoid, usable, left):
         found = of(pod(), on=on, avoid=dict.fromkeys(avoid, START), usable=usable)
         assert excluded(found["spec"]) == ([left] if left else [])
 
     @pytest.mark.parametrize("text", ["", "x", "-1", "٣", "9" * 50])
-    def test_count_by_others(self, text):
-        """A count that is none counts as none."""
+    def test_invalid_count_is_0(self, text):
         assert (
             replacement.count({"metadata": {"annotations": {names.ANNOTATION_DESCHEDULE_COUNT: text}}}) == 0
         )
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": "today"}', "null", "[" * 100_000])
-    def test_avoidance_by_others(self, text):
-        """An annotation that cannot be read avoids nothing."""
+    def test_invalid_avoidance_annotation_avoids_nothing(self, text):
         assert replacement.recorded({names.ANNOTATION_UNSCHEDULABLE_NODES: text}) == {}
 
 
 @given(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"), min_size=1))
-def test_some_node_is_always_left(avoid: set[str], usable: set[str]):
-    """Whatever a pod avoids, unless its own node is the only one it may go to one that is ready."""
+def test_at_least_one_ready_node_is_always_admitted(avoid: set[str], usable: set[str]):
     found = of(pod(), avoid=dict.fromkeys(avoid, START), on="a", usable="".join(usable))
     banned = {name for values in excluded(found["spec"]) for name in values}
     assert usable - banned
