@@ -18,6 +18,7 @@ from typing import Any
 from controller_runtime import log, resources
 from controller_runtime.api import node_avoidance
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
 from descheduler.config.move_limits import Limits
 from descheduler.memory import history
@@ -196,9 +197,8 @@ class Memory:
                 self._frozen.pop(key, None)
 
     async def _read(self, name: str) -> dict[str, Any]:
-        try:
-            found = await self._client.get(resources.CONFIG_MAPS, name, namespace=self._namespace)
-        except NotFound:
+        found = await find(self._client, resources.CONFIG_MAPS, name, namespace=self._namespace)
+        if found is None:
             return {}
         return found.get("data") or {}
 

@@ -16,6 +16,7 @@ from prometheus_client import Counter
 
 from controller_runtime import log, resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -217,9 +218,8 @@ class Mover:
 
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
         """Return the pod from the API server; None if it is gone or differs from the cached one."""
-        try:
-            current = await self._client.get(resources.PODS, pod.name, namespace=pod.namespace)
-        except NotFound:
+        current = await find(self._client, resources.PODS, pod.name, namespace=pod.namespace)
+        if current is None:
             return None
         is_same = current["metadata"]["resourceVersion"] == pod.resource_version
         return current if is_same else None

@@ -16,6 +16,7 @@ from prometheus_client import Counter
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -193,10 +194,7 @@ class Recreator:
         return None
 
     async def _read(self, record: Record) -> dict[str, Any] | None:
-        try:
-            return await self._client.get(resources.PODS, record.pod_name, namespace=record.namespace)
-        except NotFound:
-            return None
+        return await find(self._client, resources.PODS, record.pod_name, namespace=record.namespace)
 
     async def _has_namespace(self, record: Record) -> bool:
         """Report whether the pod's namespace still exists, with the same UID and not being deleted."""

@@ -18,7 +18,7 @@ import msgspec
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
@@ -201,9 +201,8 @@ class StaleCluster(Strategy):
 
     async def _has_renewed(self, name: str) -> bool:
         """Report whether the Lease in the API was renewed, because the watch may be delayed."""
-        try:
-            lease = await self.context.client.get(resources.LEASES, name, namespace=_LEASE_NAMESPACE)
-        except NotFound:
+        lease = await find(self.context.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
+        if lease is None:
             return False
         spec = lease.get("spec") or {}
         renewed = spec.get("renewTime") or ""

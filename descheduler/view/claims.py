@@ -8,9 +8,8 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import matching
 from controller_runtime.client.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
 from descheduler.view import pods
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -31,11 +30,11 @@ async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collecti
         ApiError: a request failed.
     """
     for name in pods.claims(pod.spec or {}):
-        claim = await _read(client, resources.PERSISTENT_VOLUME_CLAIMS, name, pod.namespace)
+        claim = await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
         if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
             continue
         bound_to = (claim.get("spec") or {}).get("volumeName")
-        volume = await _read(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
+        volume = await find(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
         required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
         if required:
             is_pinned = not any(_admits(required, other) for other in elsewhere)
@@ -49,12 +48,3 @@ async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collecti
 def _admits(required: Mapping[str, Any], node: Object) -> bool:
     terms = required.get("nodeSelectorTerms") or ()
     return any(matching.matches_term(term, name=node.name, labels=node.labels) for term in terms)
-
-
-async def _read(
-    client: Client, resource: Resource, name: str, namespace: str | None = None
-) -> Mapping[str, Any] | None:
-    try:
-        return await client.get(resource, name, namespace=namespace)
-    except NotFound:
-        return None

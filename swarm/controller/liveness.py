@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
 from swarm.handover.ledger import Holder
 from swarm.slots import Pod
@@ -94,9 +94,8 @@ class Liveness:
     async def _is_absent(self, holder: Holder, namespace: str) -> bool:
         if holder.uid in self._absent:
             return True
-        try:
-            found = await self._client.get(resources.PODS, holder.pod, namespace=namespace)
-        except NotFound:
+        found = await find(self._client, resources.PODS, holder.pod, namespace=namespace)
+        if found is None:
             return True
         return bool(found["metadata"]["uid"] != holder.uid)
 

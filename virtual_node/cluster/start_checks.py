@@ -10,6 +10,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
@@ -32,9 +33,8 @@ async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
         ApiError: the upper cluster does not answer, or refuses.
     """
     for name in nodes:
-        try:
-            node = await upper.get(resources.NODES, name)
-        except NotFound:
+        node = await find(upper, resources.NODES, name)
+        if node is None:
             continue
         if is_real(node):
             raise ConfigError(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from controller_runtime import resources
 from controller_runtime.api import names, readable
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -192,9 +193,8 @@ class UpperCleanup:
         if self._real is None:
             real = set()
             for name in sorted(self._nodes):
-                try:
-                    node = await self._client.get(resources.NODES, name)
-                except NotFound:
+                node = await find(self._client, resources.NODES, name)
+                if node is None:
                     continue
                 if (node["metadata"].get("labels") or {}).get(
                     names.LABEL_NODE_TYPE

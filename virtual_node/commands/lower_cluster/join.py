@@ -17,6 +17,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.pods import condition
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
@@ -25,7 +26,6 @@ from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import (
     AGENT,
     changes,
-    get,
     identity,
     is_marked,
     joined_as,
@@ -107,7 +107,7 @@ class Join:
                 f"{options.client_kubeconfig} leads to the upper cluster itself: give the lower one's"
             )
         self._id = str(self._release.values.get("clusterId") or upper_id)
-        secret = await get(
+        secret = await find(
             self._upper, resources.SECRETS, lower_account.secret_name(name), namespace=options.namespace
         )
         if (self._entry or secret) and not (secret and is_marked(secret)):
@@ -116,13 +116,13 @@ class Join:
                 "join did not make: choose another name, or go on by hand (docs/add-a-cluster.md)"
             )
         for node in helm_release.node_names(self._entry or {"name": name}):
-            found = await get(self._upper, resources.NODES, node)
+            found = await find(self._upper, resources.NODES, node)
             labels = ((found or {}).get("metadata") or {}).get("labels") or {}
             if found and labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
                 raise ConfigError(f"the upper cluster has a real node called {node}: choose another NAME")
         for body in lower_account.objects(options):
             resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
-            found = await get(self._lower, resource, metadata["name"], namespace=metadata.get("namespace"))
+            found = await find(self._lower, resource, metadata["name"], namespace=metadata.get("namespace"))
             if found and (why := lower_account.conflict(found, body)):
                 raise ConfigError(why)
         version = (await self._lower.version())["gitVersion"]
@@ -131,7 +131,7 @@ class Join:
     async def _account(self) -> None:
         """Create missing objects of the accounts and update their rights."""
         options, dry = self._options, self._options.dry_run
-        account = await get(
+        account = await find(
             self._lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
         )
         mark = f"{names.JOINED_PREFIX}{self._id}"
@@ -154,7 +154,7 @@ class Join:
         resource, metadata, dry = lower_account.KINDS[body["kind"]], body["metadata"], self._options.dry_run
         where = {"namespace": metadata.get("namespace")}
         what = f"{body['kind']} {metadata['name']}"
-        found = await get(self._lower, resource, metadata["name"], **where)
+        found = await find(self._lower, resource, metadata["name"], **where)
         if found is None:
             if not dry:
                 await self._lower.create(resource, marked(body), **where)
@@ -170,7 +170,7 @@ class Join:
         """Ensure the Secret with an account's kubeconfig and a token that the lower cluster accepts."""
         options = self._options
         name = lower_account.secret_name(options.name, account)
-        found = await get(self._upper, resources.SECRETS, name, namespace=options.namespace)
+        found = await find(self._upper, resources.SECRETS, name, namespace=options.namespace)
         if found is not None and not is_marked(found):
             raise ConfigError(
                 f"Secret {options.namespace}/{name} was not made by join: delete it, or choose another name"
@@ -243,7 +243,7 @@ class Join:
         started = loop.time()
         why = "it is not registered"
         while loop.time() < started + self._options.timeout:
-            node = await get(self._upper, resources.NODES, name)
+            node = await find(self._upper, resources.NODES, name)
             if node is not None:
                 ready = condition(node, "Ready")
                 if ready.get("status") == "True":

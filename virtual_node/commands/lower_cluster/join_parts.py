@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ConfigError, NotFound
-from controller_runtime.resources import Resource
+from controller_runtime.errors import ConfigError
 
 AGENT = "virtual-node-join"
 _BY = "join"
@@ -80,16 +79,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-async def get(
-    client: Client, resource: Resource, name: str, *, namespace: str | None = None
-) -> dict[str, Any] | None:
-    """Return an object; None: it does not exist."""
-    try:
-        return await client.get(resource, name, namespace=namespace)
-    except NotFound:
-        return None
 
 
 async def identity(client: Client) -> str:

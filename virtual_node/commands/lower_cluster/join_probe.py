@@ -10,11 +10,12 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.diagnose.verdict import diagnose
-from virtual_node.commands.lower_cluster.join_parts import get, marked, say
+from virtual_node.commands.lower_cluster.join_parts import marked, say
 from virtual_node.config import program
 
 _NAME = "probe"
@@ -66,8 +67,10 @@ async def run(upper: Client, lower: Client, node: str, options: argparse.Namespa
     started = loop.time()
     try:
         while True:
-            found = await get(upper, resources.PODS, _NAME, namespace=namespace)
-            if found is None and await get(upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace):
+            found = await find(upper, resources.PODS, _NAME, namespace=namespace)
+            if found is None and await find(
+                upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace
+            ):
                 # Admission refuses a pod before its namespace has the default ServiceAccount.
                 found = await upper.create(
                     resources.PODS, pod(node, options.probe_image), namespace=namespace
@@ -102,7 +105,7 @@ async def _remove(upper: Client, lower: Client, namespace: str) -> None:
         await upper.delete(resources.NAMESPACES, namespace)
     deadline = asyncio.get_running_loop().time() + _REMOVAL
     while asyncio.get_running_loop().time() < deadline:
-        left = [await get(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
+        left = [await find(one, resources.NAMESPACES, namespace) for one in (upper, lower)]
         if left == [None, None]:
             return
         await asyncio.sleep(_POLL)

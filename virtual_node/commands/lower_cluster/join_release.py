@@ -10,11 +10,12 @@ from typing import Protocol
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.join_parts import get, say
+from virtual_node.commands.lower_cluster.join_parts import say
 
 _LEASES = "kube-node-lease"
 
@@ -67,7 +68,7 @@ async def refuse_working(upper: Client, nodes: Sequence[str]) -> None:
         ConfigError: a virtual node still runs.
     """
     for node in nodes:
-        spec = (await get(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}
+        spec = (await find(upper, resources.LEASES, node, namespace=_LEASES) or {}).get("spec") or {}
         if not spec.get("holderIdentity") or not spec.get("renewTime"):
             continue
         age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])

@@ -17,6 +17,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.pods import is_finished
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
 from virtual_node.commands.cleanup import command
@@ -27,7 +28,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.join_parts import AGENT, get, identity, is_marked, say
+from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, say
 from virtual_node.commands.lower_cluster.join_release import find_release, refuse_working, write_values
 from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
 from virtual_node.commands.lower_cluster.leave_lost import (
@@ -164,7 +165,7 @@ class Leave:
 
     async def _secrets(self) -> list[dict[str, Any]]:
         found = [
-            await get(
+            await find(
                 self._upper,
                 resources.SECRETS,
                 lower_account.secret_name(self._options.name, account),
@@ -183,7 +184,7 @@ class Leave:
         listed = await self._upper.list(resources.NODES, label_selector=selector)
         known = helm_release.node_names(self._entry) if self._entry else []
         found = {*known, *(one.name for one in listed.items)}
-        objects = {name: await get(self._upper, resources.NODES, name) for name in found}
+        objects = {name: await find(self._upper, resources.NODES, name) for name in found}
         return sorted(name for name, one in objects.items() if one is None or not is_real(one))
 
     async def _end_pods(self, nodes: Sequence[str]) -> None:
@@ -192,7 +193,7 @@ class Leave:
         Raises:
             ConfigError: the cluster is in use; nodes cordoned here are uncordoned again.
         """
-        before = [one for node in nodes if (one := await get(self._upper, resources.NODES, node))]
+        before = [one for node in nodes if (one := await find(self._upper, resources.NODES, node))]
         open_ = [
             one["metadata"]["name"] for one in before if not (one.get("spec") or {}).get("unschedulable")
         ]

@@ -7,9 +7,10 @@ import argparse
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster.join_parts import get, is_marked, joined_as, say
+from virtual_node.commands.lower_cluster.join_parts import is_marked, joined_as, say
 from virtual_node.config import program
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.rights import manifests
@@ -30,7 +31,7 @@ async def refuse_another_cluster(
     Raises:
         ConfigError: the kubeconfig leads to another lower cluster.
     """
-    account = await get(
+    account = await find(
         lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
     )
     joined = joined_as(account or {}).get(cluster_id, "")
@@ -54,7 +55,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
         cluster_id: identity of the upper cluster.
     """
     space = options.account_namespace
-    account = await get(lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
+    account = await find(lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=space)
     if account is not None:
         users = joined_as(account)
         if cluster_id in users:
@@ -70,7 +71,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
     for body in reversed(bodies):
         resource, metadata = lower_account.KINDS[body["kind"]], body["metadata"]
         what, where = f"{body['kind']} {metadata['name']}", metadata.get("namespace")
-        found = await get(lower, resource, metadata["name"], namespace=where)
+        found = await find(lower, resource, metadata["name"], namespace=where)
         if found is not None and is_marked(found):
             await lower.delete(resource, metadata["name"], namespace=where, uid=found["metadata"]["uid"])
             done.append(what)
@@ -106,7 +107,7 @@ async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_ru
     Returns:
         Why it is kept; empty: it did not exist; None: it was deleted.
     """
-    found = await get(lower, resources.NAMESPACES, name)
+    found = await find(lower, resources.NAMESPACES, name)
     if found is None:
         return ""
     if not is_marked(found):

@@ -9,7 +9,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized
+from controller_runtime.client.reads import find
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster.join_parts import AGENT, joined_as
 from virtual_node.config import program
@@ -87,10 +88,9 @@ def left_behind(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence
 
 async def is_joined(options: argparse.Namespace, lower: Client, *, cluster_id: str) -> bool:
     """Report whether the lower cluster has an account that joined under the leaving cluster's name."""
-    try:
-        account = await lower.get(
-            resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
-        )
-    except NotFound:
+    account = await find(
+        lower, resources.SERVICE_ACCOUNTS, manifests.NAME, namespace=options.account_namespace
+    )
+    if account is None:
         return False
     return bool(joined_as(account).get(cluster_id) == options.name)

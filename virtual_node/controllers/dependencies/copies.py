@@ -19,6 +19,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
@@ -214,8 +215,4 @@ class Copies:
         return lock
 
     async def _exists_above(self, key: ObjectKey) -> bool:
-        try:
-            await self._context.upper.get(KINDS[key.kind], key.name, namespace=key.namespace)
-        except NotFound:
-            return False
-        return True
+        return await find(self._context.upper, KINDS[key.kind], key.name, namespace=key.namespace) is not None

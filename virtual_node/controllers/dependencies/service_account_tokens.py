@@ -23,6 +23,7 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pods import is_finished
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -169,9 +170,8 @@ class IdentityController:
         return is_ours and service_account.is_token_secret_of(secret.name, secret.labels, uid)
 
     async def _is_taken(self, uid: str, where: tuple[str, str]) -> bool:
-        try:
-            there = await self._context.lower.get(resources.SECRETS, where[1], namespace=where[0])
-        except NotFound:
+        there = await find(self._context.lower, resources.SECRETS, where[1], namespace=where[0])
+        if there is None:
             return False
         return not self._is_of(from_dict(there), uid)
 

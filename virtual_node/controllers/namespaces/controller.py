@@ -14,6 +14,7 @@ from controller_runtime import resources
 from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -120,10 +121,8 @@ class Namespaces:
         self._known.pop(namespace, None)
 
     async def _find(self, namespace: str) -> Object | None:
-        try:
-            return from_dict(await self._context.lower.get(resources.NAMESPACES, namespace))
-        except NotFound:
-            return None
+        found = await find(self._context.lower, resources.NAMESPACES, namespace)
+        return None if found is None else from_dict(found)
 
     async def _create(self, namespace: str, upper_name: str) -> Object:
         """Create a lower namespace; return the existing one if another client was faster.

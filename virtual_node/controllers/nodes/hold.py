@@ -25,6 +25,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import timestamps
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from virtual_node.controllers.base.context import ClusterContext
@@ -163,10 +164,7 @@ class NodeHold:
                 self._socket = None
 
     async def _read(self) -> dict[str, Any] | None:
-        try:
-            return await self._context.upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
-        except NotFound:
-            return None
+        return await find(self._context.upper, resources.LEASES, self._name, namespace=NAMESPACE)
 
     async def _take(self, lease: Mapping[str, Any] | None) -> bool:
         """Take or create the Lease; return False if another process was faster."""

@@ -8,6 +8,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
@@ -20,10 +21,8 @@ BEHIND = 5.0
 async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
     """Return the lower pod that has an upper pod's name, owned or not; None: there is none."""
     namespace = context.lower_namespace(upper.namespace)
-    try:
-        return from_dict(await context.lower.get(resources.PODS, upper.name, namespace=namespace))
-    except NotFound:
-        return None
+    found = await find(context.lower, resources.PODS, upper.name, namespace=namespace)
+    return None if found is None else from_dict(found)
 
 
 def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
@@ -67,10 +66,7 @@ async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
 
 
 async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, Any] | None:
-    try:
-        return await context.upper.get(resources.PODS, lower.name, namespace=upper_namespace(lower))
-    except NotFound:
-        return None
+    return await find(context.upper, resources.PODS, lower.name, namespace=upper_namespace(lower))
 
 
 def upper_namespace(lower: Object) -> str:

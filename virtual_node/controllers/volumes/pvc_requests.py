@@ -12,6 +12,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
@@ -104,9 +105,8 @@ class ClaimRequests:
         """Read the lower claim that we made for an upper one; None: there is none, or another object has its name."""
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
-        try:
-            there = await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace)
-        except NotFound:
+        there = await find(self._context.lower, _CLAIMS, metadata["name"], namespace=namespace)
+        if there is None:
             return None
         labels = there["metadata"].get("labels") or {}
         is_ours = is_owned(labels, self._context.cluster_id)
@@ -173,9 +173,8 @@ class ClaimRequests:
     async def exists_above(self, key: str, lower: dict[str, Any]) -> bool:
         """Report whether the upper claim exists. Reads live: data is never deleted because of a cache."""
         namespace, _, name = key.partition("/")
-        try:
-            upper = await self._context.upper.get(_CLAIMS, name, namespace=namespace)
-        except NotFound:
+        upper = await find(self._context.upper, _CLAIMS, name, namespace=namespace)
+        if upper is None:
             return False
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 

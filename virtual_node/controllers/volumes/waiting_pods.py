@@ -14,7 +14,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import matching
 from controller_runtime.api.pods import claim_names
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
 from virtual_node.controllers.base.context import ClusterContext
@@ -73,9 +73,8 @@ class WaitingPods:
         found = (await self._by_claim(namespace)).get(name)
         if found is None:
             return None
-        try:
-            pod = await self._upper.get(resources.PODS, found.name, namespace=namespace)
-        except NotFound:
+        pod = await find(self._upper, resources.PODS, found.name, namespace=namespace)
+        if pod is None:
             return None
         phase = (pod.get("status") or {}).get("phase")
         is_unbound = not pod["spec"].get("nodeName") and phase == "Pending"

@@ -1,0 +1,21 @@
+"""Reads objects that may not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller_runtime.client.object_verbs import ObjectVerbs
+from controller_runtime.errors import NotFound
+from controller_runtime.resources import Resource
+
+
+async def find(client: ObjectVerbs, resource: Resource, name: str, **options: Any) -> dict[str, Any] | None:
+    """Return an object as ``client.get`` does; None: it does not exist.
+
+    Raises:
+        ApiError: any other failure.
+    """
+    try:
+        return await client.get(resource, name, **options)
+    except NotFound:
+        return None
