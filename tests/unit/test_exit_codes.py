@@ -1,4 +1,4 @@
-"""What a program says that cannot do what it was started for: one plain line and exit code 2, of real processes."""
+"""Startup errors of real processes: one plain line and exit code 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLUSTERS = "apiVersion: virtual-node.io/v1alpha1\nkind: {kind}\nclusters:\n- nam
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Files and addresses that the command lines below name in braces."""
+    """Files and addresses that the command lines use in braces."""
     nowhere = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     whole = {
         "clusters": [nowhere],
@@ -53,7 +53,7 @@ def places(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def _run(module: str, line: str, places: Mapping[str, str], **environment: str) -> tuple[int, str, str]:
-    """Exit code, the last line of stderr and what came before it."""
+    """Return exit code, the last line of stderr and the lines before it."""
     done = subprocess.run(
         [sys.executable, "-m", module, *line.format(**places).split()],
         capture_output=True,
@@ -158,10 +158,10 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
         (SCHEDULER, f"{_UPPER} --config={{scheduler}} --port=-1", "--port: -1 is not a port number"),
     ],
 )
-def test_what_only_the_user_can_correct_is_one_plain_line(
+def test_errors_that_only_the_user_can_correct_are_one_plain_line(
     module: str, line: str, said: str, places: dict[str, str]
 ):
-    """It names the flag, or the file and the field; before it there are at most ordinary lines of the log."""
+    """It names the flag, or the file and the field; before it there are at most ordinary log lines."""
     code, last, before = _run(module, line, places)
     assert (code, last[: len(PROGRAMS[module]) + 2]) == (2, f"{PROGRAMS[module]}: ")
     assert last.removeprefix(f"{PROGRAMS[module]}: ").startswith(said.format(**places)), last
@@ -169,7 +169,7 @@ def test_what_only_the_user_can_correct_is_one_plain_line(
     assert not [one for one in before.splitlines() if json.loads(one)["level"] not in {"info", "warning"}]
 
 
-def test_files_that_the_environment_names_are_looked_at_before_the_start(places: dict[str, str]):
+def test_files_from_the_environment_are_checked_before_the_start(places: dict[str, str]):
     """As in tensile-kube's manifest, where the certificate of the kubelet API is one."""
     files = {"APISERVER_CERT_LOCATION": places["missing"], "APISERVER_KEY_LOCATION": places["missing"]}
     assert _run(NODE, _BOTH, places, **files)[:2] == (
@@ -203,16 +203,16 @@ def test_files_that_the_environment_names_are_looked_at_before_the_start(places:
         ),
     ],
 )
-def test_a_command_for_people_says_in_one_line_what_is_wrong(line: str, said: str, places: dict[str, str]):
-    """And suggests what may be meant."""
+def test_a_user_command_reports_an_error_in_one_line(line: str, said: str, places: dict[str, str]):
+    """With a suggestion."""
     code, last, before = _run(NODE, line, places)
     assert (code, before) == (2, "")
     assert last.startswith(said.format(**places)), last
 
 
 @pytest.mark.parametrize("module", PROGRAMS)
-def test_a_failure_that_nobody_expected_ends_with_1(module: str, places: dict[str, str]):
-    """With its traceback in the log: it is for those who mend the program."""
+def test_an_unexpected_failure_ends_with_1(module: str, places: dict[str, str]):
+    """With its traceback in the log."""
     code = (
         f"import sys; from controller_runtime.auth import kubeconfig; from {module} import cli; "
         "kubeconfig.load = lambda *_, **__: 1 / 0; sys.exit(cli.main(sys.argv[1:]))"

@@ -1,4 +1,4 @@
-"""tensile-kube's manifests start our programs with the argument lists that they have."""
+"""tensile-kube's manifests start this project's programs with unchanged arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IGNORED = (
 )
 
 
-def test_virtual_node_takes_the_manifests_arguments():
+def test_virtual_node_accepts_the_manifests_arguments():
     """manifeasts/virtual-node.yaml, with its environment."""
     found = virtual_node.config.command_line.parse(
         [
@@ -62,7 +62,7 @@ def test_virtual_node_takes_the_manifests_arguments():
     assert (found.klog, found.warnings) == (Klog(5), ())
 
 
-def test_webhook_takes_the_manifests_arguments():
+def test_webhook_accepts_the_manifests_arguments():
     """manifeasts/webhook.yaml."""
     found = webhook.flags.parse(
         ["--tlscert=/root/cert.pem", "--tlskey=/root/key.pem", "--port=443", "--v=6"], {}
@@ -71,8 +71,8 @@ def test_webhook_takes_the_manifests_arguments():
     assert found.klog == Klog(6)
 
 
-def test_descheduler_takes_the_manifests_arguments(tmp_path: Path):
-    """manifeasts/descheduler.yaml: each value in a word of its own, and PodLifeTime in the policy."""
+def test_descheduler_accepts_the_manifests_arguments(tmp_path: Path):
+    """manifeasts/descheduler.yaml: each value is a separate argument, and PodLifeTime in the policy."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "apiVersion: descheduler/v1alpha1\nkind: DeschedulerPolicy\nstrategies:\n  PodLifeTime:\n"
@@ -105,13 +105,13 @@ def _scheduler(argv: Sequence[str], folder: Path) -> Any:
     ],
     ids=["virtual-node", "webhook", "descheduler", "multi-scheduler"],
 )
-def test_every_program_takes_klogs_flags(parse: Callable[[Sequence[str], Path], Any], tmp_path: Path):
-    """Those without effect are kept, to be told of."""
+def test_every_program_accepts_klogs_flags(parse: Callable[[Sequence[str], Path], Any], tmp_path: Path):
+    """Those without effect are kept for the log."""
     assert parse(f"-v=4 {_OTHERS}".split(), tmp_path).klog == Klog(4, _IGNORED)
 
 
-def test_flags_without_effect_are_told_of_once_at_start(capfd: pytest.CaptureFixture[str]):
-    """In one line of the log; the verbosity has made that a debug log."""
+def test_flags_without_effect_are_logged_once_at_start(capfd: pytest.CaptureFixture[str]):
+    """In one line; the verbosity has made that a debug log."""
     options = descheduler.flags.parse(f"-v=4 {_OTHERS} --log-format=json".split())
 
     async def run(_options: Any) -> int:

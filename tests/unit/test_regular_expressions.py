@@ -1,4 +1,4 @@
-"""No regular expression of the product backtracks over long text: tenants and API servers choose what they see."""
+"""No regular expression of the product backtracks over long text, because tenants and API servers control its input."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _HEADS = (
 
 
 def used() -> Iterator[tuple[str, Callable[[str], object]]]:
-    """Every compiled pattern that is a global of a module of the product, in the ways in which the module uses it."""
+    """Return every compiled pattern that is a global of a product module, with the methods that the module uses."""
     for package in _PACKAGES:
         root = importlib.import_module(package)
         for info in pkgutil.walk_packages(root.__path__, f"{package}."):
@@ -109,14 +109,14 @@ def _call(pattern: re.Pattern[Any], method: str) -> Callable[[str], object]:
 
 @pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in used()])
 def test_time_grows_linearly(call):
-    """Twice the text takes about twice the time, in the way in which the pattern is used."""
+    """Twice the text takes about twice the time."""
 
     def text(head: str, unit: str, size: int) -> str:
         return head + unit * (size // len(unit)) + "\x00"
 
     for head in _HEADS:
         for unit in _UNITS:
-            for size, suspicious in ((200, 0.005), (4000, 0.001)):  # what is cubic shows at the first
+            for size, suspicious in ((200, 0.005), (4000, 0.001)):  # cubic growth already shows here
                 started = time.thread_time()
                 call(text(head, unit, size))
                 if time.thread_time() - started > suspicious:

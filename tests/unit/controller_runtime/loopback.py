@@ -1,4 +1,4 @@
-"""A scripted HTTP server on loopback, plain or TLS, that remembers what it was asked."""
+"""A scripted HTTP server on loopback, plain or TLS, that records its requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many connections the requests came by."""
+        """Number of connections of the requests."""
         return len({id(asked.connection) for asked in self.asked})
 
 
@@ -78,7 +78,7 @@ def failure(code: int, reason: str, message: str = "no", **headers: str) -> web.
 
 
 def answers(*replies: web.StreamResponse) -> Script:
-    """A script of ready answers, one request after the other."""
+    """Return a script of prepared responses, in order."""
     left = list(replies)
 
     async def script(request: web.Request) -> web.StreamResponse:
@@ -88,7 +88,7 @@ def answers(*replies: web.StreamResponse) -> Script:
 
 
 async def silence(_request: web.Request) -> web.StreamResponse:
-    """A script that takes every request and never answers."""
+    """Return a script that accepts every request and never answers."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -105,7 +105,7 @@ async def send_chunks(request: web.Request, chunks: Iterable[bytes]) -> web.Stre
 
 
 def intermediate(root: KeyPair, name: str) -> KeyPair:
-    """A CA that another CA vouches for."""
+    """Return a CA signed by another CA."""
     own = make_ca(name)
     by = x509.load_pem_x509_certificate(root.certificate)
     root_key = serialization.load_pem_private_key(root.key, password=None)
@@ -127,7 +127,7 @@ def intermediate(root: KeyPair, name: str) -> KeyPair:
 
 
 def server_context(pair: KeyPair, *, clients: bytes | None = None) -> ssl.SSLContext:
-    """TLS for a server; with ``clients``, a certificate of that CA is asked for."""
+    """Return TLS for a server; with ``clients``, a certificate of that CA is requested."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with as_file(pair.certificate + pair.key) as path:
         context.load_cert_chain(path)
@@ -138,7 +138,7 @@ def server_context(pair: KeyPair, *, clients: bytes | None = None) -> ssl.SSLCon
 
 
 def client_context() -> ssl.SSLContext:
-    """Trusts the servers of this module."""
+    """Return a context that trusts the servers of this module."""
     return ssl.create_default_context(cadata=CA.certificate.decode())
 
 

@@ -1,4 +1,4 @@
-"""A key is not reconciled from a cache that is older than our last write for it."""
+"""A key is not reconciled from a cache that is older than this process's last write for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Cache:
         self.store, self.resource_version = Store(), version
 
     def show(self, version: int, uid: str = "u") -> None:
-        """The watch brings the pod in that version."""
+        """Deliver the pod in that version by the watch."""
         self.store.put("shop/web", from_dict(_pod(version, uid)))
         self.resource_version = str(version)
 
@@ -50,7 +50,7 @@ class _Scene:
             consistency.wrote(self.client, resources.PODS, _pod(7))
 
     async def run(self, seconds: float, at: dict[float, Any]) -> None:
-        """Queue the key, again after a second, and do things at their time."""
+        """Queue the key, again after a second, and run actions at their times."""
         task = asyncio.create_task(self.controller.run())
         self.controller.enqueue("a")
         await asyncio.sleep(1)
@@ -68,8 +68,8 @@ class _Scene:
         self._following.close()
 
 
-async def test_a_key_waits_until_the_cache_shows_the_last_write_and_the_wait_is_counted():
-    """An older state that arrives meanwhile does not do; other caches of the resource may be behind."""
+async def test_a_key_waits_until_the_cache_has_the_last_write():
+    """An older state meanwhile does not suffice; other caches of the resource may be behind. The wait is counted."""
     cache, other = _Cache(), _Cache()
     cache.show(3)
     scene = _Scene("waiting", cache, other)
@@ -79,7 +79,7 @@ async def test_a_key_waits_until_the_cache_shows_the_last_write_and_the_wait_is_
     assert REGISTRY.get_sample_value("virtual_node_stale_sync_skips_total", labels) == 5
 
 
-async def test_a_write_that_the_cache_has_passed_holds_up_nothing():
+async def test_a_key_does_not_wait_for_a_passed_write():
     """The object was deleted, or left the selection: it is not in the cache, which has read that version."""
     cache = _Cache(version="9")
     scene = _Scene("passed", cache)
@@ -87,15 +87,14 @@ async def test_a_write_that_the_cache_has_passed_holds_up_nothing():
     assert scene.times == [0, 1]
 
 
-async def test_a_resource_that_nobody_follows_holds_up_nothing():
-    """There is no cache that could show it."""
+async def test_a_key_does_not_wait_for_a_resource_without_a_cache():
     scene = _Scene("unfollowed")
     await scene.run(1, {})
     assert scene.times == [0, 1]
 
 
-async def test_a_watch_that_is_held_up_does_not_hold_up_a_key_for_ever():
-    """Half a minute: the server may have been restored from a backup and never reach that version."""
+async def test_a_key_waits_for_a_stuck_watch_for_half_a_minute_only():
+    """The server may have been restored from a backup and never reach that version."""
     cache = _Cache()
     cache.show(3)
     scene = _Scene("held", cache)
@@ -103,8 +102,8 @@ async def test_a_watch_that_is_held_up_does_not_hold_up_a_key_for_ever():
     assert scene.times == [0, 30]
 
 
-async def test_cache_that_has_ended_holds_up_nothing():
-    """A lower cluster was restarted inside the process: its former caches show nothing new any more."""
+async def test_a_key_does_not_wait_for_an_ended_cache():
+    """A lower cluster was restarted inside the process."""
     cache = _Cache()
     cache.show(3)
     scene = _Scene("ended", cache)

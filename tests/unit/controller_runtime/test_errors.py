@@ -1,4 +1,4 @@
-"""HTTP answers become exceptions that carry the server's own words."""
+"""HTTP responses become exceptions with the server's message."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_code_and_reason_choose_the_class(code: int, reason: str, expected: type
 
 
 def test_conflict_and_already_exists_are_siblings() -> None:
-    """Whoever handles a lost race does not swallow a taken name, nor the other way round."""
+    """So a handler of one does not catch the other."""
     assert not issubclass(errors.AlreadyExists, errors.Conflict)
     assert not issubclass(errors.Conflict, errors.AlreadyExists)
 
 
-def test_text_of_an_error_reads_well() -> None:
+def test_text_of_an_error() -> None:
     """``str`` gives message, code and reason on one line."""
     error = errors.error_from_response(404, status(404, "NotFound", 'pods "x" not found'), {})
     assert str(error) == 'pods "x" not found (404 NotFound)'
@@ -108,7 +108,7 @@ def test_long_bodies_are_cut() -> None:
     ],
 )
 def test_retry_after(header: str | None, details: object, expected: float | None) -> None:
-    """The header counts before the Status' details; nonsense counts as absent."""
+    """The header wins over the Status' details; an invalid one counts as absent."""
     headers = {} if header is None else {"Retry-After": header}
     body = status(429, "TooManyRequests", details=details)
     assert errors.error_from_response(429, body, headers).retry_after == expected
@@ -124,7 +124,7 @@ def test_retry_after_may_be_a_date() -> None:
 
 
 def test_status_of_a_watch() -> None:
-    """An ERROR event's Status alone is enough: its own code and reason count."""
+    """An ERROR event's Status suffices: its own code and reason count."""
     error = errors.error_from_status(
         {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
     )
@@ -151,7 +151,7 @@ def test_status_of_a_watch() -> None:
     ],
 )
 def test_is_retryable(error: Exception, *, expected: bool) -> None:
-    """Trouble that passes by itself is retryable; a refusal is not."""
+    """Temporary errors are retryable; a refusal is not."""
     assert errors.is_retryable(error) is expected
 
 
@@ -171,8 +171,8 @@ JSON = st.recursive(
     ).map(lambda value: json.dumps(value).encode()),
     header=st.none() | st.text(st.characters(codec="latin-1"), max_size=20),
 )
-def test_any_answer_becomes_an_api_error(code: int, body: bytes, header: str | None) -> None:
-    """Whatever a server or something in between sends, the outcome is an ApiError of one line."""
+def test_any_response_becomes_an_api_error(code: int, body: bytes, header: str | None) -> None:
+    """Of one line, for any response of a server or proxy."""
     error = errors.error_from_response(code, body, {} if header is None else {"Retry-After": header})
     assert error.code == code
     assert error.message

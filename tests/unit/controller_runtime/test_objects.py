@@ -1,4 +1,4 @@
-"""The cached object: nothing is lost but managedFields and selfLink, nothing is shared, little is kept."""
+"""The cached object: complete except managedFields and selfLink, immutable, and small."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def watch_line(kind: str, whole: dict[str, Any]) -> bytes:
 
 
 def test_metadata_is_decoded_and_shortcuts_read_it() -> None:
-    """Name, namespace, uid, version, labels and annotations are at hand without decoding."""
+    """Name, namespace, uid, version, labels and annotations need no further decoding."""
     found = decode_object(json.dumps(pod(7)).encode())
     assert (found.api_version, found.kind) == ("v1", "Pod")
     assert (found.name, found.namespace, found.key) == ("web-00007", "shop", "shop/web-00007")
@@ -84,8 +84,8 @@ def test_key_of_a_cluster_scoped_object_is_its_name() -> None:
     assert from_dict({"kind": "Node", "metadata": {"name": "n"}}).key == "n"
 
 
-def test_fields_are_decoded_afresh() -> None:
-    """A reader may change what it gets; the next reader gets the server's own."""
+def test_fields_are_decoded_at_each_access() -> None:
+    """A reader may change its copy."""
     found = from_dict(pod())
     spec = found.spec
     spec["containers"].clear()
@@ -97,7 +97,6 @@ def test_fields_are_decoded_afresh() -> None:
 
 
 def test_absent_fields_are_none() -> None:
-    """An object without spec, status or a named field says None."""
     found = from_dict({"metadata": {"name": "c"}, "data": {"a": "b"}})
     assert (found.spec, found.status, found.field("binaryData")) == (None, None, None)
     assert found.field("data") == {"a": "b"}
@@ -106,20 +105,19 @@ def test_absent_fields_are_none() -> None:
 
 
 def test_objects_cannot_be_changed() -> None:
-    """An attribute of a cached object cannot be set."""
     with pytest.raises(AttributeError):
         from_dict(pod()).kind = "Node"  # type: ignore[misc]
 
 
-def test_objects_are_told_apart_by_identity() -> None:
-    """Two states that look alike are still two objects, and both can be dict keys."""
+def test_objects_are_compared_by_identity() -> None:
+    """Two equal states are two objects, and both can be dict keys."""
     one, other = from_dict(pod()), from_dict(pod())
     assert one != other
     assert len({one, other}) == 2
 
 
 def test_equality_of_parts() -> None:
-    """Spec and status are compared each on its own, by their JSON."""
+    """Spec and status are compared separately, by their JSON."""
     one = from_dict(pod())
     changed = pod()
     changed["status"]["phase"] = "Failed"
@@ -142,7 +140,7 @@ def test_without_and_with_fields() -> None:
 
 
 def test_list_items_get_kind_and_version() -> None:
-    """Servers leave apiVersion and kind out of items; the list's own, or the caller's, fill the gap."""
+    """Servers omit apiVersion and kind in items; the list's own, or the caller's, are used."""
     bare = {name: value for name, value in pod().items() if name not in {"apiVersion", "kind"}}
     body = {
         "kind": "PodList",
@@ -159,7 +157,7 @@ def test_list_items_get_kind_and_version() -> None:
 
 @pytest.mark.parametrize("items", [None, []])
 def test_empty_list(items: list[Any] | None) -> None:
-    """No items may be spelled as null or as an empty list."""
+    """Items may be null or empty."""
     found, meta = decode_list(
         json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}).encode()
     )
@@ -167,7 +165,7 @@ def test_empty_list(items: list[Any] | None) -> None:
 
 
 def test_watch_events() -> None:
-    """A line gives its type and its object."""
+    """A line has a type and an object."""
     event = decode_watch_event(watch_line("MODIFIED", pod(managed=True)))
     assert event.type == "MODIFIED"
     assert event.object.to_dict() == pod()
@@ -187,7 +185,7 @@ def test_bookmark() -> None:
     ("code", "reason", "expected"), [(410, "Expired", Expired), (403, "Forbidden", Forbidden)]
 )
 def test_error_events_raise(code: int, reason: str, expected: type[Exception]) -> None:
-    """An ERROR event is the exception that its Status stands for."""
+    """An ERROR event is raised as the exception of its Status."""
     line = watch_line(
         "ERROR",
         {
@@ -219,7 +217,7 @@ def test_error_events_raise(code: int, reason: str, expected: type[Exception]) -
     ],
 )
 def test_bad_objects_are_refused(bad: bytes) -> None:
-    """What is no object raises msgspec's DecodeError, for objects as for watch lines."""
+    """Invalid objects raise msgspec's DecodeError, also in watch lines."""
     with pytest.raises(msgspec.DecodeError):
         decode_object(bad)
     with pytest.raises(msgspec.DecodeError):
@@ -227,7 +225,7 @@ def test_bad_objects_are_refused(bad: bytes) -> None:
 
 
 def test_null_metadata_fields_count_as_absent() -> None:
-    """Some writers spell nothing as null; a strict reader must not stumble."""
+    """Some writers send null."""
     found = from_dict(
         {"metadata": {"name": "a", "labels": None, "creationTimestamp": None, "ownerReferences": None}}
     )
@@ -236,7 +234,7 @@ def test_null_metadata_fields_count_as_absent() -> None:
 
 
 def test_empty_labels_are_not_shared() -> None:
-    """Objects without labels do not share a dict that one careless reader could fill."""
+    """Otherwise one reader could modify those of all objects."""
     one, other = from_dict({"metadata": {"name": "a"}}), from_dict({"metadata": {"name": "b"}})
     assert one.labels is not other.labels
 
@@ -281,7 +279,7 @@ OBJECTS = st.builds(
 
 
 def less_what_is_dropped(whole: dict[str, Any]) -> dict[str, Any]:
-    """An object less managedFields and selfLink."""
+    """Return an object without managedFields and selfLink."""
     dropped = {"managedFields", "selfLink"}
     kept = {name: value for name, value in whole["metadata"].items() if name not in dropped}
     return {**whole, "metadata": kept}
@@ -289,7 +287,7 @@ def less_what_is_dropped(whole: dict[str, Any]) -> dict[str, Any]:
 
 @given(OBJECTS)
 def test_round_trip(whole: dict[str, Any]) -> None:
-    """An object read and written again is the same less managedFields and selfLink: no field is unknown."""
+    """An object is written as it was read, without managedFields and selfLink; unknown fields are kept."""
     expected = less_what_is_dropped(whole)
     found = from_dict(whole)
     assert found.to_dict() == expected
@@ -301,8 +299,7 @@ def test_round_trip(whole: dict[str, Any]) -> None:
 
 
 @given(OBJECTS)
-def test_fields_agree_with_the_whole(whole: dict[str, Any]) -> None:
-    """Reading field by field gives what reading the whole gives."""
+def test_single_fields_agree_with_the_whole(whole: dict[str, Any]) -> None:
     found = from_dict(whole)
     for name, value in whole.items():
         if name not in {"apiVersion", "kind", "metadata"}:
@@ -311,19 +308,19 @@ def test_fields_agree_with_the_whole(whole: dict[str, Any]) -> None:
 
 
 def test_to_dict_starts_with_version_and_kind() -> None:
-    """The order is the one people expect when they see the object printed."""
+    """The usual order in printed objects."""
     assert list(from_dict(pod()).to_dict()) == ["apiVersion", "kind", "metadata", "spec", "status"]
 
 
-def test_cached_object_is_small_and_unseen_by_the_collector() -> None:
-    """A cached pod takes its JSON less managedFields and under 1 KB; a full collection visits none of it."""
+def test_cached_object_is_small_and_invisible_to_the_collector() -> None:
+    """A cached pod takes its JSON without managedFields and under 1 KB; a full collection visits none of it."""
     raw = len(json.dumps(pod(), separators=(",", ":")))
     objects: list[Object] = []
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        # Each line is garbage at once: nothing of its object may keep it alive.
+        # Each line is garbage at once, and must not be kept alive by its object.
         objects += [
             decode_watch_event(watch_line("ADDED", pod(number, managed=True))).object for number in range(500)
         ]
@@ -339,8 +336,8 @@ def test_cached_object_is_small_and_unseen_by_the_collector() -> None:
     )
 
 
-def test_equal_strings_of_many_objects_are_one() -> None:
-    """Kinds, versions and namespaces are interned: thousands of objects share them."""
+def test_equal_strings_of_many_objects_are_shared() -> None:
+    """Kinds, versions and namespaces are interned."""
     one, other = from_dict(pod(1)), from_dict(pod(2))
     assert one.kind is other.kind
     assert one.api_version is other.api_version

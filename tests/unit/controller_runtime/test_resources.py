@@ -50,14 +50,14 @@ def test_paths(resource: Resource, arguments: dict[str, str], path: str) -> None
     ],
 )
 def test_bad_names_are_refused(arguments: dict[str, str], message: str) -> None:
-    """A name never leads out of its own path, and none is guessed."""
+    """A name never leads out of its own path."""
     with pytest.raises(ValueError, match=message):
         resources.PODS.path(**arguments)
 
 
 @given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in {".", ".."}))
 def test_any_name_stays_one_segment(name: str) -> None:
-    """Spaces, question marks, percent signs and the like are escaped within their segment."""
+    """Special characters are escaped."""
     path = resources.CONFIG_MAPS.path(namespace="a", name=name)
     head, _, last = path.rpartition("/")
     assert head == "/api/v1/namespaces/a/configmaps"
@@ -74,7 +74,7 @@ def test_api_version_and_qualified_name() -> None:
     )
 
 
-def test_every_resource_is_itself_only() -> None:
+def test_every_resource_is_distinct() -> None:
     """No two constants name the same collection, and plurals are lower case."""
     found = [value for value in vars(resources).values() if isinstance(value, Resource)]
     assert len({resource.path() for resource in found}) == len(found) > 20

@@ -1,4 +1,4 @@
-"""Rights by name: placeholders of the tables become the names of one installation."""
+"""Rights by name: placeholders of the tables are replaced by the names of one installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = (
 
 
 def test_a_placeholder_becomes_every_name():
-    """Within a longer name, too; what has no placeholder stays."""
+    """Within a longer name, too; other names stay."""
     found = resolved(TABLE, names={VIRTUAL_NODE: ["a", "b"]}, own_namespace="ns")
     assert [right.names for right in found] == [
         (), ("a", "b"), ("system:node:a", "system:node:b", "fixed"), ("s",)

@@ -1,4 +1,4 @@
-"""The indexed cache: objects by key, and by whatever the indexers say."""
+"""The indexed cache: objects by key, and by values of the indexers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def pod(name: str, *, node: str = "", groups: str = "") -> Object:
 
 
 def node_of(found: Object) -> list[str]:
-    """The index by node; pods without one are not in it."""
+    """Index by node; pods without one are not in it."""
     node = found.spec.get("nodeName")
     return [node] if node else []
 
 
 def test_objects_are_found_by_key() -> None:
-    """Put returns what it replaces, remove what it took; the rest is a mapping's."""
+    """Put returns the replaced object, remove the removed one; otherwise it is a mapping."""
     store = Store()
     first, second = pod("a"), pod("a")
     assert store.put("ns/a", first) is None
@@ -39,7 +39,7 @@ def test_objects_are_found_by_key() -> None:
 
 
 def test_index_follows_changes() -> None:
-    """An object moves with its value, and leaves with its removal; nothing stays under an old value."""
+    """An object moves with its value, and leaves with its removal."""
     store = Store({"node": node_of})
     store.put("ns/a", pod("a"))
     assert store._indexes == {"node": {}}
@@ -56,15 +56,14 @@ def test_index_follows_changes() -> None:
 
 
 def test_unknown_value_and_unknown_index() -> None:
-    """Nothing has an unknown value; an index that was never declared is a mistake of the caller."""
+    """An unknown value gives nothing; an undeclared index is an error."""
     store = Store({"node": node_of})
     assert (store.by_index("node", "x"), store.index_keys("node", "x")) == ([], [])
     with pytest.raises(KeyError, match="nodes"):
         store.by_index("nodes", "x")
 
 
-def test_results_are_the_callers_own() -> None:
-    """A caller may change the lists it gets."""
+def test_results_may_be_modified() -> None:
     store = Store({"node": node_of})
     store.put("ns/a", pod("a", node="n1"))
     store.list().clear()
@@ -86,8 +85,8 @@ def test_returns_objects_in_the_order_in_which_they_were_stored() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_indexes_always_say_what_the_objects_say(seed: int) -> None:
-    """After any changes each index equals the one built afresh, values given twice counted once."""
+def test_indexes_agree_with_the_objects(seed: int) -> None:
+    """After any changes each index equals a rebuilt one; repeated values count once."""
     chance = random.Random(seed)
     store = Store({"node": node_of, "group": lambda found: found.labels["groups"]})
     for _ in range(300):

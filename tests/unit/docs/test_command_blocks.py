@@ -1,4 +1,4 @@
-"""What counts as a command of a page, and what as a reason not to run it."""
+"""Which blocks of a page are commands, and which have a reason not to run."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ b: 2
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """A page with a block of each sort."""
+    """Write a page with a block of each sort."""
     monkeypatch.setattr(documents, "ROOT", tmp_path)
     path = tmp_path / "page.md"
     path.write_text(PAGE, encoding="utf-8")
     return path
 
 
-def test_blocks_are_what_a_reader_types_or_writes(page):
-    """Commands without what they print, files with a name, and the reason of a block that cannot run."""
+def test_blocks_are_commands_or_files(page):
+    """Commands without their output, files with a name, and the reason of a block that cannot run."""
     one, two, alone, four, values = blocks(page)
     assert one.script == "one \\\n  --more\n"
     assert (one.line, one.place, one.reason) == (4, "page.md:4", "")
@@ -64,7 +64,7 @@ def test_blocks_are_what_a_reader_types_or_writes(page):
     assert (values.file, values.script) == ("values.yaml", "# values.yaml: a comment\na: 1\n")
 
 
-def test_a_script_is_cut_into_commands():
+def test_a_script_is_split_into_commands():
     """Pipes, conjunctions, comments and continued lines; quotations stay whole."""
     script = "kubectl get pods | grep 'a b'  # why\nhelm list && \\\n  helm test vn; true\n"
     assert list(commands(script)) == [
@@ -77,7 +77,7 @@ def test_a_script_is_cut_into_commands():
 
 
 def test_most_blocks_run():
-    """A page on which nothing runs any more would be checked for nothing."""
+    """Otherwise the page would hardly be tested."""
     found = [one for path in PAGES for one in blocks(path) if not one.file]
     assert len(found) > 70
     pages = {one.page.relative_to(ROOT).as_posix() for one in found if not one.reason}
@@ -90,7 +90,7 @@ KIND = {
     ("load", "docker-image"): {"--name", "--nodes"},
     ("delete", "cluster"): {"--kubeconfig", "--name"},
 }
-"""Commands of kind and their flags, by its manual (kind.sigs.k8s.io, v0.29): no test machine has Docker."""
+"""Commands of kind and their flags, from its manual (kind.sigs.k8s.io, v0.29): no test machine has Docker."""
 
 
 def test_commands_of_kind_are_those_of_its_manual():

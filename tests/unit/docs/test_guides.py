@@ -1,4 +1,4 @@
-"""The guides lead somewhere: links and anchors, YAML that parses, values that the chart has, flags that parsers have."""
+"""The guides are correct: links and anchors, YAML that parses, values of the chart, flags of parsers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _text(page: Path) -> str:
 
 
 def _blocks(page: Path, *languages: str) -> list[str]:
-    """Fenced blocks of those languages, without the indentation of the list that they stand in."""
+    """Yield fenced blocks of those languages, without the indentation of their list."""
     return [
         "\n".join(line.removeprefix(indent) for line in body.splitlines())
         for indent, language, body in _FENCE.findall(_text(page))
@@ -61,7 +61,7 @@ def _anchors(page: Path) -> frozenset[str]:
 
 
 def _is_value(path: str) -> bool:
-    """Whether the chart has a value of that path; what is in a list or an empty map is the user's own."""
+    """Report whether the chart has a value of that path; elements of lists and of empty maps are the user's own."""
     found: Any = VALUES
     for part in re.sub(r"\[\d+\]", ".0", path).split("."):
         if isinstance(found, list) or found == {}:
@@ -96,7 +96,6 @@ def _commands(page: Path) -> Iterator[list[str]]:
 
 
 def test_every_page_is_in_the_index():
-    """A page that nobody is led to is not read."""
     linked = {
         (index.parent / target).resolve()
         for index in INDEXES
@@ -106,14 +105,14 @@ def test_every_page_is_in_the_index():
     assert [str(page.relative_to(DOCS)) for page in PAGES if page not in linked | {INDEX}] == []
 
 
-def test_the_index_begins_with_what_a_newcomer_needs():
-    """From what it is to the reference, in the order in which one reads."""
+def test_the_index_begins_with_pages_for_new_users():
+    """From the introduction to the reference, in reading order."""
     assert re.findall(r"^## (.+)$", _text(INDEX), re.MULTILINE) == ORDER
     assert [line for line in _text(INDEX).splitlines() if line.startswith("- ") and ": " not in line] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=[*ids, "/README.md"])
-def test_links_lead_somewhere(page):
+def test_links_exist(page):
     """Each relative link is a file, and each anchor a heading of it."""
     broken = []
     for target, anchor in _LINK.findall(_FENCE.sub("", _text(page))):
@@ -127,7 +126,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_yaml_parses(page):
-    """What is copied from a page is YAML, and an object of Kubernetes says what it is and what it is called."""
+    """And objects of Kubernetes have kind and name."""
     for block in _blocks(page, "yaml"):
         for document in yaml.safe_load_all(block):
             if isinstance(document, dict) and "apiVersion" in document:
@@ -138,7 +137,6 @@ def test_yaml_parses(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_values_are_the_charts(page):
-    """Whatever a page says to set is a value of the chart."""
     named = _SET.findall(_text(page))
     named += [path for path in _VALUE.findall(_text(page)) if path.partition(".")[0] in VALUES]
     named += [path for values in _values_files(page) for path in _paths(values)]
@@ -147,7 +145,7 @@ def test_values_are_the_charts(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_clusters_in_values_are_configurations(page):
-    """What stands under ``config`` of a cluster is taken by the virtual node, which takes no unknown field."""
+    """The virtual node, which refuses unknown fields, accepts each cluster's ``config``."""
     for values in _values_files(page):
         for cluster in (values.get("virtualNode") or {}).get("clusters") or ():
             assert cluster.keys() <= {"name", "kubeconfig", "kubeconfigSecret", "config"}
@@ -156,8 +154,7 @@ def test_clusters_in_values_are_configurations(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_whole_configuration_files_are_taken(page):
-    """A file of ours that a page shows has no field that the program does not know."""
+def test_complete_configuration_files_are_accepted(page):
     kinds: dict[str, Any] = {
         "VirtualNodeConfiguration": virtual_node.config.types.Config,
         "MultiSchedulerConfiguration": multi_scheduler.config.Config,
@@ -169,8 +166,8 @@ def test_whole_configuration_files_are_taken(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_flags_of_our_commands_exist(page):
-    """Each command of ours in a page is one that its parser takes."""
+def test_flags_of_commands_exist(page):
+    """The parser accepts each of the project's commands in a page."""
     unknown = []
     for words in _commands(page):
         if not words or not words[0].startswith("virtual-node"):
@@ -187,8 +184,8 @@ def test_flags_of_our_commands_exist(page):
     assert unknown == []
 
 
-def test_the_checks_see_something():
-    """The guides have what is checked above: a test that finds nothing to hold would hold nothing."""
+def test_the_checks_find_something():
+    """The guides contain what is checked above."""
     guides = [DOCS / name for name in ("install.md", "add-a-cluster.md", "schedule.md")]
     assert all(_values_files(page) for page in guides)
     assert len([words for page in guides for words in _commands(page) if words and words[0] == "helm"]) >= 8

@@ -1,4 +1,4 @@
-"""docs/metrics.md speaks of the metrics that there are: every one, with its type and labels."""
+"""docs/metrics.md lists every metric, with its type and labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ REGISTERED = _registered()
 
 
 def test_every_metric_is_documented():
-    """A name that nobody can look up is of no use."""
     text = DOCS.read_text(encoding="utf-8")
     missing = [name for name in REGISTERED if f"`{name}`" not in text and not name.startswith(_NOT_OURS)]
     assert missing == []
@@ -49,7 +48,6 @@ def test_every_metric_is_documented():
 @pytest.mark.parametrize(
     "row", list(_ROW.finditer(DOCS.read_text(encoding="utf-8"))), ids=lambda row: row["name"]
 )
-def test_what_is_documented_is_true(row):
-    """Type and labels are those of the code."""
+def test_documented_types_and_labels_are_correct(row):
     labels = tuple(label.strip() for label in row["labels"].split(",") if label.strip())
     assert REGISTERED[row["name"]] == (row["type"], labels)

@@ -1,4 +1,4 @@
-"""docs/migrate-from-tensile-kube.md promises nothing that the parsers do not keep."""
+"""docs/migrate-from-tensile-kube.md agrees with the parsers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _flags(program: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_flags_are_kept_as_promised(program):
-    """A flag listed as kept or accepted is in the parser, and one that is gone is not."""
+def test_kept_flags_exist(program):
+    """A flag listed as kept or accepted is in the parser, and a removed one is not."""
     there, listed = flags.flag_names(program), _flags(program)
     assert listed
     assert [name for name, fate in listed if (name in there) != (fate != "gone")] == []
 
 
-def test_flags_without_effect_are_called_accepted():
-    """The page and the parser's own help agree on which flags do nothing."""
+def test_flags_without_effect_are_listed_as_accepted():
+    """The page agrees with the parser's own help."""
     parser = flags.parser_of("virtual-node")
     idle = {
         name
@@ -46,12 +46,12 @@ def test_flags_without_effect_are_called_accepted():
 
 
 def test_no_flag_of_tensile_kubes_virtual_node_is_an_error():
-    """A manifest in use starts here, whatever it says; the page promises nothing less."""
+    """Any existing manifest starts."""
     assert [name for name, fate in _flags("virtual-node") if fate == "gone"] == []
 
 
-def test_variables_are_kept_as_promised():
-    """Each environment variable listed as kept is read, and is in the reference."""
+def test_kept_variables_are_read():
+    """And are in the reference."""
     kept = {name for name, fate in _VARIABLE.findall(TEXT) if fate == "kept"}
     assert kept
     assert kept <= variables().keys()

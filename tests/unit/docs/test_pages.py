@@ -1,4 +1,4 @@
-"""What the hand-written pages quote is in the source: reasons, log messages, metrics, flags, files and links."""
+"""Quotations in hand-written pages are in the source: reasons, log messages, metrics, flags, files and links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_OURS = {
     *("--klog.v", "--version", "--help"),
     *("--node-monitor-grace-period", "--overwrite", "--wait"),
 }
-"""Flags of kubectl, helm and the control plane, and those no parser declares."""
+"""Flags of kubectl, helm and the control plane, and those that no parser declares."""
 ALERTS = (
     "VirtualNodeDown",
     "VirtualNodeClusterDown",
@@ -51,7 +51,7 @@ ALERTS = (
     "VirtualNodeDeschedulerStuck",
 )
 KUBERNETES = {"FailedScheduling"}
-"""Event reasons that Kubernetes writes and our source has no need to name."""
+"""Event reasons that Kubernetes writes, not this project."""
 
 
 def _text(page: str) -> str:
@@ -76,7 +76,6 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_quoted_metrics_exist(page):
-    """A metric that a reader is sent to is one that the code registers."""
     quoted = {
         name for code in _CODE.findall(_text(page)) for name in _METRIC.findall(code) if "/" not in code
     }
@@ -85,7 +84,7 @@ def test_quoted_metrics_exist(page):
 
 
 def test_quoted_reasons_and_log_messages_exist():
-    """Each reason and each log message of the troubleshooting tables is a string of the source."""
+    """Those of the troubleshooting tables are strings of the source."""
     codes = set(_CODE.findall(_text("troubleshooting.md")))
     reasons = {code for code in codes if _REASON.fullmatch(code)} - KUBERNETES
     messages = {code.strip('"') for code in codes if code.startswith('"')}
@@ -96,7 +95,7 @@ def test_quoted_reasons_and_log_messages_exist():
 
 
 def test_troubleshooting_has_many_rows_with_four_cells():
-    """Each row says symptom, cause, how to see it, and what to do."""
+    """Symptom, cause, how to see it, and what to do."""
     rows = [line for line in _text("troubleshooting.md").splitlines() if line.startswith("| ")]
     assert len(rows) >= 25
     assert [row for row in rows if row.replace("\\|", "").count("|") != 5] == []
@@ -104,14 +103,14 @@ def test_troubleshooting_has_many_rows_with_four_cells():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_quoted_flags_exist(page):
-    """A flag that a page names is one of a program of ours, or of a known other one."""
+    """In a program of the project, or a known other one."""
     found = {name for name in _FLAG.findall(_text(page)) if not name.startswith("--klog")}
     assert sorted(found - _known_flags() - NOT_OURS) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_and_links_lead_somewhere(page):
-    """Each file that a page gives as evidence exists, and so does each page and heading it links to."""
+def test_files_and_links_exist(page):
+    """Files given as evidence, linked pages and headings."""
     text, folder = _text(page), (ROOT / "docs" / page).parent
     named = {file for code in _CODE.findall(text) for file in _FILE.findall(code)}
     missing = [file for file in named if not ((ROOT / file).exists() or (ROOT / "docs" / file).exists())]
@@ -126,7 +125,7 @@ def test_files_and_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_a_runbook(alert):
-    """Whoever is woken finds meaning, impact, diagnosis and mitigation under the alert's own heading."""
+    """With meaning, impact, diagnosis and mitigation under the alert's own heading."""
     section = _text("operate.md").split(f"\n### {alert}\n")[1].split("\n#")[0]
     parts = re.findall(r"^- \*\*(\w+)\.\*\*", section, re.MULTILINE)
     assert parts == ["Meaning", "Impact", "Diagnosis", "Mitigation"]

@@ -16,7 +16,7 @@ _ROOT_FILE = re.compile(r"Makefile|Dockerfile|[A-Z]+\.md|\w+\.toml")
 
 
 def _paths(text: str) -> Iterator[str]:
-    """Words that are paths from the root; those with ``<placeholders>`` are no paths."""
+    """Return words that are paths from the root, without those with ``<placeholders>``."""
     for word in _WORD.findall(text):
         path = word.partition("::")[0].strip(".,;:").removeprefix("TEST=")
         if "<" not in path and (
@@ -27,7 +27,6 @@ def _paths(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_paths_exist(page):
-    """A file that was moved is moved in the documentation, too."""
     bases = (ROOT, page.parent)
     missing = [
         path

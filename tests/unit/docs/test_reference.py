@@ -1,4 +1,4 @@
-"""docs/reference says what the code says: generated pages are fresh, and names are all there."""
+"""Generated pages of docs/reference are up to date, and names are complete."""
 
 from __future__ import annotations
 
@@ -40,36 +40,35 @@ def _constants() -> set[str]:
 
 
 @pytest.mark.parametrize("page", reference.PAGES)
-def test_a_generated_page_is_what_the_code_says(page):
-    """A page that lags behind the code fails here, with the command that makes it anew."""
+def test_generated_pages_are_up_to_date(page):
+    """The failure names the command that updates them."""
     text = reference.PAGES[page]()
     assert reference.stale({page: text}) == [], f"docs/reference/{page} is stale: run {COMMAND}"
 
 
 @pytest.mark.parametrize("program", flags.PROGRAMS)
 def test_every_flag_is_in_the_page(program):
-    """Each flag that a parser knows is in the section of its program."""
+    """In the section of its program."""
     section = flags.render().split(f"\n## {program}\n")[1].split("\n## ")[0]
     elsewhere = {"-h", "--help"}
     if program in {"virtual-node check", "virtual-node inspect"}:
-        elsewhere |= flags.flag_names(flags.DAEMON)  # they take the daemon's flags, too
+        elsewhere |= flags.flag_names(flags.DAEMON)  # they accept the daemon's flags, too
     missing = [name for name in flags.flag_names(program) - elsewhere if f"`{name}`" not in section]
     assert missing == []
 
 
 @pytest.mark.parametrize("root", [virtual_node.config.types.Config, multi_scheduler.config.Config])
-def test_every_field_has_a_meaning(root):
-    """No field of a configuration file stands there without a word about it."""
+def test_every_field_has_a_description(root):
     assert [path for path, meaning in configuration.paths(root) if not meaning] == []
 
 
-def test_nested_fields_are_told_by_their_whole_path():
-    """A reader finds what stands in a list of objects under the path that leads to it."""
+def test_nested_fields_have_their_complete_path():
+    """Also in a list of objects."""
     assert "`clusters[].nodes[].capacity.reserve`" in configuration.render()
 
 
 def test_every_right_is_in_the_page():
-    """Each right of the table that check asks for is a line of the page."""
+    """Each right of the table that check tests is a line of the page."""
     text = rights.render()
     found = [
         right for module in rights.modules() for table in rights.tables(module).values() for right in table
@@ -78,7 +77,7 @@ def test_every_right_is_in_the_page():
     assert [right for right in found if f"`{right.full_resource}`" not in text] == []
 
 
-def test_check_writes_nothing_and_says_what_to_run(tmp_path, monkeypatch, capsys):
+def test_check_writes_nothing_and_names_the_command(tmp_path, monkeypatch, capsys):
     """With --check a stale page is named, the exit code is 1, and no file is written."""
     monkeypatch.setattr(reference, "DIRECTORY", tmp_path)
     monkeypatch.setattr(reference, "PAGES", {"rights.md": lambda: "new\n"})
@@ -92,13 +91,12 @@ def test_check_writes_nothing_and_says_what_to_run(tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0"), (20, "20s"), (300, "5m"), (5400, "1h30m"), (0.5, "0.5s")]
 )
-def test_durations_read_as_go_writes_them(seconds, text):
-    """A default is shown in the spelling that the flag takes."""
+def test_durations_are_formatted_as_in_go(seconds, text):
+    """In the spelling that the flag accepts."""
     assert flags.go_duration(seconds) == text
 
 
-def test_every_public_name_is_in_the_page_and_nothing_else():
-    """Who looks a label up finds it, and finds none that the code does not know."""
+def test_the_page_has_exactly_the_public_names():
     rows = _ROW.findall(NAMES_PAGE.read_text(encoding="utf-8"))
     assert set(rows) == _constants()
     assert len(rows) == len(set(rows))

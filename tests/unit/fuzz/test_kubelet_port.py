@@ -1,4 +1,4 @@
-"""Raw bytes at the kubelet port: a clear answer or a closed connection, and no other lower path than the pod's."""
+"""Raw bytes at the kubelet port: a clear response or a closed connection, and no other lower path than the pod's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from virtual_node.kubelet import KubeletServer
 
 _INPUTS = 200
 _PATIENCE = 0.15
-"""Seconds for the first bytes of an answer; half of the inputs are incomplete requests and get none."""
+"""Seconds for the first bytes of a response; half of the inputs are incomplete requests and get none."""
 _ALLOWED = re.compile(
     r"(GET|POST) /prefix/api/v1/namespaces/t-shop/pods/web-1-x/(exec|attach|portforward|log)(\?[!-~]*)? HTTP/1\.1"
 )
@@ -36,18 +36,18 @@ _SEEDS = (
 
 
 class Rig:
-    """A kubelet port in front of a lower API server that refuses everything and remembers what it was asked."""
+    """A kubelet port in front of a lower API server that refuses everything and records its requests."""
 
     def __init__(self, lower: LowerServer, server: KubeletServer) -> None:
         self.lower, self.server = lower, server
 
     async def send(self, text: bytes) -> bytes:
-        """Send bytes and end the sending side; return all that is answered."""
+        """Send bytes and end the sending side; return the response."""
         answer = b""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         try:
             writer.write(text)
-            # The end of the sending side cancels a request, so an answer comes first where there is one.
+            # The end of the sending side cancels a request, so wait for a response first.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
                     answer = await reader.read(2**16)
@@ -83,7 +83,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def test_hostile_bytes_reach_no_other_lower_path(rig: Rig, caplog: pytest.LogCaptureFixture):
-    """Whatever is sent, requests below are about this pod, with our credentials once, and no handler fails."""
+    """All lower requests are for this pod, with the lower credentials once, and no handler fails."""
     for number in range(_INPUTS):
         rng = random.Random(number)
         text = hostile(rng.choice(_SEEDS), rng)

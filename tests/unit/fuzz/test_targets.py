@@ -17,7 +17,7 @@ _every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 @_every_target
 def test_accepts_every_seed(target: Target):
-    """A target whose seeds are refused would fuzz nothing but the first check."""
+    """A target with refused seeds would fuzz only the first check."""
     for seed in target.seeds:
         target.parse(seed) if target.name not in {"watch", "error-response"} else check(target, seed)
 
@@ -54,7 +54,7 @@ def test_memory_is_bounded_by_the_length_of_the_input(target: Target):
 
 
 def check_untimed(target: Target, text: bytes) -> None:
-    """Parse without the bound on time: tracing memory takes most of it."""
+    """Parse without the time limit, because tracing memory takes most of it."""
     try:
         target.parse(text)
     except target.errors:

@@ -1,4 +1,4 @@
-"""Attaching to kept clusters: what is restored, and what ends with the one who attached."""
+"""Attaching to kept clusters: what is restored, and what ends with the attached test."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hack.sandbox.stopping import running
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
-async def test_attached_stops_what_it_started_and_no_cluster(tmp_path):
-    """Clusters go on; a process that a test started in them ends with the test."""
+async def test_attached_stops_its_own_processes_and_no_cluster(tmp_path):
     etcd = Process("etcd", ["sleep", "60"], directory=tmp_path)
     await etcd.start()
     try:

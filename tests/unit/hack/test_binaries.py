@@ -14,7 +14,7 @@ TRIO = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def installed(version: tuple[int, int], *names: str) -> dict[str, Installed]:
-    """Programs that a user has, all of one version."""
+    """Return programs of a user, all of one version."""
     return {name: Installed(Path("/usr/bin") / name, version) for name in names}
 
 
@@ -26,7 +26,7 @@ def script(path: Path, text: str) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, and nothing of the machine's on PATH but a shell."""
+    """A cache for the test, and a PATH with only a shell."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     (tmp_path / "bin").mkdir()
@@ -44,25 +44,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("unknown flag: --version", None),
     ],
 )
-def test_versions_are_read_from_what_programs_say(text, version):
-    """The first complete version counts, whatever stands around it."""
+def test_versions_are_read_from_output(text, version):
+    """The first complete version counts."""
     assert parse_version(text) == version
 
 
-def test_a_whole_control_plane_of_the_users_is_used():
-    """Three parts at one minor version, etcd and kubectl: all of them the user's."""
+def test_a_complete_control_plane_of_the_user_is_used():
+    """Three parts at one minor version, etcd and kubectl."""
     found = installed((1, 33), *TRIO, "kubectl") | installed((3, 5), "etcd")
     assert set(usable(found, CONTROL_PLANE)) == set(CONTROL_PLANE)
 
 
 def test_an_apiserver_alone_is_not_mixed_with_newer_parts():
-    """Envtest's apiserver, etcd and kubectl: the latter two serve, the apiserver comes from us with the rest."""
+    """Envtest's etcd and kubectl are used, the apiserver is built with the rest."""
     found = installed((1, 31), "kube-apiserver", "kubectl") | installed((3, 5), "etcd")
     assert set(usable(found, CONTROL_PLANE)) == {"kubectl", "etcd"}
 
 
-def test_an_apiserver_of_our_version_is_used_beside_our_other_parts():
-    """Envtest has no scheduler and no controller manager; ours have the same minor version."""
+def test_an_apiserver_of_the_same_version_is_used_with_built_parts():
+    """Envtest has no scheduler and no controller manager."""
     ours = parse_version(programs.KUBERNETES_VERSION)
     assert ours is not None
     found = installed(ours, "kube-apiserver")
@@ -70,7 +70,7 @@ def test_an_apiserver_of_our_version_is_used_beside_our_other_parts():
 
 
 def test_programs_of_setup_envtest_are_found(cache, tmp_path, monkeypatch):
-    """Its folder of the version that we build comes before the PATH; other versions there do not count."""
+    """Its folder of the version that the project builds comes before the PATH; other versions there do not count."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     minor = programs.KUBERNETES_VERSION.rpartition(".")[0]
     for version in (f"{minor}.1", "1.29.0"):
@@ -89,29 +89,28 @@ def test_programs_of_setup_envtest_are_found(cache, tmp_path, monkeypatch):
         (10, 100, 60.0, "10 of 100 packages compiled, at most about 9 min left"),
     ],
 )
-def test_a_build_says_how_long_it_may_take(compiled, total, seconds, said):
+def test_a_build_estimates_its_duration(compiled, total, seconds, said):
     """As soon as Go has counted the packages and the first one is compiled."""
     assert go_build.build_progress(compiled, total, seconds) == said
 
 
 def test_parts_of_different_versions_are_not_used():
-    """A scheduler newer than its apiserver waits for ever: none of the three is taken."""
+    """A scheduler newer than its apiserver would wait forever."""
     found = installed((1, 33), "kube-apiserver", "kube-controller-manager") | installed(
         (1, 34), "kube-scheduler"
     )
     assert usable(found, TRIO) == {}
 
 
-def test_a_kubelet_is_part_of_the_whole_only_when_wanted():
-    """Without a real node the missing kubelet does not matter; with one it does."""
+def test_a_kubelet_is_required_only_for_a_real_node():
     found = installed((1, 33), *TRIO)
     assert set(usable(found, TRIO)) == set(TRIO)
     assert usable(found, [*TRIO, "kubelet"]) == {}
 
 
 @pytest.mark.parametrize(("name", "version"), [("kubectl", (1, 30)), ("etcd", (3, 4)), ("kwok", (0, 5))])
-def test_too_old_is_not_used(name, version):
-    """One minor version below the oldest is left alone; the oldest itself serves."""
+def test_too_old_programs_are_not_used(name, version):
+    """One minor version before the oldest is ignored; the oldest itself is used."""
     assert usable(installed(version, name), [name]) == {}
     assert set(usable(installed((version[0], version[1] + 1), name), [name])) == {name}
 
@@ -127,8 +126,8 @@ async def test_kubebuilder_assets_come_before_path(cache, tmp_path, monkeypatch)
     assert await binaries.ensure(["etcd"]) == {"etcd": assets / "etcd"}
 
 
-async def test_a_program_for_another_machine_is_passed_over(cache, tmp_path):
-    """One that cannot even start is not an error: the cached one is taken."""
+async def test_a_program_for_another_machine_is_skipped(cache, tmp_path):
+    """One that cannot start is no error: the cached one is used."""
     broken = tmp_path / "bin" / "etcd"
     broken.write_bytes(b"\x7fELF no such machine")
     broken.chmod(0o755)
@@ -139,7 +138,7 @@ async def test_a_program_for_another_machine_is_passed_over(cache, tmp_path):
 
 
 async def test_a_build_is_kept_and_not_repeated(cache, tmp_path):
-    """What Go leaves lands under the program's name in the cache; the next call builds nothing."""
+    """Go's output is in the cache under the program's name."""
     script(
         tmp_path / "bin" / "go",
         'if [ "$1" = env ]; then echo go1.26.8; exit; fi\n'
@@ -161,7 +160,7 @@ async def test_a_build_is_kept_and_not_repeated(cache, tmp_path):
 
 
 async def test_a_failed_build_is_one_line_with_the_log(cache, tmp_path):
-    """The reason that Go gave, and where all of it is; nothing half-built is kept."""
+    """Go's reason, and the path of the complete log; nothing half-built is kept."""
     script(
         tmp_path / "bin" / "go",
         'if [ "$1" = env ]; then echo go1.26.8; exit; fi\n'
@@ -183,15 +182,15 @@ async def test_only_a_go_with_tool_directives_fits(tmp_path, said, fits):
     assert await go_build._go_fits(tmp_path / "go") is fits
 
 
-def test_go_names_its_output_after_the_package():
-    """The last element, and the one before it where that is a major version."""
+def test_gos_output_is_named_after_the_package():
+    """The last element, or the one before it if that is a major version."""
     assert PROGRAMS["etcd"].output == "server"
     assert PROGRAMS["kube-apiserver"].output == "kube-apiserver"
     assert PROGRAMS["pause"].output == "pause"
 
 
-def test_other_pins_are_another_folder(tmp_path, monkeypatch):
-    """A changed go.mod or go.sum never finds what was built from the old one."""
+def test_a_changed_pin_is_another_folder(tmp_path, monkeypatch):
+    """A changed go.mod or go.sum never finds programs of the old one."""
     monkeypatch.setattr(programs, "TOOLS", tmp_path)
     (tmp_path / "kwok").mkdir()
     (tmp_path / "kwok" / "go.mod").write_text("module a")
@@ -202,17 +201,17 @@ def test_other_pins_are_another_folder(tmp_path, monkeypatch):
 
 
 def test_every_program_has_a_pinned_module_that_an_older_go_can_read():
-    """Each module says the Go that build needs at least, not the one it happened to be tidied with."""
+    """Each module requires the Go version that the build needs, not the one of its last tidy."""
     for module in {program.module for program in PROGRAMS.values()}:
         lines = (programs.TOOLS / module / "go.mod").read_text().splitlines()
         directive = next(line for line in lines if line.startswith("go "))
-        # These ask for a newer one; Go fetches that toolchain from the module proxy by itself.
+        # These need a newer one; Go downloads that toolchain from the module proxy.
         newer = {"metrics-server": "go 1.26", "helm4": "go 1.26", "kubernetes-1.35": "go 1.25"}
         assert directive.startswith(newer.get(module, "go 1.24"))
 
 
 def test_a_control_plane_of_another_version_is_built_from_its_own_module():
-    """Its servers stand in for ours, report that version, and what a user has of ours is not taken for them."""
+    """Its servers replace the default ones, report that version, and installed default ones are not used for them."""
     for minor, version in programs.OTHER_KUBERNETES.items():
         found = programs.servers(minor)
         assert list(found) == list(TRIO)

@@ -26,7 +26,7 @@ PATHS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Cluster:
-    """A cluster that is set up and not started."""
+    """A cluster that is not started."""
     directory = tmp_path_factory.mktemp("upper")
     paths = {name: directory / name for name in PATHS}
     return Cluster("upper", directory=directory, binaries=paths, etcd_url="http://127.0.0.1:1", number=0)
@@ -52,7 +52,7 @@ def test_every_user_has_a_client_certificate_of_the_cluster(cluster, user):
     assert key.public_key() == found.public_key()
 
 
-def test_the_apiserver_is_known_by_all_its_names(cluster):
+def test_the_apiservers_certificate_has_all_its_names(cluster):
     """Loopback, the service's address and names: clients inside and outside verify it."""
     names = (
         certificate(cluster, "apiserver")
@@ -69,13 +69,13 @@ def test_the_apiserver_is_known_by_all_its_names(cluster):
 
 
 def test_private_keys_are_private(cluster):
-    """Nobody else on the machine reads a key or a kubeconfig."""
+    """Other users of the machine can read no key or kubeconfig."""
     assert cluster.pki.directory.stat().st_mode & 0o077 == 0
     assert cluster.kubeconfig.stat().st_mode & 0o077 == 0
 
 
-def test_a_kubeconfig_stands_on_its_own(cluster):
-    """Server, authority and identity are inside: it works wherever it is copied to."""
+def test_a_kubeconfig_is_self_contained(cluster):
+    """Server, authority and identity are inside."""
     config = json.loads(cluster.kubeconfig.read_text())
     assert config["clusters"][0]["cluster"]["server"] == cluster.server
     authority = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
@@ -87,7 +87,6 @@ def test_a_kubeconfig_stands_on_its_own(cluster):
 
 
 def test_ports_differ_and_are_free():
-    """Many at once, none twice, and each can be listened on."""
     found = free_ports(50)
     assert len(set(found)) == 50
     with socket.socket() as probe:
@@ -95,7 +94,7 @@ def test_ports_differ_and_are_free():
 
 
 def test_a_port_is_given_once(monkeypatch):
-    """Though nobody listens there yet: a sandbox chooses all of its ports before the first is bound."""
+    """A sandbox chooses all of its ports before the first is bound."""
     one, other = free_ports(2)
     monkeypatch.setattr(ports, "_given", set())
     drawn = iter([one, one, other])
@@ -118,7 +117,7 @@ def test_a_simulated_node_has_what_it_was_given():
     assert node["spec"]["taints"] == [{"key": "gpu", "effect": "NoSchedule"}]
 
 
-def test_a_bridge_has_addresses_of_its_own():
+def test_bridges_have_different_addresses():
     """Two sandboxes with real nodes never share a subnet."""
     one, two = Bridge("vnode1", 1), Bridge("vnode2", 2)
     assert (one.address, one.node_address, one.subnet) == ("10.200.1.1", "10.200.1.2", "10.201.1.0/24")
@@ -126,8 +125,8 @@ def test_a_bridge_has_addresses_of_its_own():
 
 
 @pytest.mark.parametrize("command", ["up", "down"])
-def test_a_folder_that_is_not_ours_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch, command):
-    """The command line refuses it, without a traceback, and everything in it stays."""
+def test_a_foreign_folder_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch, command):
+    """The command line refuses it, without a traceback, and its content stays."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
@@ -145,21 +144,19 @@ def test_no_lower_cluster_is_refused(capsys, tmp_path):
     assert "--lower: at least one" in capsys.readouterr().err
 
 
-def test_down_without_a_sandbox_is_fine(capsys, tmp_path):
-    """Stopping what does not run says so and succeeds."""
+def test_down_without_a_sandbox_succeeds(capsys, tmp_path):
     assert cli.main(["down", "--directory", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out == "nothing was running\n"
 
 
-def test_too_few_inotify_instances_are_told_before_anything_starts(monkeypatch):
-    """A kubelet that gets none registers no node, and says so in its log alone."""
+def test_too_few_inotify_instances_are_an_error_before_the_start(monkeypatch):
+    """A kubelet without one registers no node, and reports it only in its log."""
     monkeypatch.setattr(inotify, "_LIBC", SimpleNamespace(inotify_init1=lambda _flags: -1))
     with pytest.raises(SandboxError, match=r"7 inotify instances are needed and 0 of .*max_user_instances="):
         inotify.require(7)
 
 
-def test_inotify_instances_that_were_counted_are_given_back():
-    """To ask takes nothing."""
+def test_counted_inotify_instances_are_released():
     before = len(list(Path("/proc/self/fd").iterdir()))
     inotify.require(3)
     assert len(list(Path("/proc/self/fd").iterdir())) == before

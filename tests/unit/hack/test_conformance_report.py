@@ -1,4 +1,4 @@
-"""What is printed about runs of Kubernetes' own e2e suite."""
+"""The printed results of Kubernetes' own e2e suite."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ def _outcomes(**states: str) -> dict[str, Outcome]:
     return {name: Outcome(name, state, 1.0, f"{name} broke") for name, state in states.items()}
 
 
-def test_a_run_alone_names_failures_with_their_reasons():
+def test_a_single_run_names_failures_with_their_reasons():
     """Tests that pass are only counted."""
     text = report.summary(_outcomes(a="passed", b="failed", c="timedout"))
     assert text.splitlines()[0] == "1 of 3 pass"
     assert [line.split()[0] for line in text.splitlines()[1:]] == ["failed", "b", "timedout", "c"]
 
 
-def test_a_comparison_counts_only_what_passes_directly():
-    """A test that fails either way is named with its reason, and one that was not run through is lost."""
+def test_a_comparison_counts_only_tests_that_pass_directly():
+    """Each failure is named with its reason; a test missing in the second run counts as failed."""
     text = report.render(_outcomes(a="passed", b="failed", c="passed"), _outcomes(a="passed", b="failed"))
     assert "of those that pass directly:     1 of 2 pass through it = 50.0%" in text
     assert "  not run   c" in text

@@ -8,15 +8,15 @@ from hack.sandbox import directory as folder
 from hack.sandbox.errors import SandboxError
 
 
-def test_a_new_folder_is_made_and_ours(tmp_path):
-    """Claiming a folder that is not there makes it, parents and all."""
+def test_a_new_folder_is_made_and_claimed(tmp_path):
+    """With its parents."""
     with folder.claimed(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
 
 
 @pytest.mark.parametrize("action", [folder.empty, folder.remove])
-def test_what_is_not_ours_is_never_removed(tmp_path, action):
-    """Emptying or removing a folder with foreign files refuses, and every file is still there."""
+def test_foreign_files_are_never_removed(tmp_path, action):
+    """Emptying or removing a folder with such files is refused."""
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "photos").mkdir()
     with pytest.raises(SandboxError, match="not empty and not a sandbox's; choose another --directory"):
@@ -25,8 +25,8 @@ def test_what_is_not_ours_is_never_removed(tmp_path, action):
     assert (tmp_path / "photos").is_dir()
 
 
-def test_claiming_refuses_foreign_files_before_anything_happens(tmp_path):
-    """The body of a claim never runs in a folder that is not ours."""
+def test_claiming_refuses_foreign_files_first(tmp_path):
+    """The body of a claim does not run."""
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(SandboxError, match="not a sandbox's"), folder.claimed(tmp_path):
         pytest.fail("the folder is not ours")
@@ -44,8 +44,8 @@ def test_two_commands_never_share_a_folder(tmp_path):
         pass
 
 
-def test_our_folder_is_emptied_and_kept(tmp_path):
-    """A folder with our state file loses all it holds, links without what they point to."""
+def test_a_sandbox_folder_is_emptied_and_kept(tmp_path):
+    """Links are deleted without their targets."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").touch()
@@ -58,8 +58,7 @@ def test_our_folder_is_emptied_and_kept(tmp_path):
     assert (outside / "kept").exists()
 
 
-def test_removing_twice_is_fine(tmp_path):
-    """Our folder goes with its contents; one that is gone is no error."""
+def test_removing_twice_is_no_error(tmp_path):
     ours = tmp_path / "ours"
     ours.mkdir()
     (ours / folder.STATE).write_text("{}")
@@ -69,7 +68,6 @@ def test_removing_twice_is_fine(tmp_path):
 
 
 def test_nothing_is_removed_under_a_mount(tmp_path, monkeypatch):
-    """With something mounted inside, files behind the mount are never reached."""
     (tmp_path / folder.STATE).write_text("{}")
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume" / "somebody's").touch()
@@ -79,8 +77,8 @@ def test_nothing_is_removed_under_a_mount(tmp_path, monkeypatch):
     assert (tmp_path / "volume" / "somebody's").exists()
 
 
-def test_mounts_come_deepest_first_with_their_real_names(tmp_path):
-    """Mount points below the folder, not beside it, octal blanks read, the order in which to unmount."""
+def test_mounts_are_returned_deepest_first(tmp_path):
+    """Only mount points in the folder, with octal blanks decoded."""
     table = (
         "tmpfs /sandbox/node/a tmpfs rw 0 0\n"
         "tmpfs /sandbox/node/a/b\\040c tmpfs rw 0 0\n"
@@ -91,8 +89,8 @@ def test_mounts_come_deepest_first_with_their_real_names(tmp_path):
     assert found == [Path("/sandbox/node/a/b c"), Path("/sandbox/node/a")]
 
 
-def test_a_file_in_the_way_is_one_line(tmp_path):
-    """A path that is a file is named together with the option it came from."""
+def test_a_file_in_place_of_the_folder_is_one_line(tmp_path):
+    """The error names the path and its option."""
     (tmp_path / "file").touch()
     with (
         pytest.raises(SandboxError, match="file: File exists"),

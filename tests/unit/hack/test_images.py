@@ -28,7 +28,7 @@ def _content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def test_the_same_image_is_the_same_bytes(tmp_path):
-    """No time, owner or order of the moment gets into an archive."""
+    """Independent of times, owners and order of files."""
     (tmp_path / "busybox").write_bytes(b"binary")
     image = busybox_image(tmp_path / "busybox", ["sh", "cat"])
     write_archive(image, tmp_path / "one.tar")
@@ -54,7 +54,7 @@ def test_busybox_has_a_link_for_every_applet(tmp_path):
 
 
 def test_pause_is_the_entry_point(tmp_path):
-    """The sandbox image runs the pause binary and carries the name that containerd is told."""
+    """The image has the name of containerd's configuration."""
     (tmp_path / "pause").write_bytes(b"binary")
     write_archive(pause_image(tmp_path / "pause"), tmp_path / "image.tar")
     manifest, config, members, _ = read(tmp_path / "image.tar")

@@ -59,8 +59,8 @@ def test_arrivals_add_up_to_the_ratio(ratio):
     assert found == arrivals(tasks, 100_000, ratio, 42)
 
 
-def test_knows_the_nodes_with_room_without_asking_all(trace):
-    """What is remembered from placement to placement is what the index says."""
+def test_remembered_nodes_with_room_agree_with_the_index(trace):
+    """From placement to placement."""
     nodes = [
         {**node, "metadata": {**node["metadata"], "name": f"{n}"}}
         for n, node in enumerate(read_nodes(trace[1]) * 5)
@@ -77,8 +77,8 @@ def test_knows_the_nodes_with_room_without_asking_all(trace):
 @pytest.mark.parametrize(
     "policy", ["FGD", "FGD-likely-learnt", "BestFit", "GpuClustering", "SumOfCapacity", "fit", "Random"]
 )
-def test_allocates_what_fits(trace, policy):
-    """Never more than has arrived, and all of it as long as there is room."""
+def test_allocates_everything_that_fits(trace, policy):
+    """Never more than has arrived."""
     nodes = read_nodes(trace[1])
     tasks = [TASKS[0], TASKS[2]] * 20
     is_one = policy in {"FGD", "BestFit", "Random"}

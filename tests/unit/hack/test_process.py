@@ -27,12 +27,12 @@ def ready(tmp_path: Path) -> Path:
 
 
 async def told(ready: Path) -> None:
-    """Wait until a program has said that it is ready."""
+    """Wait until a program has reported that it is ready."""
     await asyncio.to_thread(ready.read_text)
 
 
-async def test_its_output_goes_to_a_log_and_its_pid_to_a_file(tmp_path, ready):
-    """Another command finds it by the pid file, under a name with its folder; stopped, the file is gone."""
+async def test_output_goes_to_a_log_and_the_pid_to_a_file(tmp_path, ready):
+    """Other commands find the process by its pid file, which is removed when it stops."""
     process = sh(
         "sleeper", f"echo $A; echo err >&2; echo > {ready}; exec sleep 100", tmp_path / "lower1", env={"A": "b"}
     )  # fmt: skip
@@ -46,8 +46,8 @@ async def test_its_output_goes_to_a_log_and_its_pid_to_a_file(tmp_path, ready):
     assert not process.pid_file.exists()
 
 
-async def test_it_starts_again_after_a_kill(tmp_path, ready):
-    """A killed program can be started again; the log goes on."""
+async def test_a_killed_program_can_be_started_again(tmp_path, ready):
+    """The log continues."""
     process = sh("program", f"echo up; echo > {ready}; exec sleep 100", tmp_path)
     await process.start()
     await told(ready)
@@ -60,7 +60,7 @@ async def test_it_starts_again_after_a_kill(tmp_path, ready):
     await process.stop()
 
 
-async def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path, ready):
+async def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path, ready):
     """After the seconds given, SIGKILL goes to the whole session."""
     process = sh("stubborn", f"trap '' TERM; sleep 100 & echo $!; echo > {ready}; wait", tmp_path)
     await process.start()
@@ -72,7 +72,7 @@ async def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path, ready)
 
 
 async def test_a_recycled_pid_is_never_signalled(tmp_path):
-    """Same pid, other start time: another process, which is left alone."""
+    """Same pid, other start time: another process."""
     process = sh("innocent", "exec sleep 100", tmp_path)
     await process.start()
     stranger = Identity(process.pid, "1")
@@ -83,14 +83,14 @@ async def test_a_recycled_pid_is_never_signalled(tmp_path):
     await process.stop()
 
 
-def test_a_pid_that_is_not_there_has_no_start_time():
-    """Neither a made-up pid nor a zombie counts as alive; we do."""
+def test_a_missing_process_has_no_start_time():
+    """Nor has a zombie; a running one has."""
     assert start_time(2**22 + 1) == ""
     assert Identity(os.getpid(), start_time(os.getpid())).alive()
 
 
-async def test_what_has_ended_tells_its_last_words(tmp_path):
-    """The check quotes the end of the log and says where it is."""
+async def test_the_error_of_an_ended_process_quotes_its_log(tmp_path):
+    """And names the log."""
     process = sh("failing", "echo starting; echo 'port is taken' >&2; exit 1", tmp_path)
     await process.start()
     await process._reap()
@@ -98,7 +98,7 @@ async def test_what_has_ended_tells_its_last_words(tmp_path):
         process.check()
 
 
-async def test_a_program_that_is_not_there_is_one_line(tmp_path):
+async def test_a_missing_program_is_one_line(tmp_path):
     """The error names the process, the path and the reason."""
     process = Process("ghost", [tmp_path / "ghost"], directory=tmp_path)
     with pytest.raises(SandboxError, match=r"ghost: cannot start .*ghost: No such file or directory"):
@@ -106,14 +106,14 @@ async def test_a_program_that_is_not_there_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "12", "12 34 56", "twelve 34"])
-def test_what_is_no_pid_file_of_ours_is_passed_over(tmp_path, text):
-    """Containerd's and half-written ones are not mistaken for ours."""
+def test_other_pid_files_are_ignored(tmp_path, text):
+    """Such as containerd's and incomplete ones."""
     (tmp_path / "x.pid").write_text(text)
     assert Identity.read(tmp_path / "x.pid") is None
     assert running(tmp_path) == {}
 
 
-async def test_what_ended_before_we_could_ask_is_not_alive(tmp_path):
-    """Without a start time there is nothing to compare, and no process to signal."""
+async def test_a_process_without_a_start_time_is_not_alive(tmp_path):
+    """It had ended before it was read, so no signal is sent."""
     assert not Identity(2**22 + 1, "").alive()
     assert not Identity(2**22 + 1, "").signal(signal.SIGTERM)

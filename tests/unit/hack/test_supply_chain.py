@@ -1,4 +1,4 @@
-"""What the image is made from is pinned, and its bill of materials names all of it."""
+"""The image's sources are pinned, and its bill of materials is complete."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_every_locked_library_has_a_hash(file):
 
 
 @pytest.mark.parametrize("file", [LIBRARIES, BACKEND], ids=lambda file: file.name)
-def test_locked_versions_are_what_the_project_declares(file):
-    """A dependency that was added, or whose range has changed, is locked anew."""
+def test_locked_versions_match_the_declared_dependencies(file):
+    """A new dependency or range needs a new lock."""
     pins = lock.pins(file.read_text(encoding="utf-8"))
     for requirement in map(Requirement, _declared(file)):
         assert requirement.specifier.contains(pins[requirement.name]), (
@@ -92,15 +92,14 @@ def test_lock_gathers_the_hashes_of_all_machines():
     [(_report("a", "2.0"), "1.0 for one machine and 2.0"), (_report("a", "1.0", digest=""), "no SHA-256")],
     ids=["versions differ", "no hash"],
 )
-def test_lock_refuses_what_cannot_be_pinned(second, told):
-    """An image is not made from it."""
+def test_lock_refuses_libraries_that_cannot_be_pinned(second, told):
     with pytest.raises(BuildError, match=told):
         lock.hashes([_report("a", "1.0"), second])
 
 
 @pytest.mark.parametrize("is_right", [True, False], ids=["right hash", "wrong hash"])
 def test_wheel_of_another_hash_is_not_installed(is_right, tmp_path, monkeypatch):
-    """What a package index serves instead of the wheel that was locked does not get into the image."""
+    """A package index may serve another file than the locked one."""
     wheel = tmp_path / "evil-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as made:
         made.writestr("evil.py", "")
@@ -126,7 +125,7 @@ def test_wheel_of_another_hash_is_not_installed(is_right, tmp_path, monkeypatch)
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The parts of an image that the bill of materials is read off."""
+    """The files of an image that the bill of materials is read from."""
     for name, text in {
         f"{sbom.DEBIAN}/libssl3": "Package: libssl3\nSource: openssl\nVersion: 3.0.1-1~deb12u2+b1\n"
         "Architecture: amd64\nDescription: Secure Sockets Layer toolkit\n shared libraries\n",
@@ -147,12 +146,12 @@ def _bill(files: Path) -> str:
 
 
 def test_sbom_is_valid_cyclonedx(files):
-    """By the schema of its version, unknown members included."""
+    """By the schema of its version; unknown members are errors."""
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(_bill(files)) is None
 
 
 def test_sbom_names_debian_packages_and_libraries(files):
-    """By package URLs, as vulnerability databases know them; the project itself is the subject."""
+    """By package URLs, as in vulnerability databases; the project itself is the subject."""
     bill = json.loads(_bill(files))
     assert [one["purl"] for one in bill["components"]] == [
         "pkg:deb/debian/libssl3@3.0.1-1~deb12u2%2Bb1?arch=amd64&distro=debian-12&upstream=openssl",
@@ -166,19 +165,17 @@ def test_sbom_names_debian_packages_and_libraries(files):
 
 
 def test_sbom_of_the_same_files_is_the_same_text(files):
-    """The image stays the same bytes for the same sources."""
+    """So the image is reproducible."""
     assert _bill(files) == _bill(files)
 
 
 def test_sbom_has_another_serial_number_for_other_files(files):
-    """Two bills are told apart."""
     before = json.loads(_bill(files))["serialNumber"]
     (files / sbom.DEBIAN / "zlib1g").unlink()
     assert json.loads(_bill(files))["serialNumber"] != before
 
 
-def test_security_policy_links_lead_somewhere():
-    """SECURITY.md is read first, by somebody in a hurry."""
+def test_security_policy_links_exist():
     text = (SOURCE / "SECURITY.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)", text):
         assert (SOURCE / target).exists(), target

@@ -1,4 +1,4 @@
-"""How tests on real clusters wait."""
+"""Waiting in tests on real clusters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import becomes, eventually
 
 
 def reads(*values: Any) -> Any:
-    """A reader that gives, or raises, one after the other."""
+    """Return a reader that returns, or raises, these values in order."""
     left: Iterator[Any] = iter(values)
 
     async def read() -> Any:
@@ -24,13 +24,13 @@ def reads(*values: Any) -> Any:
     return read
 
 
-async def test_what_cannot_be_read_is_not_so_yet():
-    """An object that is not there, and a field that it does not have, are asked for again."""
+async def test_unreadable_values_are_read_again():
+    """A missing object, or a missing field of it."""
     await becomes(reads(SandboxError("not found"), KeyError("status"), 1, 2), 2)
 
 
-async def test_what_never_comes_fails_with_the_last_that_was_read():
-    """The message says what was wanted, and what was there."""
+async def test_timeout_fails_with_the_last_value():
+    """The message has the expectation and the last value."""
     with pytest.raises(pytest.fail.Exception, match=r"(?s)three pods\nwanted 3, last was 2"):
         await becomes(reads(2), 3, within=-1, what="three pods")
     with pytest.raises(pytest.fail.Exception, match=r"SandboxError.*nobody home"):
@@ -38,6 +38,6 @@ async def test_what_never_comes_fails_with_the_last_that_was_read():
 
 
 async def test_an_assertion_fails_at_once():
-    """What must never be is not waited for."""
+    """Without waiting."""
     with pytest.raises(AssertionError, match="two of them"):
         await eventually(reads(AssertionError("two of them"), True))

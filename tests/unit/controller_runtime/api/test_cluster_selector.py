@@ -1,4 +1,4 @@
-"""The clusterSelector annotation is read strictly, and a bad one never crashes its reader."""
+"""The clusterSelector annotation is parsed strictly, and an invalid one never crashes its reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = {
 
 
 def test_all_members_are_read() -> None:
-    """nodeSelector, affinity and tolerations come out as they went in."""
+    """nodeSelector, affinity and tolerations are returned unchanged."""
     assert cluster_selector.parse(json.dumps(WHOLE)) == WHOLE
 
 
@@ -63,7 +63,7 @@ def test_members_are_optional(text: str, expected: dict[str, Any]) -> None:
     ],
 )
 def test_errors_name_the_member(text: str, message: str) -> None:
-    """What is wrong is one line that begins with the member's name, and the annotation counts as none."""
+    """The error is one line that begins with the member's name, and the annotation is ignored."""
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         cluster_selector.parse(text)
     assert "\n" not in str(caught.value)
@@ -71,8 +71,7 @@ def test_errors_name_the_member(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {"other": "{}"}, {"clusterSelector": ""}])
-def test_no_annotation(annotations: dict[str, str] | None) -> None:
-    """Without the annotation there is no selector, which is not the same as an empty one."""
+def test_no_annotation_is_not_an_empty_selector(annotations: dict[str, str] | None) -> None:
     assert cluster_selector.of(annotations, names.ANNOTATION_CLUSTER_SELECTOR) is None
     assert cluster_selector.of({"clusterSelector": "{}"}, names.ANNOTATION_CLUSTER_SELECTOR) == {}
 
@@ -91,7 +90,7 @@ JSON = st.recursive(
     ).map(json.dumps)
 )
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Whatever users write, what comes out has the shape that readers count on."""
+    """The result always has the shape that readers expect."""
     found = cluster_selector.of({"k": text}, "k")
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""What is said of a file that cannot be read: the line of its text, or the field and what it may be meant to be."""
+"""Errors of files that cannot be decoded: the line of the text, or the field with a suggestion."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
             "byName[...]: unknown field `hostPath`, did you mean hostPaths?",
         ),
         ({"one": {"label": {}}}, "one: unknown field `label`, did you mean labels?"),
-        # A field of another struct is not suggested where it would be as wrong.
+        # A field of another struct is not suggested, because it would be just as wrong.
         ({"labels": {}}, "unknown field `labels`"),
         ({"parts": [{"labels": {"a": 1}}]}, "parts[0].labels[...]: Expected `str`, got `int`"),
         ([], "Expected `object`, got `array`"),
     ],
 )
-def test_names_the_field_that_does_not_fit(document: object, said: str):
-    """By its path; an unknown one with the nearest field of the struct that it stands in."""
+def test_names_the_wrong_field(document: object, said: str):
+    """By its path; an unknown one with the most similar field of its struct."""
     with pytest.raises(ValueError, match=r".") as found:
         convert(document, Outer)
     assert str(found.value) == said
 
 
-def test_puts_the_place_of_a_part_before_its_path():
+def test_puts_the_position_of_a_part_before_its_path():
     """As the user finds it in the whole file."""
     with pytest.raises(ValueError, match=r"^profiles\[0\]\.args\.parts\[0\]: unknown field `x`$"):
         convert({"parts": [{"x": 1}]}, Outer, where="profiles[0].args")
@@ -66,7 +66,7 @@ def test_puts_the_place_of_a_part_before_its_path():
     ],
 )
 def test_names_the_line_that_is_not_yaml(text: str, said: str):
-    """One line of words, without the parser's own name for its input."""
+    """In one line, without the parser's own name for its input."""
     with pytest.raises(ValueError, match=r".") as found:
         decode_yaml(text)
     assert str(found.value) == said

@@ -1,4 +1,4 @@
-"""A stored pod's matchLabelKeys, told to an apiserver once more."""
+"""A stored pod's matchLabelKeys, sent to an apiserver again."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TOLD = {name: STORED[name] for name in ("labelSelector", "topologyKey")}
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_what_the_selector_says_already_is_not_said_twice(kind):
-    """The apiserver would add it again, find it there, and refuse the pod."""
+def test_terms_of_the_selector_are_not_repeated(kind):
+    """The apiserver would add them again, find duplicates, and refuse the pod."""
     affinity = {
         "nodeAffinity": {"kept": True},
         kind: {
@@ -51,7 +51,7 @@ def test_what_the_selector_says_already_is_not_said_twice(kind):
     assert spec == before
 
 
-def test_keys_that_nobody_has_told_yet_stay():
+def test_keys_that_are_not_yet_applied_stay():
     """An apiserver before 1.34 leaves those of a spread constraint to the scheduler; a pod may lack the label, too."""
     constraint: dict[str, Any] = {"labelSelector": {"matchLabels": {"app": "web"}}, "matchLabelKeys": ["rev"]}
     spec = {"topologySpreadConstraints": [constraint]}

@@ -1,4 +1,4 @@
-"""Selectors, affinity and taints: would a node take a pod?"""
+"""Selectors, affinity and taints: whether a node fits a pod."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestMatching:
 
     @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c"])
     def test_bad_selector(self, text):
-        """What is no selector is an error."""
+        """An invalid selector is an error."""
         with pytest.raises(ValueError, match="is not a label selector"):
             matching.parse_selector(text)
 

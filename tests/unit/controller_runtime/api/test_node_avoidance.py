@@ -1,4 +1,4 @@
-"""Required affinity that keeps pods off nodes, and the memory that webhook and descheduler share."""
+"""Required affinity that keeps pods off nodes, and the record that webhook and descheduler share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATER = START + timedelta(seconds=100)
 
 
 class TestAvoidance:
-    """Required affinity that keeps pods off nodes, and the memory the webhook reads."""
+    """Required affinity that keeps pods off nodes, and the record that the webhook reads."""
 
     def test_every_term(self):
         """Each of the ORed terms gets the exclusion, those with fields only, too; a term that matches nothing does not."""
@@ -36,12 +36,11 @@ class TestAvoidance:
             {"affinity": {"podAffinity": {}}},
         ],
     )
-    def test_inverse(self, spec):
-        """What was added can be taken away again."""
+    def test_exclusion_can_be_removed_again(self, spec):
         assert node_avoidance.readmit(node_avoidance.avoid(spec, {"a"}), {"a"}) == spec
 
-    def test_memory_round_trip(self):
-        """The contract with the webhook, letter by letter; entries of others are left out."""
+    def test_record_round_trip(self):
+        """The exact format of the contract with the webhook; entries of other programs are ignored."""
         text = node_avoidance.render("ns", {"vn-b": LATER, "vn-a": START})
         assert text == (
             '{"namespace":"ns","nodes":{"vn-a":"2026-01-01T00:00:00Z","vn-b":"2026-01-01T00:01:40Z"}}'
@@ -49,8 +48,8 @@ class TestAvoidance:
         found = node_avoidance.parse_all({"o": text, "x": "{", "y": "[]", "z": '{"nodes": {"a": 1}}'})
         assert found == {"o": ("ns", {"vn-b": LATER, "vn-a": START})}
 
-    def test_active(self):
-        """A freeze is over once its period has passed, to the second."""
+    def test_freeze_ends_after_its_period(self):
+        """To the second."""
         frozen = {"old": START, "new": LATER}
         now = START + timedelta(seconds=300)
         assert node_avoidance.active(frozen, now=now, freeze_period=300) == {"new": LATER}
@@ -65,7 +64,7 @@ class TestAvoidance:
             ("a", "", ["a"]),
         ],
     )
-    def test_gives_way(self, frozen, candidates, avoided):
-        """Some candidate is always left: of those frozen, the one frozen last is avoided."""
+    def test_one_candidate_is_always_left(self, frozen, candidates, avoided):
+        """Of the frozen candidates, the one frozen last is avoided."""
         moments = {node: START + timedelta(seconds=number) for number, node in enumerate(frozen)}
         assert node_avoidance.to_avoid(moments, candidates) == avoided

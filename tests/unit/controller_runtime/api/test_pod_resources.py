@@ -12,12 +12,12 @@ Spec = dict[str, Any]
 
 
 def container(**requests: str) -> Spec:
-    """A container that asks for something."""
+    """Return a container with requests."""
     return {"name": "c", "resources": {"requests": requests}}
 
 
 def sidecar(**requests: str) -> Spec:
-    """An init container that stays."""
+    """Return an init container that keeps running."""
     return container(**requests) | {"restartPolicy": "Always"}
 
 
@@ -31,13 +31,13 @@ def sidecar(**requests: str) -> Spec:
         {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1"}, "requests": None}}]},
     ],
 )
-def test_nothing_asked(spec: Spec) -> None:
-    """Absent and null parts ask for nothing; limits are the server's to default from."""
+def test_absent_and_null_parts_request_nothing(spec: Spec) -> None:
+    """Limits are defaulted by the server."""
     assert pod_requests(spec) == {}
 
 
 def test_containers_are_summed() -> None:
-    """They run side by side: cpu in thousandths, all else in whole units, each resource for itself."""
+    """Concurrent containers: cpu in thousandths, all else in whole units, each resource separately."""
     spec = {
         "containers": [
             container(cpu="250m", memory="1Mi"),
@@ -53,7 +53,7 @@ def test_containers_are_summed() -> None:
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """They run one after the other before the rest: the largest counts, where it is above the sum."""
+    """They run sequentially before the rest: the largest counts if it exceeds the sum."""
     spec = {
         "initContainers": [container(cpu="3", memory="1Ki"), container(cpu="2", **{"example.com/card": "1"})],
         "containers": [container(cpu="1", memory="2Ki"), container(cpu="1")],
@@ -66,9 +66,9 @@ def test_init_containers_count_by_their_peak() -> None:
     [
         # The sidecar runs beside the containers.
         ([sidecar(cpu="1")], 2000),
-        # It runs beside the init containers after it …
+        # It runs beside the init containers after it,
         ([sidecar(cpu="1"), container(cpu="3")], 4000),
-        # … and not beside those before it.
+        # but not beside those before it.
         ([container(cpu="3"), sidecar(cpu="1")], 3000),
         # Sidecars add up as they start.
         ([sidecar(cpu="1"), container(cpu="2"), sidecar(cpu="1")], 3000),
@@ -76,18 +76,18 @@ def test_init_containers_count_by_their_peak() -> None:
     ],
 )
 def test_sidecars(init: list[Spec], expected: int) -> None:
-    """KEP-753: an init container that stays counts with all that run after its start."""
+    """KEP-753: an init container that keeps running counts with all containers started after it."""
     assert pod_requests({"initContainers": init, "containers": [container(cpu="1")]}) == {"cpu": expected}
 
 
 def test_other_restart_policies_are_no_sidecars() -> None:
-    """Only ``Always`` makes an init container stay."""
+    """Only ``Always`` makes a sidecar."""
     init = container(cpu="1") | {"restartPolicy": "OnFailure"}
     assert pod_requests({"initContainers": [init], "containers": [container(cpu="1")]}) == {"cpu": 1000}
 
 
 def test_pod_level_requests_replace_the_sum() -> None:
-    """KEP-2837: cpu, memory and huge pages asked for by the whole pod count in place of its containers'."""
+    """KEP-2837: cpu, memory and huge pages of the whole pod count instead of its containers'."""
     spec = {
         "resources": {"requests": {"cpu": "1", "hugepages-2Mi": "4Mi", "example.com/card": "9"}},
         "initContainers": [container(cpu="5")],
@@ -101,8 +101,8 @@ def test_pod_level_requests_replace_the_sum() -> None:
     }
 
 
-def test_overhead_comes_on_top() -> None:
-    """The runtime class' overhead is added to all that, pod-level requests included."""
+def test_overhead_is_added() -> None:
+    """The runtime class' overhead is added to the result, pod-level requests included."""
     overhead = {"cpu": "250m", "memory": "1Ki"}
     spec: Spec = {"overhead": overhead, "containers": [container(cpu="1")]}
     assert pod_requests(spec) == {"cpu": 1250, "memory": 1024}
@@ -110,8 +110,7 @@ def test_overhead_comes_on_top() -> None:
     assert pod_requests(spec) == {"cpu": 4250, "memory": 1024}
 
 
-def test_the_spec_is_left_alone() -> None:
-    """Counting changes nothing in what is counted."""
+def test_the_spec_is_not_modified() -> None:
     spec = {
         "containers": [container(cpu="1")],
         "initContainers": [sidecar(cpu="1")],
@@ -123,6 +122,6 @@ def test_the_spec_is_left_alone() -> None:
 
 
 def test_bad_quantity_is_a_value_error() -> None:
-    """A quantity that cannot be read says so instead of counting as nothing."""
+    """It does not count as zero."""
     with pytest.raises(ValueError, match="'much' is not a quantity"):
         pod_requests({"containers": [container(cpu="much")]})

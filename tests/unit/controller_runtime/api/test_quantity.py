@@ -1,4 +1,4 @@
-"""Quantities are read as apimachinery reads them, and exactly."""
+"""Quantities are parsed exactly as apimachinery does."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_numbers(number: float, milli: int | None, amount: int) -> None:
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
-    """What is no quantity is a ValueError of one line that quotes it."""
+    """An invalid quantity is a ValueError of one line that quotes it."""
     message = re.escape(f"{text.strip()!r} is not a quantity")
     for read in (quantity.milli, quantity.amount):
         with pytest.raises(ValueError, match=message):
@@ -79,7 +79,7 @@ def test_other_texts_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value", [True, None, float("nan"), float("inf")])
 def test_other_values_are_refused(value: float) -> None:
-    """Neither a boolean nor what is no number is a quantity."""
+    """Such as booleans."""
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.amount(value)
 
@@ -88,7 +88,7 @@ def test_other_values_are_refused(value: float) -> None:
     "text", ["9223372036854775808", "8Ei", "1e19", "1e400", "1e2147483647", "1" + "0" * 5000, "9" * 50 + "Ei"]
 )
 def test_huge_quantities_are_capped(text: str) -> None:
-    """Nothing is above 2^63 - 1, as for the server, however many digits somebody asks for."""
+    """At 2^63 - 1, as in the server, for any number of digits."""
     assert quantity.amount(text) == _LARGEST
     assert quantity.milli(text) == _LARGEST * 1000
     assert quantity.amount(f"-{text}") == -_LARGEST
@@ -98,7 +98,7 @@ def test_huge_quantities_are_capped(text: str) -> None:
     "text", ["1e-400", "1e-2147483647", "0." + "0" * 200 + "1", "1" + "." + "0" * 200 + "1"]
 )
 def test_tiny_parts_are_rounded_up(text: str) -> None:
-    """A request of almost nothing is not nothing."""
+    """A tiny request is not zero."""
     assert quantity.amount(text) == int(text.startswith("1.")) + 1
     assert quantity.milli(text) == 1000 * int(text.startswith("1.")) + 1
 
@@ -108,7 +108,7 @@ NUMBERS = st.from_regex(r"[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})", ful
 
 @given(NUMBERS, st.sampled_from(sorted(_FACTORS)) | st.integers(-30, 30).map(lambda power: f"e{power}"))
 def test_agrees_with_exact_arithmetic(number: str, suffix: str) -> None:
-    """Whatever the number, the result is the exact one, rounded up and capped."""
+    """The result is the exact number, rounded up and capped."""
     factor = Fraction(10) ** int(suffix[1:]) if suffix.startswith("e") else _FACTORS[suffix]
     exact = max(Fraction(-_LARGEST), min(Fraction(_LARGEST), Fraction(number) * factor))
     assert quantity.amount(number + suffix) == math.ceil(exact)
@@ -117,7 +117,7 @@ def test_agrees_with_exact_arithmetic(number: str, suffix: str) -> None:
 
 @given(st.text(alphabet="0123456789.eE+-numkKMGTPEi ", max_size=8))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """There is no third way out than an integer or a ValueError."""
+    """The outcome is an integer or a ValueError."""
     try:
         outcome: object = quantity.milli(text)
     except ValueError as error:
@@ -152,5 +152,5 @@ def test_rendered_as_kubectl_shows_it(resource: str, count: int, text: str) -> N
     st.integers(-(2**62), 2**62),
 )
 def test_render_and_of_agree(resource: str, count: int) -> None:
-    """What is rendered is read back as the same count."""
+    """A rendered quantity is parsed to the same count."""
     assert quantity.of(resource, quantity.render(resource, count)) == count

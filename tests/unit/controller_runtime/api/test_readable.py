@@ -1,4 +1,4 @@
-"""Quantities and counts as people read them."""
+"""Quantities and counts formatted for users."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from controller_runtime.api import readable
         ("memory", "much", "much"),
     ],
 )
-def test_shows_a_quantity_in_the_unit_that_people_use(name: str, value: str, shown: str):
-    """Memory in binary bytes with one digit after the point, CPU in cores; what is no quantity as it is."""
+def test_shows_a_quantity_in_its_usual_unit(name: str, value: str, shown: str):
+    """Memory in binary bytes with one digit after the point, CPU in cores; an invalid quantity unchanged."""
     assert readable.text(name, value) == shown
 
 
@@ -45,6 +45,6 @@ def test_shows_a_quantity_in_the_unit_that_people_use(name: str, value: str, sho
         (2, ("pod waits", "pods wait"), "2 pods wait"),
     ],
 )
-def test_counts_in_the_singular_and_the_plural(number: int, words: tuple[str, ...], shown: str):
-    """The noun, and the verb where there is one, agree with the number."""
+def test_singular_and_plural(number: int, words: tuple[str, ...], shown: str):
+    """The noun, and the verb if there is one, agree with the number."""
     assert readable.count(number, *words) == shown

@@ -26,7 +26,7 @@ def test_both_forms() -> None:
 
 
 def test_gos_zero_time() -> None:
-    """Years have four digits, as in the zero time that Go writes."""
+    """Years have four digits, as in Go's zero time."""
     zero = datetime(1, 1, 1, tzinfo=UTC)
     assert timestamps.rfc3339(zero) == "0001-01-01T00:00:00Z"
     assert timestamps.micro_time(zero) == "0001-01-01T00:00:00.000000Z"
@@ -43,7 +43,7 @@ def test_gos_zero_time() -> None:
     ],
 )
 def test_parse(text: str, expected: datetime) -> None:
-    """Fractions of any length and offsets are read; Go writes nanoseconds where it likes."""
+    """Fractions of any length and offsets are parsed; Go may write nanoseconds."""
     assert timestamps.parse(text) == expected
 
 
@@ -55,13 +55,13 @@ def test_parse(text: str, expected: datetime) -> None:
     ],
 )
 def test_other_times_are_refused(text: str) -> None:
-    """What is no RFC 3339 time is a ValueError, never a time without a zone that fails later."""
+    """An invalid RFC 3339 time is a ValueError, never a naive time that fails later."""
     with pytest.raises(ValueError, match="not an RFC 3339 time"):
         timestamps.parse(text)
 
 
 @given(MOMENTS)
 def test_round_trip(moment: datetime) -> None:
-    """MicroTime loses nothing, Time the fraction of a second only."""
+    """MicroTime is exact, Time loses the fraction of a second only."""
     assert timestamps.parse(timestamps.micro_time(moment)) == moment
     assert timestamps.parse(timestamps.rfc3339(moment)) == moment.replace(microsecond=0)

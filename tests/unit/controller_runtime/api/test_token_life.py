@@ -1,4 +1,4 @@
-"""What a token says of itself, and when it is renewed."""
+"""The claims of a token, and when it is renewed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 3600
 
 
 def token(**claims: Any) -> str:
-    """A JWT with these claims and no valid signature."""
+    """Return a JWT with these claims and no valid signature."""
     body = {"sub": "system:serviceaccount:ns:vn", "iat": START, **claims}
     parts = (base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in ({}, body))
     return ".".join((*parts, "signature"))
@@ -27,7 +27,7 @@ def token(**claims: Any) -> str:
 @pytest.mark.parametrize(
     ("lasts", "after"), [(10 * 60, 8 * 60), (10 * HOUR, 8 * HOUR), (720 * HOUR, 24 * HOUR)]
 )
-def test_is_renewed_as_a_kubelet_does(lasts, after):
+def test_is_renewed_like_in_a_kubelet(lasts, after):
     """After 80 % of its life, or a day."""
     life = token_life(token(exp=START + lasts))
     assert life is not None
@@ -56,13 +56,13 @@ def test_a_legacy_token_is_never_renewed():
         f"a.{base64.urlsafe_b64encode(b'[' * 100_000).decode()}.b",
     ],
 )
-def test_what_is_no_token_of_an_account_is_nothing(text):
+def test_other_tokens_have_no_claims(text):
     """Nothing is guessed."""
     assert token_life(text) is None
 
 
 @given(st.text())
 def test_no_text_is_an_error(text):
-    """Whatever a Secret holds."""
+    """For any content of a Secret."""
     assert token_life(text) is None or text.count(".") == 2
     token_life(f"a.{text}.b")

@@ -1,4 +1,4 @@
-"""$HTTPS_PROXY and $NO_PROXY mean what they mean to kubectl."""
+"""$HTTPS_PROXY and $NO_PROXY have the same meaning as for kubectl."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROXY = "http://proxy.example:3128"
     ],
 )
 def test_which_variable_counts(server: str, environment: dict[str, str], proxy: str | None) -> None:
-    """The one of the server's scheme, capitals first; nothing goes to this very machine by a proxy."""
+    """That of the server's scheme, capitals first; loopback addresses use no proxy."""
     assert proxy_for(server, environment=environment) == proxy
 
 
@@ -67,6 +67,6 @@ def test_exceptions(server: str, exceptions: str, direct: bool) -> None:  # noqa
 
 
 def test_socks_is_refused_by_name() -> None:
-    """A kind of proxy that we cannot use is told instead of gone round."""
+    """An unsupported kind of proxy is an error, not ignored."""
     with pytest.raises(ConfigError, match=r"\$HTTPS_PROXY: .socks5://.* is not an http\(s\) URL"):
         proxy_for("https://api.example", environment={"HTTPS_PROXY": "socks5://p:1"})

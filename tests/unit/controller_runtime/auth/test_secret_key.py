@@ -1,4 +1,4 @@
-"""The key in a Secret: written once, the same for every process, and clear errors where it cannot be had."""
+"""The key in a Secret: written once, the same for every process, and clear errors where it is unavailable."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def _key(server: Server) -> SecretKey:
 
 
 def _empty() -> dict[str, Any]:
-    """As the chart makes it, with something of somebody else in it."""
+    """Return the Secret as the chart makes it, with an unrelated field."""
     return {"metadata": {"name": "key", "namespace": "ns", "resourceVersion": "7"}, "data": {"note": "eA=="}}
 
 
 @pytest.mark.parametrize("secret", [None, _empty()], ids=["no Secret", "empty Secret"])
 async def test_writes_one_random_key_for_all_processes(secret):
-    """Processes that begin at the same time all read the same key of 32 bytes; it is written once."""
+    """Processes that start together all read the same key of 32 bytes; it is written once."""
     server = Server(secret)
     keys = await asyncio.gather(*(_key(server).read() for _ in range(5)))
     assert {len(key) for key in keys} == {32}
@@ -77,7 +77,6 @@ async def test_writes_one_random_key_for_all_processes(secret):
 
 
 async def test_keeps_other_data_of_the_secret():
-    """A key is added to a Secret, nothing is taken out of it."""
     server = Server(_empty())
     await _key(server).read()
     assert server.secret is not None
@@ -85,7 +84,7 @@ async def test_keeps_other_data_of_the_secret():
 
 
 async def test_needs_no_permission_to_create_if_the_secret_exists():
-    """The chart makes the Secret, so that get and update on one name are enough."""
+    """The chart makes the Secret, so that get and update on one name suffice."""
     assert len(await _key(Server(_empty(), forbidden=frozenset({"create"}))).read()) == 32
 
 
@@ -94,7 +93,7 @@ async def test_needs_no_permission_to_create_if_the_secret_exists():
     [(None, "get"), (None, "create"), (_empty(), "update")],
     ids=["get", "create", "update"],
 )
-async def test_missing_permission_is_an_error_that_says_what_to_do(secret, verb):
+async def test_missing_permission_is_an_error_with_the_command(secret, verb):
     """The text names the Secret and the command that makes it."""
     with pytest.raises(ConfigError, match="kubectl -n ns create secret generic key"):
         await _key(Server(secret, forbidden=frozenset({verb}))).read()
@@ -102,7 +101,7 @@ async def test_missing_permission_is_an_error_that_says_what_to_do(secret, verb)
 
 @pytest.mark.parametrize("held", ["bm90IGEga2V5", "???"], ids=["too short", "not base64"])
 async def test_content_that_is_no_key_is_not_replaced(held):
-    """Another key would make everything that was hashed with the old one worthless, so people decide."""
+    """A new key would invalidate all hashes of the old one, so an administrator decides."""
     server = Server({**_empty(), "data": {"key": held}})
     with pytest.raises(ConfigError, match=r"data\.key is not a key"):
         await _key(server).read()

@@ -34,7 +34,7 @@ async def started(server: ScriptedServer):
 
 @pytest.fixture
 def following(server: ScriptedServer, started):
-    """Start an informer for which the server has these lists: who hears it, and the feed of its first watch."""
+    """Start an informer with these lists of the server; return the handler's recorder, and the feed of its first watch."""
 
     async def start(lists: list[Answer], **options: Any) -> tuple[Recorder, Feed]:
         server.lists = lists

@@ -1,4 +1,4 @@
-"""A server whose lists and watches are what a test says, and a note of what the handlers were told."""
+"""A server with scripted lists and watches, and a recorder of handler calls."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def pod(name: str, version: int, *, uid: str = "", node: str = "n1") -> Object:
 
 
 def bookmark(version: int) -> WatchEvent:
-    """The server tells how far the watch has come."""
+    """Return a bookmark with a version."""
     metadata = {"resourceVersion": str(version)}
     return WatchEvent("BOOKMARK", from_dict({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}))
 
 
 Answer = tuple[list[Object], str] | Exception
-"""What a list gives: its objects and its resourceVersion, or what it raises."""
+"""Response to a list: its objects and its resourceVersion, or an error to raise."""
 Feed = asyncio.Queue[Any]
-"""Of one watch: batches of events, an exception that it raises, or None that ends it."""
+"""Feed of one watch: batches of events, an exception to raise, or None to end it."""
 
 
 class ScriptedServer:
-    """A stand-in for the client: lists and watches are what the test says, in order."""
+    """A fake client: lists and watches are scripted, in order."""
 
     cluster = "test"
 
@@ -79,7 +79,7 @@ class ScriptedServer:
 
 
 class Recorder:
-    """Writes down what an informer tells a handler."""
+    """Records the calls of a handler."""
 
     def __init__(self, informer: Informer) -> None:
         self.informer = informer
@@ -105,12 +105,12 @@ class Recorder:
 
 
 def make(server: ScriptedServer, **options: Any) -> Informer:
-    """An informer of pods on the scripted server."""
+    """Return an informer of pods on the scripted server."""
     return Informer(server, resources.PODS, **options)  # type: ignore[arg-type]
 
 
 class RestlessServer(ScriptedServer):
-    """Every list has one pod; every watch ends by itself after some seconds, in the way the test says."""
+    """Every list has one pod; every watch ends after some seconds, in a scripted way."""
 
     def __init__(self, seconds: float, ending: Exception | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The informer's cache is what one list and the watch after it say."""
+"""The informer's cache is the result of one list and its watch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ async def test_one_list_then_one_watch_from_its_version(server, following):
 
 
 async def test_an_empty_list_is_a_sync(server, started):
-    """Nothing there is knowledge too."""
     server.lists = [([], "1")]
     informer = started(make(server))
     assert await informer.wait_synced(5)
@@ -55,7 +54,7 @@ async def test_the_store_is_updated_before_handlers_run(server, started):
 
 
 async def test_indexes_follow_updates(following):
-    """An update that changes an index value leaves nothing under the old one."""
+    """An object with a changed index value is not found under the old one."""
     recorder, feed = await following(
         [([pod("a", 1, node="n1")], "1")], indexers={"node": lambda found: (found.spec["nodeName"],)}
     )
@@ -66,7 +65,7 @@ async def test_indexes_follow_updates(following):
 
 
 async def test_transform_decides_what_is_kept(server, started):
-    """What transform drops is neither stored nor delivered, listed or watched."""
+    """Dropped objects are neither stored nor delivered."""
     server.lists = [([pod("a", 1)], "1")]
     informer = make(server, transform=lambda found: found.without("spec"))
     seen: list[Object] = []
@@ -84,7 +83,7 @@ async def test_transform_decides_what_is_kept(server, started):
 
 
 async def test_synced_only_after_the_whole_list(server, started):
-    """While the first list fails there is no sync, and the wait for it says so; a handler's own comes last."""
+    """While the first list fails there is no sync, and the wait's error says so; a handler's own sync comes last."""
     server.lists = [ConnectionFailed("down"), ([pod("a", 1), pod("b", 2)], "2")]
     informer = make(server)
     marks: list[bool] = []
@@ -99,7 +98,7 @@ async def test_synced_only_after_the_whole_list(server, started):
 
 
 async def test_cancel_ends_the_informer_quickly(server):
-    """With a watch open and a handler stuck, cancelling ``run`` ends everything within a second."""
+    """With an open watch and a stuck handler, within a second."""
     server.lists = [([pod("a", 1)], "1")]
     informer = make(server)
 
@@ -116,7 +115,7 @@ async def test_cancel_ends_the_informer_quickly(server):
 
 
 async def test_metrics_keep_no_cache_alive(server):
-    """A lower cluster that was taken out of the configuration takes its caches with it."""
+    """The caches of a lower cluster that left the configuration are freed."""
     server.lists = [([pod("a", 3)], "10")]
     informer = make(server, name="dropped")
     labels = {"cluster": server.cluster, "resource": "dropped"}

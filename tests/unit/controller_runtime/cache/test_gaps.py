@@ -1,4 +1,4 @@
-"""What the history no longer tells is listed again, and the difference is handed on."""
+"""After a lost watch history the informer lists again and delivers the difference."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.controller_runtime.cache.scripted import RestlessServer, bookmar
 pytestmark = pytest.mark.looptime
 
 
-async def test_expired_history_is_read_again_with_its_deletions(server, following):
-    """410: relist; what vanished meanwhile is a delete with the last known state, what changed an update."""
+async def test_expired_history_is_listed_again_with_deletions(server, following):
+    """After 410 a vanished object is a delete with the last known state, a changed one an update."""
     recorder, feed = await following(
         [
             ([pod("gone", 1), pod("changed", 1), pod("same", 1)], "1"),
@@ -29,7 +29,7 @@ async def test_expired_history_is_read_again_with_its_deletions(server, followin
 
 
 async def test_a_successor_of_the_same_name_is_another_object(server, following):
-    """Another uid under a known key is a delete and an add, in a gap and in a watch alike."""
+    """Another uid under a known key is a delete and an add, in a gap and in a watch."""
     recorder, feed = await following([([pod("a", 1, uid="one")], "1"), ([pod("a", 5, uid="two")], "5")])
     feed.put_nowait(Expired("too old", code=410))
     feed = await server.watches.get()
@@ -39,15 +39,15 @@ async def test_a_successor_of_the_same_name_is_another_object(server, following)
 
 
 async def test_history_that_always_expires_is_backed_off(started):
-    """A server whose versions expire faster than they are used is not listed over and over."""
+    """Versions that expire before they are used do not cause a list loop."""
     server = RestlessServer(2, Expired("too old", code=410))
     started(make(server))
     await asyncio.sleep(600)
     assert 10 <= server.listed <= 40
 
 
-async def test_version_from_the_future_is_read_again(server, following):
-    """A server restored from a backup does not know our version yet: list, as after a 410."""
+async def test_version_from_the_future_is_listed_again(server, following):
+    """A server restored from a backup does not know the version yet: list, as after a 410."""
     recorder, feed = await following([([pod("a", 90), pod("b", 91)], "91"), ([pod("a", 40)], "41")])
     recorder.calls.clear()
     status = {
@@ -66,8 +66,8 @@ async def test_version_from_the_future_is_read_again(server, following):
     assert sorted(recorder.calls) == [("delete", "b", "91"), ("update", "a", "90", "40")]
 
 
-async def test_server_that_was_restored_from_a_backup_is_read_again(server, following):
-    """It accepts a watch from a version that it has yet to reach, and says nothing: after two such watches, list."""
+async def test_server_restored_from_a_backup_is_listed_again(server, following):
+    """It accepts a watch from a future version, and sends nothing: after two such watches, list."""
     recorder, feed = await following([([pod("a", 90), pod("b", 91)], "91"), ([pod("a", 40)], "41")])
     feed.put_nowait([bookmark(95)])
     await asyncio.sleep(1)
@@ -91,10 +91,8 @@ async def test_server_that_was_restored_from_a_backup_is_read_again(server, foll
     ],
     ids=str,
 )
-async def test_version_that_the_server_cannot_go_on_from(
-    server, started, error: Exception, versions: list[str]
-):
-    """Refused twice where a list may help, the collection is listed; a server that is away or busy is spared that."""
+async def test_version_refused_twice_is_listed_again(server, started, error: Exception, versions: list[str]):
+    """Only where a list may help; not for an unreachable or busy server."""
     server.lists = [([pod("a", 1)], "1"), ([pod("a", 9)], "9")]
     started(make(server))
     for _ in range(2):

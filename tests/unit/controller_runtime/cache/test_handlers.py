@@ -1,4 +1,4 @@
-"""Handlers are told of every change, in order, and none can harm another or the cache."""
+"""Handlers get every change, in order, and none can affect another or the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_slow_handler_delays_only_itself(server, started):
-    """Coroutine handlers have a buffer of their own; others are called meanwhile."""
+    """Coroutine handlers have their own buffer; others are called meanwhile."""
     server.lists = [([], "1")]
     informer = make(server)
     blocked, all_slow = asyncio.Event(), asyncio.Event()
@@ -38,8 +38,8 @@ async def test_a_slow_handler_delays_only_itself(server, started):
     assert slow == [f"p{number}" for number in range(2, 7)]
 
 
-async def test_a_failing_handler_harms_nobody(server, started):
-    """An exception in one handler is counted; the next handler and the next event come all the same."""
+async def test_a_failing_handler_does_not_affect_others(server, started):
+    """An exception is counted; the next handler and the next event are processed."""
     server.lists = [([pod("a", 1)], "1")]
     informer = make(server, name="failing")
 
@@ -56,7 +56,7 @@ async def test_a_failing_handler_harms_nobody(server, started):
     assert REGISTRY.get_sample_value("virtual_node_handler_errors_total", labels) == 2
 
 
-async def test_a_late_handler_gets_what_is_there(server, started):
+async def test_a_late_handler_gets_the_cache(server, started):
     """A handler added after the sync receives an add for everything cached."""
     server.lists = [([pod("a", 1), pod("b", 2)], "2")]
     informer = started(make(server))
@@ -66,7 +66,7 @@ async def test_a_late_handler_gets_what_is_there(server, started):
 
 
 async def test_coroutine_handlers_sync_after_they_were_called(server, started):
-    """A buffered handler has synced when it has dealt with the whole first list, not when the store has."""
+    """A buffered handler has synced when it has processed the whole first list."""
     server.lists = [([pod("a", 1)], "1")]
     informer = make(server)
     gate, done = asyncio.Event(), asyncio.Event()
@@ -101,8 +101,8 @@ async def test_late_coroutine_handler(server, started):
 
 
 @pytest.mark.parametrize("buffered", [False, True])
-async def test_removed_handler_hears_nothing_more(server, started, *, buffered: bool):
-    """Once removed, a handler is not called, not even for what was already buffered; others are."""
+async def test_removed_handler_is_not_called(server, started, *, buffered: bool):
+    """Not even for buffered events; others are."""
     server.lists = [([], "1")]
     informer = make(server)
     seen: list[str] = []
@@ -138,8 +138,8 @@ async def test_removed_handler_hears_nothing_more(server, started, *, buffered: 
     assert len(asyncio.all_tasks()) == before - buffered
 
 
-async def test_handlers_may_come_and_go_inside_handlers(server, started):
-    """A handler that removes itself does not rob the next one, and one that is added hears of nothing twice."""
+async def test_handlers_may_be_added_and_removed_inside_handlers(server, started):
+    """After a removal the next one is still called, and an added one gets nothing twice."""
     server.lists = [([], "1")]
     informer = make(server)
     late: list[Recorder] = []
@@ -180,7 +180,7 @@ async def test_failing_coroutine_handler(server, started):
 
 
 async def test_deletion_carries_the_last_state(following):
-    """DELETED hands over the object as the event has it; for an unknown one nobody is called."""
+    """DELETED delivers the object of the event; for an unknown one no handler is called."""
     recorder, feed = await following([([pod("a", 1)], "1")])
     feed.put_nowait([WatchEvent("DELETED", pod("x", 4)), WatchEvent("DELETED", pod("a", 5))])
     await recorder.until(lambda: len(recorder.calls) == 2)
@@ -188,8 +188,8 @@ async def test_deletion_carries_the_last_state(following):
     assert len(recorder.informer.store) == 0
 
 
-async def test_handlers_cannot_harm_the_cache(server, started):
-    """What a handler does to the spec it reads stays with it."""
+async def test_handlers_cannot_modify_the_cache(server, started):
+    """A handler may change the spec that it reads."""
     server.lists = [([pod("a", 1, node="n1")], "1")]
     informer = make(server)
 

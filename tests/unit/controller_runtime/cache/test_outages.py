@@ -1,4 +1,4 @@
-"""Informers of a server that is away: what they know meanwhile, and how soon they are current afterwards."""
+"""Informers of an unreachable server: their state meanwhile, and how soon they are current afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLD = Expired("too old resource version", code=410)
 
 
 class RestartedServer:
-    """Refuses connections for a while; then it knows nothing of the versions of before."""
+    """Refuses connections for a while; then it does not know earlier versions."""
 
     cluster = "test"
 
@@ -57,7 +57,7 @@ class RestartedServer:
     async def watch_batches(
         self, resource: Any, *, resource_version: str, **options: Any
     ) -> AsyncGenerator[Batch, None]:
-        """Nothing, until the server stops; too old a version is refused."""
+        """Send nothing until the server stops; too old a version is refused."""
         await self._accept()
         if resource_version != str(self.version):
             raise OLD
@@ -74,7 +74,7 @@ class RestartedServer:
 
 
 class Followers:
-    """Informers of a server, and when they saw the newer state."""
+    """Informers of a server, and the time when they saw the newer state."""
 
     def __init__(self, server: RestartedServer, *, size: int, is_minor: bool = False) -> None:
         self.moments: list[float] = []
@@ -96,7 +96,7 @@ class Followers:
 
 @pytest.mark.parametrize("outage", [3, 30, 300])
 async def test_informers_are_current_soon_after_an_apiserver_restart(outage: int) -> None:
-    """Twenty know within three seconds what changed, however long the outage was, and lesser ones after them."""
+    """Twenty are current within three seconds after an outage of any length, and those of low priority after them."""
     server = RestartedServer()
     loop = asyncio.get_running_loop()
     informers = Followers(server, size=20)
@@ -116,8 +116,8 @@ async def test_informers_are_current_soon_after_an_apiserver_restart(outage: int
     assert max(lesser.moments) - back <= 6
 
 
-async def test_people_are_told_of_a_long_outage_however_many_wait() -> None:
-    """The turns of two hundred are minutes apart: time in line is no quiet, and each tells that it goes on, twice."""
+async def test_a_long_outage_is_logged_twice_by_each_of_many_informers() -> None:
+    """The turns of two hundred are minutes apart; waiting in the queue does not count as time without failures."""
     server = RestartedServer()
     with capture_logs() as logs:
         followers = Followers(server, size=200)
@@ -129,8 +129,8 @@ async def test_people_are_told_of_a_long_outage_however_many_wait() -> None:
     assert (len(told), min(told) >= 5, sum(lasting >= 60 for lasting in told) >= 200) == (400, True, True)
 
 
-async def test_an_outage_is_not_reckoned_from_the_one_before_it() -> None:
-    """What was well for two minutes begins anew, though it has to wait in line at once."""
+async def test_a_new_outage_starts_its_own_back_off() -> None:
+    """After two healthy minutes, even if the informer has to queue at once."""
     server = RestartedServer()
     with capture_logs() as logs:
         followers = Followers(server, size=2)
@@ -144,8 +144,8 @@ async def test_an_outage_is_not_reckoned_from_the_one_before_it() -> None:
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
-async def test_who_has_nothing_yet_does_not_stand_behind_a_thousand() -> None:
-    """A pod waits for its Secret; those that are cached already can be followed again a little later."""
+async def test_informers_without_a_cache_reconnect_first() -> None:
+    """A pod waits for its Secret; cached informers can be current a little later."""
     server = RestartedServer()
     cached = Followers(server, size=500, is_minor=True)
     await asyncio.sleep(30)
@@ -160,8 +160,8 @@ async def test_who_has_nothing_yet_does_not_stand_behind_a_thousand() -> None:
     await cached.stop()
 
 
-async def test_refusal_is_an_answer() -> None:
-    """A server that is back and forbids us something is there: nobody waits for it any more."""
+async def test_refusal_shows_that_the_server_is_back() -> None:
+    """A server that is back and returns 403 is reachable, so no other informer waits for it."""
     server = RestartedServer()
     server.outage.found_nobody(REFUSED)
     server.down = Forbidden("no", code=403)
@@ -171,8 +171,8 @@ async def test_refusal_is_an_answer() -> None:
     assert server.outage.error is None
 
 
-async def test_informer_that_begins_during_an_outage_knows_why_it_waits() -> None:
-    """Before its own first attempt: whoever asks it is told the reason."""
+async def test_informer_that_starts_during_an_outage_has_its_reason() -> None:
+    """Before its own first attempt."""
     server = RestartedServer()
     server.stop()
     others = Followers(server, size=50)
@@ -184,8 +184,8 @@ async def test_informer_that_begins_during_an_outage_knows_why_it_waits() -> Non
     await others.stop()
 
 
-async def test_quiet_watch_that_is_accepted_ends_the_trouble() -> None:
-    """Nothing may happen for a minute: that the server accepts the watch is enough to be followed again."""
+async def test_accepted_quiet_watch_ends_the_trouble() -> None:
+    """An accepted watch is healthy, even without events for a minute."""
     server = RestartedServer()
     followers = Followers(server, size=1)
     await asyncio.sleep(1)

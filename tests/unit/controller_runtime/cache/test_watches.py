@@ -1,4 +1,4 @@
-"""A watch that ends, breaks or falls silent is opened again, after a pause where it was in vain."""
+"""A watch that ends, breaks or falls silent is opened again, after a pause if it was futile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_watch_that_ends_is_resumed_without_a_list(server, following):
-    """A closed watch is opened again from the last version seen, bookmarks included; handlers notice nothing."""
+    """From the last version seen, bookmarks included; handlers get nothing."""
     recorder, feed = await following([([pod("a", 1)], "1")])
     feed.put_nowait([bookmark(77)])
     feed.put_nowait(None)
@@ -28,8 +28,8 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(server, following):
     assert recorder.calls == [("add", "a", "1", "True")]
 
 
-async def test_trouble_backs_off_and_keeps_serving(server, started):
-    """Failed lists are retried with growing pauses; the cache stays, the error is known, success clears it."""
+async def test_failed_lists_back_off_and_keep_the_cache(server, started):
+    """The error is visible, and success clears it."""
     server.lists = [
         ([pod("a", 1)], "1"),
         ConnectionFailed("down"),
@@ -49,7 +49,7 @@ async def test_trouble_backs_off_and_keeps_serving(server, started):
 
 
 async def test_watches_that_end_at_once_are_backed_off(started):
-    """A proxy that closes every watch straight away is not hammered, and costs no lists."""
+    """For example by a proxy; this causes no lists."""
     server = RestlessServer(0.01, None)
     started(make(server))
     await asyncio.sleep(600)
@@ -58,7 +58,7 @@ async def test_watches_that_end_at_once_are_backed_off(started):
 
 
 async def test_watches_that_end_in_time_are_resumed_at_once(started):
-    """A quiet watch that the server ends after its time is nobody's failure: no pause, no list."""
+    """A quiet watch that the server ends after its time is no failure: no pause, no list."""
     server = RestlessServer(300, None)
     informer = started(make(server))
     await asyncio.sleep(3001)
@@ -66,8 +66,8 @@ async def test_watches_that_end_in_time_are_resumed_at_once(started):
     assert informer.last_error is None
 
 
-async def test_pauses_double_up_to_half_a_minute_and_start_anew_after_quiet(server, started, monkeypatch):
-    """0.8 s doubled up to 30 s, the jitter left out; after two quiet minutes the first pause is short again."""
+async def test_pauses_double_up_to_half_a_minute_and_reset_after_quiet(server, started, monkeypatch):
+    """0.8 s doubled up to 30 s, without jitter; after two quiet minutes the first pause is short again."""
     monkeypatch.setattr("controller_runtime.cache.watch_backoff.random.random", lambda: 0.0)
     loop = asyncio.get_running_loop()
     moments: list[float] = []
@@ -92,7 +92,7 @@ async def test_pauses_double_up_to_half_a_minute_and_start_anew_after_quiet(serv
 
 
 async def test_broken_connection_is_resumed_without_a_list(server, following):
-    """A watch that breaks is opened again at once from the last version; the cache is not read anew."""
+    """At once, from the last version."""
     _recorder, feed = await following([([pod("a", 1)], "1")])
     feed.put_nowait([WatchEvent("MODIFIED", pod("a", 7))])
     feed.put_nowait(ConnectionFailed("reset"))
@@ -103,7 +103,7 @@ async def test_broken_connection_is_resumed_without_a_list(server, following):
 
 
 async def test_silence_after_bookmarks_is_a_dead_connection(server, started):
-    """A proxy keeps a connection whose apiserver is gone; three bookmarks that do not come give it away."""
+    """A proxy keeps a connection to a lost apiserver; three missing bookmarks reveal it."""
     server.lists = [([pod("a", 1)], "1")]
     informer = started(make(server))
     feed = await server.watches.get()
@@ -119,8 +119,8 @@ async def test_silence_after_bookmarks_is_a_dead_connection(server, started):
     assert str(informer.last_error) == "the watch has been silent for 180 s"
 
 
-async def test_silence_without_bookmarks_is_quiet(server, started):
-    """Not every server sends bookmarks of every resource: then a quiet watch is nothing but quiet."""
+async def test_silence_without_bookmarks_is_normal(server, started):
+    """Not every server sends bookmarks for every resource."""
     server.lists = [([pod("a", 1)], "1")]
     informer = started(make(server))
     await server.watches.get()
@@ -128,8 +128,8 @@ async def test_silence_without_bookmarks_is_quiet(server, started):
     assert (informer.last_error, server.watched_from) == (None, ["1"])
 
 
-async def test_watch_asks_for_five_to_ten_minutes(started):
-    """TimeoutSeconds is drawn from 300 to 600, and silence counts as death only a little later."""
+async def test_watch_timeout_is_five_to_ten_minutes(started):
+    """TimeoutSeconds is drawn from 300 to 600, and silence counts as a dead connection only a little later."""
     asked: list[dict[str, Any]] = []
 
     class Asked(RestlessServer):
@@ -151,8 +151,8 @@ async def test_watch_asks_for_five_to_ten_minutes(started):
     )
 
 
-async def test_watches_that_bring_something_and_end_are_not_repeated_in_a_loop(server, following):
-    """A server that ends every watch after one event is asked ever more slowly, down to every ten seconds."""
+async def test_short_watches_with_events_are_backed_off(server, following):
+    """A server that ends every watch after one event gets requests at growing intervals, up to ten seconds."""
     recorder, feed = await following([([pod("a", 1)], "1")])
     loop = asyncio.get_running_loop()
     gaps = []

@@ -162,7 +162,7 @@ async def test_verbs(  # noqa: PLR0917 - a table's columns
     *,
     tls: bool,
 ) -> None:
-    """Each verb sends the method, path, query, content type and body that the API conventions say."""
+    """Each verb sends the method, path, query, content type and body of the API conventions."""
     async with (
         serve(answers(reply({"fine": True})), tls=tls) as server,
         client_of(server, user_agent="tester/1.0") as client,
@@ -190,7 +190,7 @@ async def test_verbs(  # noqa: PLR0917 - a table's columns
     ],
 )
 async def test_errors_are_mapped(code: int, reason: str, expected: type[ApiError]) -> None:
-    """An error answer raises its class with the server's words, after one request."""
+    """An error response raises its class with the server's message, after one request."""
     async with serve(answers(failure(code, reason, "no such luck"))) as server, client_of(server) as client:
         with pytest.raises(expected, match=rf"no such luck \({code} {reason}\)") as caught:
             await client.get(resources.NODES, "n")
@@ -199,8 +199,8 @@ async def test_errors_are_mapped(code: int, reason: str, expected: type[ApiError
     assert len(server.asked) == 1
 
 
-async def test_a_proxys_404_does_not_make_an_object_gone() -> None:
-    """An API server says with a Status that there is none; copies below are deleted on that word."""
+async def test_a_proxys_404_is_not_not_found() -> None:
+    """An API server sends a Status with a 404; lower copies are deleted only because of that."""
     page = web.Response(status=404, text="default backend - 404")
     async with serve(answers(page)) as server, client_of(server) as client:
         with pytest.raises(Unavailable, match="default backend - 404"):
@@ -208,7 +208,7 @@ async def test_a_proxys_404_does_not_make_an_object_gone() -> None:
 
 
 async def test_headers_of_one_request() -> None:
-    """Headers given to create go with that request alone, beside those that every request has."""
+    """Headers given to create apply to that request alone, in addition to those of every request."""
     body = {"metadata": {"name": "csr-1"}}
     async with serve(answers(reply(body), reply(body))) as server, client_of(server) as client:
         await client.create(
@@ -221,15 +221,15 @@ async def test_headers_of_one_request() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>hello\nworld</html>", b"", b"\xff"])
-async def test_answer_that_is_no_json(body: bytes) -> None:
-    """Something in between that answers 200 with a page of its own is a connection that failed, not a crash."""
+async def test_response_that_is_no_json(body: bytes) -> None:
+    """A proxy's page with code 200 is a failed connection."""
     async with serve(answers(web.Response(body=body))) as server, client_of(server) as client:
         with pytest.raises(ConnectionFailed, match="the answer is not what a Kubernetes API sends"):
             await client.get(resources.NODES, "n")
 
 
 async def test_redirects_are_not_followed() -> None:
-    """A login page that we are sent to never sees our token."""
+    """The target of a redirect never gets the token."""
     async with (
         serve(answers(web.Response(status=302, headers={"Location": "/login"}))) as server,
         client_of(server) as client,
@@ -248,7 +248,7 @@ async def test_version() -> None:
 
 @pytest.mark.parametrize("first", [200, 403, 404])
 async def test_ping(first: int) -> None:
-    """Ready is what /readyz says; where it is not for us, /version answering is enough."""
+    """Ready is the response of /readyz; without access to it, a response of /version suffices."""
     script = answers(reply() if first == 200 else failure(first, "x"), *([reply()] if first != 200 else []))
     async with serve(script) as server, client_of(server) as client:
         await client.ping(timeout=5)
@@ -256,7 +256,7 @@ async def test_ping(first: int) -> None:
 
 
 async def test_ping_of_a_server_that_is_not_ready() -> None:
-    """A server that says it is not ready is not asked for its version instead."""
+    """/version is not requested instead."""
     async with (
         serve(answers(web.Response(status=500, text="[-]etcd failed"))) as server,
         client_of(server) as client,

@@ -12,7 +12,7 @@ from tests.unit.controller_runtime.loopback import answers, client_of, failure, 
 
 
 def page(names: str, *, version: str = "9", token: str = "") -> web.Response:
-    """A page of pods without kinds, as servers send them."""
+    """Return a page of pods without kinds, as servers send them."""
     return reply(
         {
             "kind": "PodList",
@@ -24,7 +24,7 @@ def page(names: str, *, version: str = "9", token: str = "") -> web.Response:
 
 
 async def test_list_follows_the_pages() -> None:
-    """Pages are asked for until the server names no more, and come out as one list."""
+    """Until there is no continue token; the result is one list."""
     script = answers(page("ab", token="t1"), page("cd", token="t2"), page("e"))
     async with serve(script) as server, client_of(server) as client:
         found = await client.list(
@@ -47,8 +47,8 @@ async def test_list_follows_the_pages() -> None:
     assert {asked.path for asked in server.asked} == {"/api/v1/namespaces/shop/pods"}
 
 
-async def test_pages_are_transformed_as_they_come() -> None:
-    """What nobody needs of a page is gone before the next page is asked for."""
+async def test_pages_are_transformed_as_they_arrive() -> None:
+    """Unneeded parts of a page are freed before the next page is requested."""
     pages = [page("ab", token="t1"), page("cd", token="t2"), page("e")]
     dropped: list[str] = []
     dropped_before_page: list[int] = []
@@ -68,14 +68,14 @@ async def test_pages_are_transformed_as_they_come() -> None:
 
 
 async def test_list_without_pages() -> None:
-    """A limit of 0 asks for everything at once."""
+    """A limit of 0 requests everything at once."""
     async with serve(answers(page("abc"))) as server, client_of(server) as client:
         found = await client.list(resources.PODS, limit=0)
     assert (len(found.items), server.asked[0].query) == (3, {})
 
 
 async def test_continue_token_that_expires() -> None:
-    """410 in mid-list: the whole list is read again without pages, and nothing comes twice."""
+    """After 410 in mid-list the whole list is read again without pages, without duplicates."""
     script = answers(page("ab", token="t1"), failure(410, "Expired"), page("abcd", version="12"))
     async with serve(script) as server, client_of(server) as client:
         found = await client.list(resources.PODS, limit=2, label_selector="a")
@@ -85,7 +85,7 @@ async def test_continue_token_that_expires() -> None:
 
 
 async def test_expired_version_of_a_list() -> None:
-    """410 on the first page is the caller's to handle: the version asked for is gone."""
+    """410 on the first page is raised."""
     async with serve(answers(failure(410, "Expired"))) as server, client_of(server) as client:
         with pytest.raises(Expired):
             await client.list(resources.PODS, resource_version="3")
@@ -93,14 +93,14 @@ async def test_expired_version_of_a_list() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"status": "ok"}, {"kind": "Status", "status": "Success"}])
 async def test_other_json_is_no_empty_collection(body: dict[str, str]) -> None:
-    """Something in between that answers 200 with JSON of its own must not make a whole cache look deleted."""
+    """A proxy's JSON with code 200 must not make a whole cache look deleted."""
     async with serve(answers(reply(body))) as server, client_of(server) as client:
         with pytest.raises(ConnectionFailed, match="the answer is not what a Kubernetes API sends"):
             await client.list(resources.PODS)
 
 
-async def test_collection_without_items_is_empty() -> None:
-    """Servers written in Go say null where a list has nothing."""
+async def test_collection_with_null_items_is_empty() -> None:
+    """Servers written in Go send null for an empty list."""
     body = {"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": None}
     async with serve(answers(reply(body))) as server, client_of(server) as client:
         assert (await client.list(resources.PODS)).items == []

@@ -1,4 +1,4 @@
-"""The client's watch hands over what comes, and fails where the stream is no watch any more."""
+"""The client's watch delivers events, and fails where the stream is no watch any more."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def line(kind: str, name: str, *, version: str = "1", filler: int = 0) -> bytes:
 
 
 def streaming(*chunks: bytes) -> Script:
-    """A script that answers every request with these chunks."""
+    """Return a script that answers every request with these chunks."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         return await send_chunks(request, chunks)
@@ -55,7 +55,7 @@ def streaming(*chunks: bytes) -> Script:
 
 
 async def begun(request: web.Request) -> web.StreamResponse:
-    """An answer that has sent one event so far."""
+    """Return a response that has sent one event so far."""
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(line("ADDED", "a"))
@@ -63,14 +63,14 @@ async def begun(request: web.Request) -> web.StreamResponse:
 
 
 async def follow(client: Client, **options: Any) -> list[WatchEvent]:
-    """All events of a watch."""
+    """Return all events of a watch."""
     return [event async for event in client.watch(resources.PODS, **options)]
 
 
 async def names_until(
     client: Client, expected: type[Exception], *, match: str = "", **options: Any
 ) -> list[str]:
-    """The names a watch gives before it fails as expected."""
+    """Return the names of a watch before it fails as expected."""
     seen: list[str] = []
 
     async def follow() -> None:
@@ -84,7 +84,7 @@ async def names_until(
 
 
 async def test_watch() -> None:
-    """Events come in order, a bookmark among them, and the watch ends when the server ends it."""
+    """Events arrive in order, with a bookmark, and the watch ends when the server ends it."""
     script = streaming(
         line("ADDED", "a", version="5"), line("BOOKMARK", "", version="8"), line("DELETED", "a")
     )
@@ -113,15 +113,14 @@ async def test_watch() -> None:
     }
 
 
-async def test_bookmarks_may_be_declined() -> None:
-    """Who watches for a moment only needs none."""
+async def test_bookmarks_are_optional() -> None:
     async with serve(streaming()) as server, client_of(server) as client:
         assert await follow(client, allow_bookmarks=False) == []
     assert server.asked[0].query == {"watch": "1", "timeoutSeconds": "300"}
 
 
 async def test_lines_of_any_size() -> None:
-    """An object far larger than any buffer on the way is one event like any other."""
+    """An object larger than any buffer is one event."""
     big = line("ADDED", "big", filler=5_000_000)
     pieces = [big[start : start + 60_000] for start in range(0, len(big), 60_000)]
     async with (
@@ -134,7 +133,7 @@ async def test_lines_of_any_size() -> None:
 
 
 async def test_many_lines_make_few_batches() -> None:
-    """What comes with one read from the network is handed over at once."""
+    """Events of one read from the network are delivered together."""
     lines = [line("ADDED", f"pod-{number}") for number in range(1000)]
     async with serve(streaming(b"".join(lines))) as server, client_of(server) as client:
         batches = [batch async for batch in client.watch_batches(resources.PODS)]
@@ -143,7 +142,7 @@ async def test_many_lines_make_few_batches() -> None:
 
 
 async def test_accepted_watch_begins_with_an_empty_batch() -> None:
-    """Before any event, which may be a minute away: whoever waits for the server to be back is told."""
+    """It shows that the server is back, before the first event."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         await web.StreamResponse().prepare(request)
@@ -158,7 +157,7 @@ async def test_accepted_watch_begins_with_an_empty_batch() -> None:
 
 
 async def test_events_before_an_error_are_delivered() -> None:
-    """What came in the same chunk before an ERROR is handed over first; then the error is raised."""
+    """Events in the same chunk before an ERROR are delivered first."""
     error = json.dumps(
         {
             "type": "ERROR",
@@ -173,21 +172,21 @@ async def test_events_before_an_error_are_delivered() -> None:
 
 
 async def test_watch_that_is_refused() -> None:
-    """An error answer to the watch itself raises before the first event."""
+    """An error response raises before the first event."""
     async with serve(answers(failure(410, "Gone"))) as server, client_of(server) as client:
         with pytest.raises(Expired):
             await follow(client, resource_version="1")
 
 
 @pytest.mark.parametrize("tail", [b'{"type":"ADD', b'{"type":"ADDED","object":3}\n', b"<html>\n"])
-async def test_watch_of_something_else(tail: bytes) -> None:
-    """An event that is cut off, or is none, is a failed connection, after the good ones."""
+async def test_stream_of_other_content(tail: bytes) -> None:
+    """A truncated or invalid event is a failed connection, after the valid ones."""
     async with serve(streaming(line("ADDED", "a"), tail)) as server, client_of(server) as client:
         assert await names_until(client, ConnectionFailed) == ["a"]
 
 
 async def test_silent_watch() -> None:
-    """A connection that says nothing for the read time-out counts as dead."""
+    """A connection without data for the read time-out counts as dead."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         response = await begun(request)
@@ -199,15 +198,15 @@ async def test_silent_watch() -> None:
         assert seen == ["a"]
 
 
-async def test_watch_that_does_not_begin() -> None:
-    """A server that takes the watch and says nothing at all is noticed by the client's own time-out."""
+async def test_watch_without_a_response() -> None:
+    """A server that accepts the connection and sends nothing is detected by the client's time-out."""
     async with serve(silence) as server, client_of(server, timeout=20) as client:
         with pytest.raises(ConnectionFailed, match="no answer in time"):
             await follow(client)
 
 
 async def test_watch_cut_by_the_network() -> None:
-    """A connection that is torn down in mid-watch raises; it does not look like the watch's regular end."""
+    """It raises, unlike the watch's regular end."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         response = await begun(request)
@@ -221,7 +220,7 @@ async def test_watch_cut_by_the_network() -> None:
 
 
 async def test_leaving_a_watch_closes_its_connection() -> None:
-    """A watch that nobody reads any more ends on the server, too."""
+    """It ends on the server, too."""
     gone = asyncio.Event()
 
     async def script(request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""A client of a hostile API server keeps its memory bounded, and leaves the event loop to others.
+"""With a hostile API server a client's memory is bounded, and the event loop does not stall.
 
 By hand, one kind of attack: ``python -m tests.hostile_server 8000 pages``, and in another shell
 ``python -m tests.unit.controller_runtime.client.test_hostile_server 8000``.
@@ -28,11 +28,11 @@ _INFORMERS = 8
 _PEAK = 250
 """MiB; 60 without an attack, 105 to 130 under it; 373 without limits."""
 _STALL = 0.5
-"""Seconds of CPU time without a turn for others. The goal is 0.1 s; machines of CI are slower, and shared."""
+"""Seconds of CPU time of one callback. The goal is 0.1 s; machines of CI are slower, and shared."""
 
 
 async def _attacked(port: int) -> None:
-    """Run informers and requests against the server, and print what that took."""
+    """Run informers and requests against the server, and print memory and stalls."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     config = ClusterConfig(f"http://127.0.0.1:{port}")
     stalls = [0.0]
@@ -41,7 +41,7 @@ async def _attacked(port: int) -> None:
         while True:
             busy, late = time.thread_time(), time.monotonic()
             await asyncio.sleep(0.002)
-            # Both: the time of other threads and processes is not ours, and waiting is no stall.
+            # Both, because the time of other threads and processes does not count, and waiting is no stall.
             stalls.append(min(time.thread_time() - busy, time.monotonic() - late))
 
     async def ask(client: Client) -> None:
@@ -63,8 +63,8 @@ async def _attacked(port: int) -> None:
     print(json.dumps({"peak": peak, "stall": max(stalls)}))  # noqa: T201 - read by the test
 
 
-def test_memory_and_loop_withstand() -> None:
-    """However the server answers, memory stays bounded and nothing takes long."""
+def test_memory_and_stalls_are_bounded() -> None:
+    """For every kind of response."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

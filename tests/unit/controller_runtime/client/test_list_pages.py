@@ -1,4 +1,4 @@
-"""Which page of a list is asked for next."""
+"""The size of the next page of a list."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ EXPIRED = Expired("the token is too old", code=410)
 TOO_LARGE = ResponseTooLarge("too large")
 
 
-def test_asks_for_smaller_pages_until_one_object() -> None:
-    """After a page that is too large the same page is asked for with fewer objects, at last with one."""
+def test_requests_smaller_pages_down_to_one_object() -> None:
+    """A page that is too large is requested again with fewer objects, at last with one."""
     pages = ListPages({"labelSelector": "a"}, size=500)
     pages.follow("token")
     asked = []
@@ -26,7 +26,7 @@ def test_asks_for_smaller_pages_until_one_object() -> None:
 
 
 def test_size_grows_again() -> None:
-    """Pages behind a smaller one are larger again: what was too large is perhaps behind us."""
+    """Pages after a reduced one are larger again, because only one may contain large objects."""
     pages = ListPages({}, size=500)
     pages.shrink(TOO_LARGE)
     pages.follow("token")
@@ -37,7 +37,7 @@ def test_size_grows_again() -> None:
 
 
 def test_two_huge_objects_do_not_make_a_list_too_long() -> None:
-    """A user who may create two objects of the largest size does not keep the 40,000 of others from being listed."""
+    """A user with two objects of the largest size does not prevent the list of 40,000 others."""
     pages, at, size, asked = ListPages({}, size=500), 0, 40_000, 0
     while at < size:
         end = at + int(pages.params["limit"])
@@ -51,7 +51,7 @@ def test_two_huge_objects_do_not_make_a_list_too_long() -> None:
 
 
 def test_reads_whole_list_after_token_expired() -> None:
-    """A token that expired makes the list be read without pages, from its beginning."""
+    """Without pages, from the beginning."""
     pages = ListPages({"labelSelector": "a", "resourceVersion": "5"}, size=500)
     pages.follow("token")
     assert "resourceVersion" not in pages.params
@@ -60,13 +60,13 @@ def test_reads_whole_list_after_token_expired() -> None:
 
 
 def test_expired_without_token_is_an_error() -> None:
-    """A list that expired at its first page is not repeated here."""
+    """A list that expires at its first page is not repeated here."""
     with pytest.raises(Expired):
         ListPages({}, size=500).restart(EXPIRED)
 
 
 def test_whole_list_that_is_too_large_stays_expired() -> None:
-    """Where neither pages nor the whole can be read, the caller lists again."""
+    """If neither pages nor the whole can be read, the caller lists again."""
     pages = ListPages({}, size=500)
     pages.follow("token")
     pages.restart(EXPIRED)
@@ -74,15 +74,14 @@ def test_whole_list_that_is_too_large_stays_expired() -> None:
         pages.shrink(TOO_LARGE)
 
 
-def test_list_without_pages_gets_pages() -> None:
-    """A list that was to be read at once and is too large is read by pages."""
+def test_unpaged_list_that_is_too_large_is_paged() -> None:
     pages = ListPages({}, size=0)
     pages.shrink(TOO_LARGE)
     assert pages.params == {"limit": "100"}
 
 
 def test_list_without_end_is_an_error() -> None:
-    """A server that always names another page is given up, and asked more slowly before."""
+    """A server with endless continue tokens is slowed down, then an error."""
     pages = ListPages({}, size=500)
     for _ in range(150):
         pages.follow("token")

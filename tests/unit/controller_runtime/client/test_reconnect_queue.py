@@ -1,4 +1,4 @@
-"""The line of those who wait for a server: how little they ask of it, and how soon and in which order they are back."""
+"""The queue of clients that wait for an unreachable server: number of requests, order and time of the reconnects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.looptime
 REFUSED = NotConnected("refused")
 
 Try = Callable[[], Awaitable[bool]]
-"""One attempt; tells whether somebody answered."""
+"""One attempt; returns whether the server answered."""
 
 
 class Crowd:
-    """Many who find out together that nobody is there, and try one after the other until they get an answer."""
+    """Many clients that lose the server together, and try in turn until they get an answer."""
 
     def __init__(self, attempt: Try, *, size: int, minor: int = 0) -> None:
         self.outage = Outage()
@@ -30,7 +30,7 @@ class Crowd:
         self.attempt = attempt
         self.tries: list[float] = []
         self.back: list[tuple[float, bool]] = []
-        """When somebody got an answer, and whether it was a minor one."""
+        """Time of each answer, and whether the client had low priority."""
         self.outage.found_nobody(REFUSED)
         self.tasks = [asyncio.create_task(self._follow(is_minor=index < minor)) for index in range(size)]
 
@@ -46,7 +46,7 @@ class Crowd:
         self.back.append((loop.time(), is_minor))
 
     async def run(self, seconds: float) -> None:
-        """Let them, for a while."""
+        """Run them for some seconds."""
         await asyncio.wait(self.tasks, timeout=seconds)
         for task in self.tasks:
             task.cancel()
@@ -54,18 +54,17 @@ class Crowd:
 
 
 async def refuse() -> bool:
-    """Nobody is there."""
+    """Simulate an unreachable server."""
     return False
 
 
 async def accept() -> bool:
-    """Somebody answers within ten milliseconds."""
+    """Simulate an answer within ten milliseconds."""
     await asyncio.sleep(0.01)
     return True
 
 
-async def test_nobody_waits_while_the_server_answers() -> None:
-    """Watches begin at once."""
+async def test_watches_start_at_once_while_the_server_answers() -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     outage = Outage()
@@ -76,8 +75,8 @@ async def test_nobody_waits_while_the_server_answers() -> None:
     assert loop.time() == begun
 
 
-async def test_one_asks_for_all() -> None:
-    """A thousand cost a server that is away no more than one would: once in one or two seconds."""
+async def test_one_client_probes_for_all() -> None:
+    """A thousand cost an unreachable server as many requests as one: one in one or two seconds."""
     crowd = Crowd(refuse, size=1000)
     await crowd.run(300)
     assert 300 / 2 <= len(crowd.tries) <= 300 + 20
@@ -85,8 +84,8 @@ async def test_one_asks_for_all() -> None:
     assert max(pauses) <= 2
 
 
-async def test_servers_return_is_seen_within_two_seconds() -> None:
-    """However long it was away."""
+async def test_the_servers_return_is_seen_within_two_seconds() -> None:
+    """After an outage of any length."""
     is_back = False
 
     async def attempt() -> bool:
@@ -103,7 +102,7 @@ async def test_servers_return_is_seen_within_two_seconds() -> None:
     assert max(crowd.back)[0] - since <= 2 + 0.02 + 20 * 0.01
 
 
-async def test_others_return_one_by_one() -> None:
+async def test_others_return_gradually() -> None:
     """A thousand are back in ten seconds, and never more than two hundred in one."""
     crowd = Crowd(accept, size=1000)
     await crowd.run(60)
@@ -113,16 +112,16 @@ async def test_others_return_one_by_one() -> None:
     assert max(sum(begin <= moment < begin + 1 for moment in moments) for begin in moments[::50]) <= 200
 
 
-async def test_what_matters_most_returns_first() -> None:
-    """Those who follow a single object each let the others go first, even those who came later."""
+async def test_high_priority_returns_first() -> None:
+    """Watches of single objects come last, even after clients that queued later."""
     crowd = Crowd(accept, size=220, minor=200)
     await crowd.run(60)
     order = [is_minor for _, is_minor in crowd.back]
     assert order == [False] * 20 + [True] * 200
 
 
-async def test_slow_server_is_approached_slowly() -> None:
-    """One that takes two seconds for an answer has had a dozen or so of our questions by then, not a thousand."""
+async def test_slow_server_gets_few_requests() -> None:
+    """A server that takes two seconds per response gets about a dozen meanwhile, not a thousand."""
 
     async def attempt() -> bool:
         await asyncio.sleep(2)
@@ -133,8 +132,8 @@ async def test_slow_server_is_approached_slowly() -> None:
     assert 10 <= len(crowd.tries) <= 18
 
 
-async def test_server_that_swallows_connections_does_not_stop_the_line() -> None:
-    """Who waits ten seconds for a connection in vain is not waited for: the next one asks meanwhile."""
+async def test_server_that_drops_packets_does_not_block_the_queue() -> None:
+    """The next client tries while one waits ten seconds for its connection."""
 
     async def attempt() -> bool:
         if len(crowd.tries) > 50:
@@ -147,8 +146,8 @@ async def test_server_that_swallows_connections_does_not_stop_the_line() -> None
     assert len(crowd.back) == 100
 
 
-async def test_one_of_three_servers_that_is_down_delays_little() -> None:
-    """Behind a load balancer: every third attempt finds nobody, and all are back soon all the same."""
+async def test_one_broken_server_of_three_delays_little() -> None:
+    """Behind a load balancer every third attempt fails, and all are back soon nevertheless."""
 
     async def attempt() -> bool:
         return len(crowd.tries) % 3 != 0 and await accept()
@@ -159,8 +158,8 @@ async def test_one_of_three_servers_that_is_down_delays_little() -> None:
     assert max(crowd.back)[0] - crowd.tries[0] <= 10
 
 
-async def test_who_is_cancelled_in_line_holds_up_nobody() -> None:
-    """As when the last pod goes that named a ConfigMap."""
+async def test_cancelled_client_in_the_queue_blocks_no_other() -> None:
+    """As when the last pod with a reference to a ConfigMap is deleted."""
     outage = Outage()
     outage.found_nobody(REFUSED)
     waiting = [asyncio.create_task(outage.turn(is_minor=False)) for _ in range(100)]
@@ -171,8 +170,8 @@ async def test_who_is_cancelled_in_line_holds_up_nobody() -> None:
         await waiting[99]
 
 
-async def test_writers_and_leases_never_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have deadlines, and callers that know what to do when nobody is there."""
+async def test_writers_and_leases_never_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have deadlines, and their callers handle an unreachable server."""
 
     async def never(*_: Any, **__: Any) -> None:
         raise AssertionError("stood in line")
@@ -183,5 +182,5 @@ async def test_writers_and_leases_never_stand_in_line(monkeypatch: pytest.Monkey
         await client.update(resources.LEASES, {"metadata": {"name": "n", "namespace": "a"}})
         await client.patch(resources.PODS, "p", {}, namespace="n", subresource="status")
         await client.list(resources.PODS)
-        assert client.outage.error is REFUSED  # a kept connection says nothing of new ones
+        assert client.outage.error is REFUSED  # a kept connection does not prove that new ones work
     assert len(server.asked) == 3

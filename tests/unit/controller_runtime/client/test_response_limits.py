@@ -28,19 +28,19 @@ SMALL = Limits(body=100_000, error_body=1000, line=10_000, large=10_000, large_a
 
 
 def rejected(cluster: str, limit: str) -> float:
-    """How many responses of a cluster were rejected."""
+    """Return the number of rejected responses of a cluster."""
     labels = {"cluster": cluster, "limit": limit}
     return REGISTRY.get_sample_value("rest_client_responses_rejected_total", labels) or 0.0
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that nothing tells."""
+    """Poll a condition."""
     while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 
 def chunked(chunk: bytes, *, count: int = 100_000, **headers: str) -> Callable[[web.Request], Any]:
-    """A script that sends one chunk again and again until the client has gone."""
+    """Return a script that sends one chunk repeatedly until the client has gone."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=headers)
@@ -53,7 +53,7 @@ def chunked(chunk: bytes, *, count: int = 100_000, **headers: str) -> Callable[[
 
 
 async def test_failed_read_leaves_no_cycle() -> None:
-    """The error that a stream keeps has no traceback, whose frames would keep the stream and what was read of it."""
+    """The stream's error has no traceback, whose frames would keep the stream and its data alive."""
     stream = aiohttp.StreamReader(Mock(), 1000, loop=asyncio.get_running_loop())
     stream.set_exception(aiohttp.ClientPayloadError("broken"))
     with pytest.raises(aiohttp.ClientPayloadError, match="broken") as caught:
@@ -65,7 +65,7 @@ async def test_failed_read_leaves_no_cycle() -> None:
 
 
 async def test_informer_keeps_no_frames() -> None:
-    """The error that an informer shows while it waits has no traceback, nor have its causes."""
+    """The error of a waiting informer has no traceback, nor have its causes."""
 
     async def script(_request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"[" * 1000, content_type="application/json")
@@ -90,9 +90,7 @@ async def test_informer_keeps_no_frames() -> None:
 class TestBodies:
     """The size of one response."""
 
-    async def test_announced_length_is_enough(self) -> None:
-        """A response that announces too many bytes is not read."""
-
+    async def test_too_long_announced_body_is_not_read(self) -> None:
         async def script(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse(headers={"Content-Length": str(10**12)})
             await response.prepare(request)
@@ -109,7 +107,7 @@ class TestBodies:
         )
 
     async def test_endless_body_ends_at_the_limit(self) -> None:
-        """A body without a length is read as far as the limit; the error is counted."""
+        """A body without a length is read up to the limit; the error is counted."""
         before = rejected("endless", "body")
         async with (
             serve(chunked(b"x" * 10_000)) as server,
@@ -119,7 +117,7 @@ class TestBodies:
                 await client.request("GET", "/")
         assert rejected("endless", "body") == before + 1
 
-    async def test_compressed_body_counts_as_large_as_it_gets(self) -> None:
+    async def test_compressed_body_counts_by_its_decompressed_size(self) -> None:
         """Of 125 MiB in 127 KB, no more than the limit is decompressed."""
         bomb = web.Response(body=gzip.compress(b"\0" * (125 * MIB), 1), headers={"Content-Encoding": "gzip"})
 
@@ -133,7 +131,7 @@ class TestBodies:
             assert time.thread_time() - started < 1.0
 
     async def test_error_body_is_cut(self) -> None:
-        """An error response is an error of its code, whatever its body; the message is bounded."""
+        """An error response with any body is an error of its code; the message is bounded."""
 
         async def script(_request: web.Request) -> web.StreamResponse:
             return web.Response(status=422, body=b"no " * 10_000_000)
@@ -147,7 +145,7 @@ class TestBodies:
                     pass
 
     async def test_message_of_a_status_is_cut(self) -> None:
-        """A Status with a message of a megabyte has one of four kilobytes here: it goes into events and statuses."""
+        """From a megabyte to four kilobytes, because it is copied to events and statuses."""
         status = {"kind": "Status", "reason": "r" * 10_000, "message": "m" * 50_000, "code": 403}
 
         async def script(_request: web.Request) -> web.StreamResponse:
@@ -169,11 +167,11 @@ class TestBodies:
 
 
 class TestDecoding:
-    """What JSON may be made of."""
+    """Limits of JSON content."""
 
     @pytest.mark.parametrize("unit", [b"[],", b"{},", b"1,", b'"a":1,'])
     async def test_too_many_values_are_not_decoded(self, unit: bytes) -> None:
-        """JSON whose values would take many times its bytes is refused."""
+        """JSON with values that would take many times its bytes is refused."""
         body = b'{"items":[' + unit * 6000 + b"1]}"
 
         async def script(_request: web.Request) -> web.StreamResponse:
@@ -189,7 +187,7 @@ class TestDecoding:
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
     async def test_deep_nesting_is_an_error(self, opening: bytes) -> None:
-        """JSON that is nested more deeply than the decoder follows is no answer, in bodies, errors and events."""
+        """In bodies, errors and events."""
         status = 200
 
         async def script(request: web.Request) -> web.StreamResponse:
@@ -208,7 +206,7 @@ class TestDecoding:
                 await client.get(resources.PODS, "a", namespace="b")
 
     async def test_long_watch_line_is_an_error(self) -> None:
-        """An event that does not end is kept as far as the limit."""
+        """An event without an end is buffered up to the limit."""
         before = rejected("line", "line")
         async with (
             serve(chunked(b"x" * 1000)) as server,
@@ -220,8 +218,8 @@ class TestDecoding:
                 _ = [event async for event in client.watch(resources.PODS)]
         assert rejected("line", "line") == before + 1
 
-    async def test_many_events_at_once_come_in_small_batches(self) -> None:
-        """Thousands of events in one read are not decoded without a pause."""
+    async def test_many_events_at_once_are_delivered_in_small_batches(self) -> None:
+        """So that decoding thousands of events does not stall the loop."""
         line = b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n'
 
         async def script(_request: web.Request) -> web.StreamResponse:
@@ -236,8 +234,8 @@ class TestDecoding:
 class TestPages:
     """Lists of large objects."""
 
-    async def test_large_page_is_asked_for_in_parts(self) -> None:
-        """A page beyond the limit is read with fewer objects, and nothing is missing or doubled."""
+    async def test_large_page_is_requested_in_parts(self) -> None:
+        """A page beyond the limit is read with fewer objects, without gaps or duplicates."""
         names = [f"p{number:03}" for number in range(120)]
 
         async def script(request: web.Request) -> web.StreamResponse:
@@ -255,8 +253,8 @@ class TestPages:
         assert [asked.query["limit"] for asked in server.asked][:5] == ["500", "100", "20", "40", "80"]
 
     @pytest.mark.parametrize("text", [",", '\\"],', '[{"\\\\'])
-    async def test_object_full_of_commas_is_no_object_of_many_values(self, text: str) -> None:
-        """A user's text may hold any signs; a list with it does not fail for all others."""
+    async def test_commas_in_text_are_no_values(self, text: str) -> None:
+        """An object with such a text does not make the list fail."""
         items = [{"metadata": {"name": "a"}, "spec": {"x": text * 1_200_000}}]
 
         async def script(_request: web.Request) -> web.StreamResponse:
@@ -270,8 +268,8 @@ class TestPages:
 class TestLargeBodies:
     """Many large responses at the same time."""
 
-    async def test_few_are_read_at_once(self) -> None:
-        """The memory of large bodies is bounded: those beyond the number wait, small ones do not."""
+    async def test_few_large_bodies_are_read_at_once(self) -> None:
+        """Memory is bounded: those beyond the number wait, small ones do not."""
         sent: dict[str, int] = {}
         go_on = asyncio.Event()
 
@@ -301,8 +299,8 @@ class TestLargeBodies:
             assert [len(body) for body in await asyncio.gather(first, second)] == [16_000, 16_000]
             assert not reader._large.locked()
 
-    async def test_room_is_given_back_after_errors(self) -> None:
-        """Responses that turn out too large leave room for the next one."""
+    async def test_memory_is_released_after_errors(self) -> None:
+        """The next large response can be read."""
         async with (
             serve(chunked(b"x" * 5000)) as server,
             client_of(server, limits=SMALL) as client,
@@ -315,7 +313,7 @@ class TestLargeBodies:
 
 @asynccontextmanager
 async def raw_server(head: bytes, answer: bytes) -> AsyncIterator[Client]:
-    """A client of a server that answers with a head, and then sends the same bytes again and again."""
+    """Yield a client of a server that sends a head, and then the same bytes repeatedly."""
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -352,7 +350,7 @@ async def raw_server(head: bytes, answer: bytes) -> AsyncIterator[Client]:
     ],
 )
 async def test_server_cannot_keep_the_loop_busy(head: bytes, answer: bytes) -> None:
-    """A server whose endless bytes cost much CPU time is given up soon, long before the request's time is over."""
+    """Endless bodies that cost much CPU time are rejected long before the request's time-out."""
     async with raw_server(head, answer) as client:
         started = time.monotonic()
         with pytest.raises(ConnectionFailed):
@@ -364,18 +362,18 @@ async def test_server_cannot_keep_the_loop_busy(head: bytes, answer: bytes) -> N
 
 
 class TestCpuMeter:
-    """How much CPU time a server's bytes may take."""
+    """Limit of CPU time for a server's bytes."""
 
-    def test_ordinary_responses_are_never_too_dear(self) -> None:
-        """Responses of any number and size run up no debt."""
+    def test_ordinary_responses_are_never_rejected(self) -> None:
+        """For any number and size."""
         meter = CpuMeter()
         for _ in range(100_000):
             meter.add(0.0001, 500)
             meter.add(0.001, 65_536)
             meter.check(0.0)
 
-    def test_dear_bytes_are_too_dear_soon(self) -> None:
-        """A debt of 0.1 s is too much; it is forgiven slowly."""
+    def test_expensive_bytes_are_rejected_soon(self) -> None:
+        """At a debt of 0.1 s, which decreases slowly."""
         meter = CpuMeter()
         meter.check(100.0)
         for _ in range(4):
@@ -388,8 +386,8 @@ class TestCpuMeter:
             meter.check(100.1)
         meter.check(101.0)
 
-    def test_looking_again_at_what_was_received_is_not_free(self) -> None:
-        """Parts of no bytes add to the debt, however many there are."""
+    def test_repeated_scans_of_received_data_count(self) -> None:
+        """Empty parts add to the debt, too."""
         meter = CpuMeter()
         for _ in range(2000):
             meter.add(0.0001, 0)

@@ -1,4 +1,4 @@
-"""What is sent again after a failure, and what never is."""
+"""Which requests are repeated after a failure, and which never are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRITES: list[Call] = [
 @pytest.mark.parametrize("call", READS + WRITES)
 @pytest.mark.parametrize(("code", "reason"), [(429, "TooManyRequests"), (503, "ServiceUnavailable")])
 async def test_shed_requests_are_repeated(call: Call, code: int, reason: str) -> None:
-    """429, and 503 with Retry-After, are asked again for every verb: the server has not acted."""
+    """429, and 503 with Retry-After, for every verb, because the server has not acted."""
     script = answers(failure(code, reason, Retry_After="0"), reply(NODE | {"items": []}))
     async with serve(script) as server, client_of(server) as client:
         await call(client)
@@ -55,8 +55,7 @@ async def test_shed_requests_are_repeated(call: Call, code: int, reason: str) ->
 
 
 @pytest.mark.looptime
-async def test_retry_after_is_waited_for() -> None:
-    """The server's own pause is kept."""
+async def test_retry_after_is_respected() -> None:
     script = answers(failure(429, "TooManyRequests", Retry_After="1"), reply())
     loop = asyncio.get_running_loop()
     async with serve(script) as server, client_of(server) as client:
@@ -66,8 +65,7 @@ async def test_retry_after_is_waited_for() -> None:
 
 
 @pytest.mark.looptime
-async def test_pause_longer_than_the_timeout() -> None:
-    """A server that asks for more patience than the time-out has is not waited for."""
+async def test_retry_after_longer_than_the_timeout_fails_at_once() -> None:
     script = answers(failure(429, "TooManyRequests", Retry_After="60"))
     loop = asyncio.get_running_loop()
     async with serve(script) as server, client_of(server, timeout=5) as client:
@@ -79,8 +77,8 @@ async def test_pause_longer_than_the_timeout() -> None:
 
 
 @pytest.mark.looptime
-async def test_shedding_without_end() -> None:
-    """A server that sheds for ever is given up within the time-out, with growing pauses until then."""
+async def test_endless_shedding_fails_within_the_timeout() -> None:
+    """With growing pauses until then."""
 
     async def script(request: web.Request) -> web.Response:
         return failure(429, "TooManyRequests")
@@ -93,8 +91,8 @@ async def test_shedding_without_end() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("code", [500, 504])
-async def test_server_that_asks_for_a_read_again(code: int) -> None:
-    """Any 5xx with Retry-After is asked again for reads, as client-go does; a write may have been done."""
+async def test_reads_are_repeated_after_5xx_with_retry_after(code: int) -> None:
+    """As client-go does; a write may have been done."""
     script = answers(failure(code, "ServerTimeout", Retry_After="0"), reply(NODE))
     async with serve(script) as server, client_of(server) as client:
         assert await client.get(resources.NODES, "n") == NODE
@@ -107,8 +105,8 @@ async def test_server_that_asks_for_a_read_again(code: int) -> None:
 
 
 @pytest.mark.parametrize("call", [READS[0], WRITES[0]])
-async def test_answer_that_breaks_off(call: Call) -> None:
-    """Half an answer is none, for a read and a write alike, and neither is sent again."""
+async def test_truncated_response_is_an_error(call: Call) -> None:
+    """For a read and a write alike, and neither is repeated."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
@@ -133,7 +131,7 @@ async def test_unavailable_without_retry_after_is_not_repeated() -> None:
 
 
 async def test_eviction_that_a_budget_forbids() -> None:
-    """429 to an eviction is the disruption budget's answer, and the caller's to act on."""
+    """429 to an eviction is the disruption budget's answer, and is raised."""
     async with (
         serve(answers(failure(429, "TooManyRequests", Retry_After="0"))) as server,
         client_of(server) as client,
@@ -143,8 +141,7 @@ async def test_eviction_that_a_budget_forbids() -> None:
     assert len(server.asked) == 1
 
 
-async def test_watch_is_repeated_too() -> None:
-    """A watch that the server sheds is asked for again as it says."""
+async def test_shed_watch_is_repeated_after_retry_after() -> None:
     script = answers(failure(429, "TooManyRequests", Retry_After="0"), web.Response())
     async with serve(script) as server, client_of(server) as client:
         assert [event async for event in client.watch(resources.PODS)] == []
@@ -156,7 +153,7 @@ async def test_watch_is_repeated_too() -> None:
 
 @asynccontextmanager
 async def hanging_up(*, after: int) -> AsyncIterator[tuple[ClusterConfig, list[bytes]]]:
-    """A server that answers so many requests of each connection, and hangs up when asked once more."""
+    """Yield a server that answers so many requests of each connection, and closes it at the next one."""
     heads: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -184,7 +181,6 @@ async def hanging_up(*, after: int) -> AsyncIterator[tuple[ClusterConfig, list[b
 
 @pytest.mark.parametrize("call", READS)
 async def test_read_on_a_stale_connection_is_repeated(call: Call) -> None:
-    """A kept connection that the server closes costs a read nothing but a second try."""
     async with hanging_up(after=1) as (config, heads), Client(config, qps=0) as client:
         await call(client)
         await call(client)
@@ -193,7 +189,7 @@ async def test_read_on_a_stale_connection_is_repeated(call: Call) -> None:
 
 @pytest.mark.parametrize("call", WRITES)
 async def test_write_on_a_stale_connection_is_not_repeated(call: Call) -> None:
-    """Nobody knows whether a write has been done, PUT and DELETE included: it is sent once."""
+    """It is unknown whether a write has been done, PUT and DELETE included."""
     async with hanging_up(after=1) as (config, heads), Client(config, qps=0) as client:
         await call(client)
         with pytest.raises(ConnectionFailed):
@@ -203,7 +199,6 @@ async def test_write_on_a_stale_connection_is_not_repeated(call: Call) -> None:
 
 
 async def test_read_is_repeated_once_only() -> None:
-    """A server that always hangs up is given up."""
     async with hanging_up(after=0) as (config, heads), Client(config, qps=0) as client:
         with pytest.raises(
             ConnectionFailed, match=r"^http://127\.0\.0\.1:\d+: Server disconnected$"
@@ -215,7 +210,7 @@ async def test_read_is_repeated_once_only() -> None:
 
 
 async def test_watch_on_a_stale_connection_is_repeated() -> None:
-    """A watch that meets a kept connection which the server has closed is asked for once more."""
+    """Once."""
     async with hanging_up(after=1) as (config, heads), Client(config, qps=0) as client:
         await client.get(resources.NODES, "n")
         async with client.stream("GET", "/watch") as response:
@@ -239,14 +234,14 @@ class Renewable(Credentials):
 
 
 async def good_from_one(request: web.Request) -> web.Response:
-    """Accepts every token but the first."""
+    """Accept every token but the first."""
     is_first = request.headers["Authorization"] == "Bearer 0"
     return failure(401, "Unauthorized") if is_first else reply({"items": []})
 
 
 @pytest.mark.parametrize("call", [*READS, *WRITES])
 async def test_credentials_are_renewed_after_a_401(call: Call) -> None:
-    """A 401 renews the credentials once and sends the request again."""
+    """Once, and the request is sent again."""
     credentials = Renewable()
     async with serve(good_from_one) as server, client_of(server, credentials=credentials) as client:
         await call(client)
@@ -254,8 +249,7 @@ async def test_credentials_are_renewed_after_a_401(call: Call) -> None:
     assert credentials.renewals == 1
 
 
-async def test_watch_renews_credentials() -> None:
-    """A watch renews them just so."""
+async def test_watch_renews_credentials_after_a_401() -> None:
     credentials = Renewable()
     async with (
         serve(good_from_one) as server,
@@ -267,7 +261,7 @@ async def test_watch_renews_credentials() -> None:
 
 
 async def test_many_401s_renew_once() -> None:
-    """Requests that were under way together use what the first of them has renewed."""
+    """Concurrent requests use the credentials that the first of them has renewed."""
     credentials = Renewable()
     gate = asyncio.Barrier(10)
 
@@ -282,7 +276,6 @@ async def test_many_401s_renew_once() -> None:
 
 
 async def test_second_401_is_final() -> None:
-    """Renewed credentials that are refused, too, are an error."""
     credentials = StaticCredentials({"Authorization": "Bearer x"})
     script = answers(failure(401, "Unauthorized"), failure(401, "Unauthorized"))
     async with serve(script) as server, client_of(server, credentials=credentials) as client:

@@ -19,15 +19,14 @@ from tests.unit.controller_runtime.loopback import answers, client_of, failure, 
 
 
 def closed_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-async def test_nobody_there() -> None:
-    """A refused connection is a NotConnected that names the server."""
+async def test_refused_connection_names_the_server() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
     async with Client(ClusterConfig(url), qps=0) as client:
         with pytest.raises(NotConnected, match=f"^{url}: cannot connect: connection refused$"):
@@ -38,7 +37,7 @@ async def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
-async def test_names_that_lead_nowhere(host: str) -> None:
+async def test_unknown_host_names(host: str) -> None:
     """The reason is the kernel's or the resolver's, in one form for one address and for several."""
     async with Client(ClusterConfig(f"http://{host}:{closed_port()}"), qps=0) as client:
         with pytest.raises(NotConnected, match=r": cannot connect: [a-z]") as failure:
@@ -49,7 +48,7 @@ async def test_names_that_lead_nowhere(host: str) -> None:
 
 @pytest.mark.looptime
 async def test_silent_server() -> None:
-    """A server that takes a request and never answers is given up after the time-out, the caller's if it has one."""
+    """The time-out is the caller's if it has one."""
     loop = asyncio.get_running_loop()
     moments = [loop.time()]
     async with serve(silence) as server, client_of(server, timeout=20) as client:
@@ -69,7 +68,7 @@ async def test_silent_server() -> None:
 
 @pytest.mark.looptime
 async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
-    """Requests that queue for longer than the time-out are sent all the same."""
+    """Requests that queue for longer than the time-out are sent nevertheless."""
 
     async def script(request: web.Request) -> web.Response:
         return reply()
@@ -80,7 +79,7 @@ async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
 
 
 @pytest.mark.looptime
-async def test_waiting_for_the_rate_limit_leaves_patience() -> None:
+async def test_timeout_starts_after_the_rate_limit() -> None:
     """A request that has queued for long has its whole time-out left when the server sheds it."""
     script = answers(reply(), failure(429, "TooManyRequests", Retry_After="0"), reply())
     async with serve(script) as server, client_of(server, qps=2, burst=1, timeout=0.3) as client:
@@ -91,7 +90,7 @@ async def test_waiting_for_the_rate_limit_leaves_patience() -> None:
 
 @pytest.mark.looptime
 async def test_resources_take_turns() -> None:
-    """A flood of pods to create does not hold up a lease."""
+    """A flood of pod creations does not delay a lease."""
 
     async def script(request: web.Request) -> web.Response:
         return reply()
@@ -105,7 +104,7 @@ async def test_resources_take_turns() -> None:
 
 
 async def test_closed_client() -> None:
-    """A closed client refuses at once instead of opening connections that nobody closes."""
+    """It refuses at once instead of leaking connections."""
     async with serve(answers(reply())) as server:
         client = client_of(server)
         await client.get(resources.NODES, "n")
@@ -115,8 +114,7 @@ async def test_closed_client() -> None:
             await client.get(resources.NODES, "n")
 
 
-async def test_cancelled_request() -> None:
-    """A cancelled request leaves the client usable."""
+async def test_cancelled_request_leaves_the_client_usable() -> None:
     arrived = asyncio.Event()
 
     async def script(request: web.Request) -> web.Response:
@@ -138,8 +136,8 @@ async def test_cancelled_request() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "tls"])
-async def test_connections_are_kept(*, tls: bool) -> None:
-    """One request after the other goes by the same connection, errors included."""
+async def test_connections_are_reused(*, tls: bool) -> None:
+    """Also after errors."""
 
     async def script(request: web.Request) -> web.Response:
         return failure(404, "NotFound") if request.method == "DELETE" else reply()
@@ -152,8 +150,8 @@ async def test_connections_are_kept(*, tls: bool) -> None:
     assert server.connections == 1
 
 
-async def test_kernel_probes_silent_connections() -> None:
-    """Connections have TCP keep-alive, so that a peer that is gone is noticed during a silent watch."""
+async def test_connections_have_tcp_keep_alive() -> None:
+    """So that a lost peer is detected during a silent watch."""
 
     async def script(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -173,16 +171,16 @@ async def test_kernel_probes_silent_connections() -> None:
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
 
-async def test_compressed_answers_are_read() -> None:
-    """We do not ask for compression; something in between that compresses all the same is understood."""
+async def test_compressed_responses_are_read() -> None:
+    """Compression is not requested, but a proxy may compress."""
     body = web.Response(body=gzip.compress(b'{"a":1}'), headers={"Content-Encoding": "gzip"})
     async with serve(answers(body)) as server, client_of(server) as client:
         assert await client.get(resources.NODES, "n") == {"a": 1}
     assert server.asked[0].headers["Accept-Encoding"] == "identity"
 
 
-async def test_paths_and_queries_arrive_as_meant() -> None:
-    """Characters with a meaning in URLs are escaped once, lists of parameters keep their order and repetitions."""
+async def test_paths_and_queries_are_escaped_once() -> None:
+    """Lists of parameters keep their order and repetitions."""
     raw: list[str] = []
 
     async def script(request: web.Request) -> web.Response:
@@ -199,8 +197,8 @@ async def test_paths_and_queries_arrive_as_meant() -> None:
     assert server.asked[0].query["x"] == "1"
 
 
-async def test_stream_hands_over_headers_and_content() -> None:
-    """A stream's caller sees status, headers and content; further headers are sent."""
+async def test_stream_returns_headers_and_content() -> None:
+    """And status; further headers are sent."""
     async with (
         serve(answers(web.Response(body=b"log", headers={"X-A": "b"}))) as server,
         client_of(server) as client,
@@ -212,7 +210,7 @@ async def test_stream_hands_over_headers_and_content() -> None:
 
 
 async def test_error_of_a_streams_caller_passes() -> None:
-    """An exception of the caller's own, a broken connection of its own included, is not ours to rename."""
+    """An exception of the caller's own, including a broken connection, is not wrapped."""
     async with serve(answers(reply())) as server, client_of(server) as client:
         with pytest.raises(ConnectionResetError, match="mine"):
             async with client.stream("GET", "/"):
@@ -223,19 +221,19 @@ async def test_error_of_a_streams_caller_passes() -> None:
 
 
 def counted(cluster: str, verb: str, code: str) -> float:
-    """rest_client_requests_total."""
+    """Return rest_client_requests_total."""
     labels = {"cluster": cluster, "verb": verb, "code": code}
     return REGISTRY.get_sample_value("rest_client_requests_total", labels) or 0.0
 
 
 def timed(cluster: str, verb: str) -> float:
-    """How many durations were noted."""
+    """Return the number of recorded durations."""
     labels = {"cluster": cluster, "verb": verb}
     return REGISTRY.get_sample_value("rest_client_request_duration_seconds_count", labels) or 0.0
 
 
 async def test_metrics() -> None:
-    """Requests are counted by cluster, verb and code, those without an answer as ``<error>``; durations by verb."""
+    """Requests are counted by cluster, verb and code, without a response as ``<error>``; durations by verb."""
     script = answers(reply(), failure(404, "x"), reply({"items": []}), web.Response(), web.Response())
     async with serve(script) as server, client_of(server, cluster="metrics") as client:
         await client.get(resources.NODES, "n")
@@ -254,8 +252,8 @@ async def test_metrics() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_request_that_its_caller_gives_up_is_counted() -> None:
-    """A ping or a lease that waits for a server which hangs is a request without an answer."""
+async def test_a_cancelled_request_is_counted() -> None:
+    """A ping or a lease with a time limit of its caller is a request without a response."""
 
     async def hang(_request: web.Request) -> web.Response:
         await asyncio.sleep(5)

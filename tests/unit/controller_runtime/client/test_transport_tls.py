@@ -1,4 +1,4 @@
-"""Whom the transport trusts, who it says it is, and the proxies on the way."""
+"""Trust, identity and proxies of the transport."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.controller_runtime.loopback import (
 
 
 async def test_unknown_authority() -> None:
-    """A server that we have no reason to trust gets no request, and the error says why."""
+    """An untrusted server gets no request, and the error says why."""
     async with serve(answers(), tls=True) as server:
         config = ClusterConfig(
             server.url, tls=TlsMaterial(source="s", authority=make_ca("other").certificate)
@@ -43,7 +43,7 @@ async def test_unknown_authority() -> None:
 
 
 async def test_intermediate_authority_is_trusted_without_its_root() -> None:
-    """A certificate-authority that another CA vouches for is enough, as for kubectl."""
+    """As for kubectl."""
     authority = intermediate(make_ca("root"), "between")
     pair = sign(authority, "server", hosts=["127.0.0.1"])
     async with serve(answers(reply({"a": 1})), tls=True, pair=pair) as server:
@@ -53,7 +53,7 @@ async def test_intermediate_authority_is_trusted_without_its_root() -> None:
 
 
 async def test_https_without_a_context_is_verified() -> None:
-    """No TLS context of our own means the system's trust, never none."""
+    """With the system's trust store."""
     async with serve(answers(), tls=True) as server, Client(ClusterConfig(server.url), qps=0) as client:
         with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await client.get(resources.NODES, "n")
@@ -72,7 +72,7 @@ async def test_server_name_of_its_own() -> None:
 
 
 async def test_certificate_of_the_server_is_known_after_the_first_request() -> None:
-    """From the connection that the request used: the server sees no other one."""
+    """From the connection of the request, without another one."""
     pair = sign(CA, "server", hosts=["127.0.0.1"])
     async with serve(answers(reply()), tls=True, pair=pair) as server:
         config = ClusterConfig(server.url, ssl_context=client_context())
@@ -92,7 +92,7 @@ class Rotating(Credentials):
 
 
 async def test_new_client_certificate_makes_new_connections() -> None:
-    """After a rotation requests go by connections under the new name, while a watch ends in its own time."""
+    """After a rotation requests use new connections with the new name, while a watch continues."""
     clients = make_ca("clients")
     watching, done = asyncio.Event(), asyncio.Event()
     seen: list[str] = []
@@ -150,7 +150,7 @@ async def test_proxy() -> None:
 
 
 async def test_tunnel_through_a_proxy() -> None:
-    """An https server is reached by CONNECT with the proxy's credentials, verified by its own name, and kept."""
+    """An https server is reached by CONNECT with the proxy's credentials, verified by its own name, and reused."""
     heads: list[str] = []
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,7 +182,7 @@ async def test_tunnel_through_a_proxy() -> None:
 
 
 async def test_proxy_that_refuses_is_named_without_its_password() -> None:
-    """A proxy's 407 is told with its address; a log is no place for its password."""
+    """A proxy's 407 is reported with its address; logs must not contain passwords."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

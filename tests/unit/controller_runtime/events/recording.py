@@ -1,4 +1,4 @@
-"""A recorder at work, and the Events of an apiserver in memory."""
+"""A running recorder, and the Events of an apiserver in memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ POD = {
 
 
 class Server:
-    """The Events of an apiserver, with scripted trouble."""
+    """The Events of an apiserver, with scripted errors."""
 
     def __init__(self, cluster: str = "test") -> None:
         self.cluster = cluster
         self.events: dict[tuple[str, str], dict[str, Any]] = {}
         self.calls: list[str] = []
         self.trouble: list[Exception | None] = []
-        """What the next requests raise; None lets one through."""
+        """Errors of the next requests; None: the request succeeds."""
         self.gate = asyncio.Event()
         self.gate.set()
         self._changed = asyncio.Event()
@@ -83,13 +83,13 @@ class Server:
             raise error
 
     async def called(self, times: int) -> None:
-        """Wait until so many requests have come in, and those before the last are answered."""
+        """Wait until that many requests have arrived, and all but the last are answered."""
         while len(self.calls) < times:
             self._changed.clear()
             await self._changed.wait()
 
     def only(self) -> dict[str, Any]:
-        """The one Event there is."""
+        """Return the only Event."""
         (event,) = self.events.values()
         return event
 
@@ -109,6 +109,6 @@ def dropped(cluster: str, cause: str) -> float:
 
 
 def recorder_for(server: Server, **options: Any) -> EventRecorder:
-    """A recorder whose calendar stands still."""
+    """Return a recorder with a fixed wall clock."""
     options.setdefault("now", lambda: NOW)
     return EventRecorder(server, component="virtual-node", host="node-1", **options)

@@ -1,4 +1,4 @@
-"""What happens often is counted, combined or held back; none of it costs an Event each time."""
+"""Frequent occurrences are counted, combined or limited, without an Event for each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.looptime
 
 
 class TestCounting:
-    """The same thing again."""
+    """Repetitions of one Event."""
 
     async def test_repetition_is_a_patch_of_the_count(self) -> None:
-        """What happened before becomes a higher count and a later time of the same Event."""
+        """The same Event gets a higher count and a later time."""
         server = Server()
         clock = [NOW]
         recorder = recorder_for(server, now=lambda: clock[0])
@@ -36,7 +36,7 @@ class TestCounting:
         assert event["lastTimestamp"] == "2026-01-02T03:04:25Z"
 
     async def test_burst_is_written_once_in_its_latest_state(self) -> None:
-        """Occurrences that come while the Event waits cost no request of their own."""
+        """Occurrences while the Event waits cause no further request."""
         server = Server()
         recorder = recorder_for(server)
         for _ in range(20):
@@ -47,7 +47,7 @@ class TestCounting:
         assert server.only()["count"] == 20
 
     async def test_occurrence_during_a_request_is_not_lost(self) -> None:
-        """What comes while the Event is being written is written after it, never at the same time."""
+        """It is written afterwards, never concurrently."""
         server = Server()
         recorder = recorder_for(server)
         server.gate.clear()
@@ -61,8 +61,8 @@ class TestCounting:
         assert server.calls == ["create", "patch"]
         assert server.only()["count"] == 2
 
-    async def test_expired_event_is_made_again(self) -> None:
-        """An Event whose hour is over is created anew with its count."""
+    async def test_expired_event_is_created_again(self) -> None:
+        """With its count, after its hour."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -73,8 +73,8 @@ class TestCounting:
         assert server.calls == ["create", "patch", "create"]
         assert server.only()["count"] == 2
 
-    async def test_anything_different_is_another_event(self) -> None:
-        """Another object, type, reason, message or part of the object is another Event."""
+    async def test_any_difference_is_another_event(self) -> None:
+        """Object, type, reason, message or part of the object."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -88,10 +88,10 @@ class TestCounting:
 
 
 class TestAggregation:
-    """Many similar things."""
+    """Many similar Events."""
 
     async def test_more_than_ten_similar_become_one(self) -> None:
-        """After ten messages of one reason the further ones share an Event that says so and counts."""
+        """After ten messages of one reason further ones share one combined Event."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -111,7 +111,7 @@ class TestAggregation:
         assert correlator.correlate(happenings[0], at=1, now=NOW) is series[0]
 
     def test_ten_quiet_minutes_end_the_aggregation(self) -> None:
-        """Ten minutes after the last of them a new message has an Event of its own again."""
+        """After them a new message has an Event of its own again."""
         correlator = EventCorrelator(component="c")
         for index in range(12):
             correlator.correlate(Happening(POD, "Normal", "A", f"m{index}"), at=index, now=NOW)
@@ -124,10 +124,10 @@ class TestAggregation:
 
 
 class TestSpam:
-    """Objects that talk too much."""
+    """Objects with too many Events."""
 
     async def test_burst_of_25_then_one_in_five_minutes(self) -> None:
-        """An object has 25 Events at once and one more every five minutes; others are not touched by that."""
+        """Other objects are not affected."""
         correlator = EventCorrelator(component="c")
 
         def tell(at: float, pod: Mapping[str, str] = POD) -> bool:
@@ -138,8 +138,8 @@ class TestSpam:
         assert not tell(299)
         assert [tell(301), tell(301), tell(601), tell(601)] == [True, False, True, False]
 
-    async def test_filtered_occurrences_are_counted_all_the_same(self) -> None:
-        """The next Event that passes carries the true count, and the metric knows what was held back."""
+    async def test_filtered_occurrences_are_counted(self) -> None:
+        """The next Event that passes has the complete count, and the metric counts the dropped ones."""
         server = Server("spam")
         recorder = recorder_for(server)
         async with running(recorder):
@@ -151,7 +151,7 @@ class TestSpam:
         assert dropped("spam", "spam") == 5
 
     def test_memory_is_bounded(self) -> None:
-        """Only the latest 4,096 are remembered, and what is used stays."""
+        """The latest 4,096 keys are kept, and recently used ones stay."""
         recent: Recent[int, int] = Recent(3)
         for key in range(3):
             recent[key] = key

@@ -1,4 +1,4 @@
-"""Events that were made elsewhere are written as they are."""
+"""Events made elsewhere are written unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestRecord:
     }
 
     async def test_is_created_then_followed(self) -> None:
-        """A complete Event is created as it is; its next state is a patch; the same state again is nothing."""
+        """A complete Event is created unchanged; its next state is a patch; an equal state is no request."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -41,8 +41,8 @@ class TestRecord:
         assert server.calls == ["create", "patch"]
         assert server.only() == dict(self.EVENT) | {"count": 4}
 
-    async def test_existing_one_is_brought_up_to_date(self) -> None:
-        """After a restart an Event that is there already is patched, not doubled."""
+    async def test_existing_one_is_updated(self) -> None:
+        """After a restart an existing Event is patched, not doubled."""
         server = Server()
         server.events["ns", "web.1"] = dict(self.EVENT)
         recorder = recorder_for(server)
@@ -51,8 +51,8 @@ class TestRecord:
         assert server.calls == ["create", "patch"]
         assert server.only()["count"] == 9
 
-    async def test_routine_events_do_not_push_warnings_out_of_the_recent_ones(self) -> None:
-        """Who looks sees the last of both kinds, and no more than fifty of each."""
+    async def test_routine_events_do_not_displace_recent_warnings(self) -> None:
+        """The latest fifty of each type are shown."""
         recorder = recorder_for(Server())
         recorder.record(dict(self.EVENT) | {"type": "Warning", "reason": "Failed"})
         for number in range(100):
@@ -62,7 +62,7 @@ class TestRecord:
         assert [event["reason"] for event in recorder.recent if event["type"] == "Warning"] == ["Failed"]
 
     async def test_written_ones_are_not_kept_in_memory(self) -> None:
-        """Of a mirrored Event only a fingerprint is remembered, and the Event may still change later."""
+        """Only a fingerprint of a mirrored Event is kept, and later changes are still detected."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -76,7 +76,7 @@ class TestRecord:
         assert server.only()["message"] == "y"
 
     async def test_newer_state_during_a_request_is_written(self) -> None:
-        """A state that comes while an older one is being written is written after it."""
+        """Afterwards."""
         server = Server()
         recorder = recorder_for(server)
         server.gate.clear()

@@ -1,4 +1,4 @@
-"""An Event says what client-go's recorder says."""
+"""An Event has the fields of client-go's recorder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.looptime
 
 
 class TestShape:
-    """What an Event looks like."""
+    """Fields of an Event."""
 
     async def test_event_has_every_field_kubectl_describe_reads(self) -> None:
-        """An Event names its object, reason, times, count and source as client-go's recorder does."""
+        """Object, reason, times, count and source, as from client-go's recorder."""
         server = Server()
         recorder = recorder_for(server)
         async with running(recorder):
@@ -41,7 +41,7 @@ class TestShape:
 
     @pytest.mark.parametrize("form", ["cached", "plain", "reference"])
     async def test_object_may_be_given_in_any_form(self, form: str) -> None:
-        """A cached object, a plain dict and an ObjectReference tell the same story."""
+        """A cached object, a plain dict and an ObjectReference give the same Event."""
         plain = {
             "kind": "Pod",
             "apiVersion": "v1",
@@ -69,7 +69,7 @@ class TestShape:
         assert "namespace" not in server.only()["involvedObject"]
 
     async def test_names_are_unique_in_the_same_microsecond_and_always_valid(self) -> None:
-        """Two Events at one instant, and objects whose name is no Event name, all get a name of their own."""
+        """Also for objects with names that are invalid for Events."""
         server = Server()
         recorder = recorder_for(server)
         names = ["web", "web", "system:node", "x" * 253]
@@ -88,8 +88,8 @@ class TestShape:
         assert len(server.only()["message"]) == 1024
         assert server.only()["message"].endswith("x ...")
 
-    async def test_event_about_nothing_is_an_error_in_the_log_only(self) -> None:
-        """An object without a kind or name costs a line in the log, not the caller."""
+    async def test_event_without_an_object_is_only_logged(self) -> None:
+        """An object without a kind or name raises no error."""
         server = Server()
         recorder = recorder_for(server)
         with capture_logs() as logs:

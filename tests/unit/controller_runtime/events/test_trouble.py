@@ -1,4 +1,4 @@
-"""A server that takes no Events, too few of them, or none in time, delays what it can and counts the rest."""
+"""A server that refuses or delays Events: what can be delayed is delayed, the rest is counted as dropped."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.looptime
 
 
 def terminating() -> Forbidden:
-    """How an apiserver refuses to create in a namespace that is being deleted."""
+    """Return the error of a create in a namespace that is being deleted."""
     causes = [{"reason": "NamespaceTerminating", "message": "namespace ns is being terminated"}]
     return Forbidden("forbidden", code=403, reason="Forbidden", status={"details": {"causes": causes}})
 
 
 class TestTrouble:
-    """A server that does not take Events."""
+    """A server that does not accept Events."""
 
     @pytest.mark.parametrize(
         "error",
@@ -39,8 +39,8 @@ class TestTrouble:
         ],
         ids=lambda error: type(error).__name__,
     )
-    async def test_is_tried_again(self, error: ApiError) -> None:
-        """Trouble that passes delays an Event and loses none; the server's own wish is honoured."""
+    async def test_is_retried(self, error: ApiError) -> None:
+        """A temporary error delays an Event; the server's Retry-After is respected."""
         server = Server()
         server.trouble = [error, error]
         recorder = recorder_for(server)
@@ -51,8 +51,8 @@ class TestTrouble:
         assert server.only()["count"] == 1
         assert asyncio.get_running_loop().time() >= 2 * (error.retry_after or 0.5)
 
-    async def test_create_whose_answer_was_lost_is_not_doubled(self) -> None:
-        """An Event that was created although the answer never came is found by its name."""
+    async def test_create_with_a_lost_response_is_not_doubled(self) -> None:
+        """The Event is found by its name."""
         server = Server()
         recorder = recorder_for(server)
         real = server.create
@@ -69,8 +69,8 @@ class TestTrouble:
         assert server.calls == ["create", "create", "patch"]
         assert server.only()["count"] == 1
 
-    async def test_is_given_up_after_twelve_tries(self) -> None:
-        """An Event that twelve tries could not write is dropped and counted; the next is written."""
+    async def test_is_dropped_after_twelve_tries(self) -> None:
+        """And counted; the next is written."""
         server = Server("twelve")
         server.trouble = [Unavailable("down", code=503)] * 12
         recorder = recorder_for(server, workers=1)
@@ -84,8 +84,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         "error", [terminating(), NotFound("no namespace", code=404)], ids=["terminating", "gone"]
     )
-    async def test_vanishing_namespace_is_no_news(self, error: ApiError) -> None:
-        """An Event for a namespace that is going or gone is dropped quietly."""
+    async def test_event_for_a_deleted_namespace_is_dropped_silently(self, error: ApiError) -> None:
         server = Server("gone")
         server.trouble = [error]
         recorder = recorder_for(server)
@@ -95,8 +94,8 @@ class TestTrouble:
         assert server.calls == ["create"]
         assert [line for line in logs if line["log_level"] != "debug"] == []
 
-    async def test_missing_right_is_told_once(self) -> None:
-        """A refusal is not tried again, and warned of once however many Events it concerns."""
+    async def test_missing_right_is_logged_once(self) -> None:
+        """A refusal is not retried, for any number of Events."""
         server = Server("refused")
         server.trouble = [Forbidden("events is forbidden", code=403, reason="Forbidden") for _ in range(3)]
         recorder = recorder_for(server)
@@ -109,7 +108,7 @@ class TestTrouble:
         assert dropped("refused", "rejected") == 3
 
     async def test_unexpected_error_does_not_end_the_recorder(self) -> None:
-        """A bug in writing one Event costs that Event only."""
+        """It costs that Event only."""
         server = Server()
         server.trouble = [KeyError("bug")]
         recorder = recorder_for(server, workers=1)
@@ -120,10 +119,10 @@ class TestTrouble:
 
 
 class TestQueue:
-    """More Events than the server takes."""
+    """More Events than the server accepts."""
 
-    async def test_oldest_normal_events_make_room(self) -> None:
-        """A full queue drops the oldest Normal Event; Warnings stay and are written first."""
+    async def test_oldest_normal_event_is_dropped_first(self) -> None:
+        """Warnings stay in a full queue and are written first."""
         server = Server("full")
         recorder = recorder_for(server, capacity=4, workers=1)
         recorder.event(POD, "Warning", "W1", "x")
@@ -135,8 +134,8 @@ class TestQueue:
         assert [event["reason"] for event in server.events.values()] == ["W1", "W2", "N3", "N4"]
         assert dropped("full", "overflow") == 2
 
-    async def test_oldest_warning_makes_room_among_warnings(self) -> None:
-        """When only Warnings wait, the oldest goes, and a Normal Event finds no room."""
+    async def test_oldest_warning_is_dropped_among_warnings(self) -> None:
+        """A new Normal Event is dropped then."""
         server = Server()
         recorder = recorder_for(server, capacity=2)
         for reason in ("W1", "W2", "W3"):
@@ -147,7 +146,7 @@ class TestQueue:
         assert [event["reason"] for event in server.events.values()] == ["W2", "W3"]
 
     async def test_dropped_event_is_written_when_it_happens_again(self) -> None:
-        """An Event that had to make room comes back with its true count."""
+        """With its complete count."""
         server = Server()
         recorder = recorder_for(server, capacity=1)
         for reason in ("A", "B", "A"):
@@ -158,10 +157,9 @@ class TestQueue:
 
 
 class TestEnd:
-    """run() being cancelled."""
+    """Cancellation of run()."""
 
-    async def test_what_waits_is_flushed(self) -> None:
-        """Events told before the end are written although the recorder is being cancelled."""
+    async def test_queued_events_are_flushed_at_the_end(self) -> None:
         server = Server()
         recorder = recorder_for(server)
         for index in range(100):
@@ -174,7 +172,7 @@ class TestEnd:
         assert len(server.events) == 100
 
     async def test_flush_is_bounded(self) -> None:
-        """A server that does not answer holds the end up for 1.5 seconds, no more; the rest is counted as lost."""
+        """A silent server delays the end by at most 1.5 seconds; the rest is counted as dropped."""
         server = Server("hung")
         server.gate.clear()
         recorder = recorder_for(server, workers=2)

@@ -1,4 +1,4 @@
-"""Candidates for a Lease in memory, on networks that may fail."""
+"""Candidates for a Lease in memory, on unreliable networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 class Store:
-    """One Lease in an apiserver: resource versions, conflicts, and the strictness of 1.34 about times."""
+    """One Lease in an apiserver: resource versions, conflicts, and 1.34's validation of times."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -59,7 +59,7 @@ class Store:
 
     @property
     def holder(self) -> str:
-        """Who holds it."""
+        """Return its holder."""
         return str(self.spec["holderIdentity"]) if self.lease else ""
 
     def _put(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Store:
 
 
 def lease(metadata: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A Lease that somebody made in 1999."""
+    """Return a Lease from 1999."""
     times = dict.fromkeys(("acquireTime", "renewTime"), "1999-01-01T00:00:00.000000Z")
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -93,7 +93,7 @@ Network = Callable[[Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
 
 
 class Client:
-    """A candidate's way to the store; ``network`` is what happens to its requests."""
+    """A candidate's client of the store; ``network`` delays or drops its requests."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -128,23 +128,23 @@ async def direct(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 async def silent(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A network that swallows everything."""
+    """Drop everything."""
     await asyncio.Event().wait()
     return request()
 
 
 async def refusing(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A network without a server."""
+    """Refuse connections."""
     raise ConnectionFailed("connection refused")
 
 
 def now() -> float:
-    """Virtual seconds."""
+    """Return virtual seconds."""
     return asyncio.get_running_loop().time()
 
 
 class Work:
-    """What leaders do: nothing, but seen."""
+    """A leader's work, which only records its times."""
 
     def __init__(self, cleanup: float = 0.0, seen: list[int] | None = None) -> None:
         self.seen = seen if seen is not None else []

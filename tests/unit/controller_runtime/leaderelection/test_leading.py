@@ -27,7 +27,7 @@ class TestLeading:
     """One candidate."""
 
     async def test_lone_candidate_leads_at_once(self) -> None:
-        """Without a lease the candidate makes one, with every field client-go reads, and works."""
+        """It creates the Lease, with every field that client-go reads."""
         client, work = Client(Store()), Work()
         moment = datetime(2026, 1, 2, 3, 4, 5, 0, tzinfo=UTC)
         elector = candidate(client, work, "a", now=lambda: moment)
@@ -45,7 +45,7 @@ class TestLeading:
         assert now() == 0
 
     async def test_leader_renews_with_one_request(self) -> None:
-        """A leader writes its lease every retry period and reads it never."""
+        """A leader writes its Lease every retry period without reading it."""
         client, work = Client(Store()), Work()
         async with standing(candidate(client, work, "a")):
             await asyncio.sleep(60)
@@ -54,7 +54,7 @@ class TestLeading:
         assert set(client.calls[2:]) == {"update"}
         assert 25 <= len(client.calls) <= 33
 
-    async def test_metric_tells_who_leads(self) -> None:
+    async def test_metric_shows_the_leader(self) -> None:
         """The gauge is 1 while leading, 0 before and after."""
 
         def gauge() -> float | None:
@@ -69,7 +69,7 @@ class TestLeading:
         assert gauge() == 0
 
     async def test_other_fields_of_the_lease_are_kept(self) -> None:
-        """Labels and fields that we do not know survive a renewal."""
+        """Labels and unknown fields survive a renewal."""
         store = Store()
         store.create(
             lease(
@@ -88,7 +88,6 @@ class TestLeading:
         assert (store.spec["strategy"], store.spec["leaseTransitions"]) == ("x", 5)
 
     async def test_lease_without_a_spec_is_free(self) -> None:
-        """A Lease that somebody made empty is taken."""
         store, work = Store(), Work()
         store.lease = lease({"resourceVersion": "0"})
         del store.lease["spec"]
@@ -96,8 +95,8 @@ class TestLeading:
             await work.begun.wait()
             assert store.holder == "a"
 
-    async def test_work_that_ends_gives_the_lease_back(self) -> None:
-        """When the work returns, so does run(), and the lease is free."""
+    async def test_lease_is_released_when_the_work_returns(self) -> None:
+        """And run() returns."""
         store = Store()
 
         async def short() -> None:
@@ -107,8 +106,8 @@ class TestLeading:
         assert now() == pytest.approx(5)
         assert store.holder == ""
 
-    async def test_work_that_fails_gives_the_lease_back(self) -> None:
-        """When the work raises, run() raises the same, and the lease is free."""
+    async def test_lease_is_released_when_the_work_fails(self) -> None:
+        """And run() raises the same error."""
         store = Store()
 
         async def broken() -> None:
@@ -137,7 +136,7 @@ class TestLeading:
         ),
     ],
 )
-async def test_settings_that_cannot_work_are_refused(options: dict[str, Any], text: str) -> None:
+async def test_impossible_settings_are_refused(options: dict[str, Any], text: str) -> None:
     """Durations that would allow two leaders, or none, are refused by name."""
     settings = {"identity": "a", **options}
     with pytest.raises(ValueError, match=text):

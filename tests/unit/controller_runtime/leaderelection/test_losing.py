@@ -25,7 +25,7 @@ from tests.unit.controller_runtime.leaderelection.election import (
 
 pytestmark = pytest.mark.looptime
 EARLY = 0.012073
-"""A time, of the loop's clock in microseconds, to which ten seconds add up to a little more than the clock will say."""
+"""A time of the loop's clock in microseconds to which adding ten seconds rounds up."""
 
 
 class TestLosing:
@@ -49,8 +49,8 @@ class TestLosing:
             await second.begun.wait()
             assert second.started[0] >= renewed + 15
 
-    async def test_leader_that_lost_stands_again(self) -> None:
-        """When the server is back, a candidate that lost the lease leads again in its turn."""
+    async def test_leader_that_lost_is_a_candidate_again(self) -> None:
+        """When the server is back it can lead again."""
         client, work = Client(Store()), Work()
         async with standing(candidate(client, work, "a")):
             await work.begun.wait()
@@ -61,8 +61,8 @@ class TestLosing:
             await work.begun.wait()
         assert len(work.started) == 2
 
-    async def test_short_trouble_is_survived(self) -> None:
-        """Up to the renew deadline a leader goes on working without its server.
+    async def test_short_outage_is_survived(self) -> None:
+        """Up to the renew deadline a leader continues without its server.
 
         Five seconds: with a retry period of 2.4 s (jitter included) before and after, that is within the ten.
         """
@@ -76,7 +76,7 @@ class TestLosing:
             assert work.stopped == []
 
     async def test_stolen_lease_ends_the_work_at_once(self) -> None:
-        """A leader that finds another's name in the lease stops at its next renewal."""
+        """At the leader's next renewal."""
         store, work = Store(), Work()
         async with standing(candidate(Client(store), work, "a")):
             await work.begun.wait()
@@ -87,8 +87,8 @@ class TestLosing:
             assert work.stopped[0] <= 2 * 1.2
 
     @pytest.mark.looptime(start=EARLY)
-    async def test_work_that_is_told_to_stop_for_want_of_renewal_does_not_lead(self) -> None:
-        """is_leader is false when the work is cancelled, even where the timer of the deadline came a hair early."""
+    async def test_is_leader_is_false_while_cancelled_at_the_renew_deadline(self) -> None:
+        """Even where the timer of the deadline fired slightly early."""
         client, seen = Client(Store()), []
 
         async def work() -> None:
@@ -104,8 +104,8 @@ class TestLosing:
             await asyncio.sleep(10.5)
         assert seen[0] is False
 
-    async def test_work_that_is_told_to_stop_because_of_a_thief_does_not_lead(self) -> None:
-        """is_leader is false from the moment a stolen lease is noticed, while the work is still stopping."""
+    async def test_is_leader_is_false_while_stopping_after_a_stolen_lease(self) -> None:
+        """From the moment that the stolen Lease is noticed."""
         store, seen = Store(), []
 
         async def work() -> None:
@@ -123,8 +123,8 @@ class TestLosing:
             await asyncio.sleep(3)
         assert seen == [False]
 
-    async def test_is_leader_is_right_even_before_the_work_is_cancelled(self) -> None:
-        """is_leader follows the clock: after a stall of the process it is false before anything else ran."""
+    async def test_is_leader_is_correct_before_the_work_is_cancelled(self) -> None:
+        """It follows the clock: after a stall of the process it is false before any other code runs."""
         client, work = Client(Store()), Work()
         elector = candidate(client, work, "a")
         async with standing(elector):
@@ -133,8 +133,8 @@ class TestLosing:
             elector._renewed_at -= 10.1
             assert not elector.is_leader
 
-    async def test_work_that_will_not_stop_is_waited_for(self) -> None:
-        """Work that ignores its end is reported, and never run twice."""
+    async def test_work_that_ignores_cancellation_is_awaited(self) -> None:
+        """It is logged, and never runs twice."""
         client, work = Client(Store()), Work(cleanup=60)
         async with standing(candidate(client, work, "a")):
             await work.begun.wait()
@@ -146,7 +146,7 @@ class TestLosing:
         assert "work does not stop; waiting for it" in [line["event"] for line in logs]
 
     async def test_failure_of_stopping_work_is_logged(self) -> None:
-        """An error in the work's cleanup is told and does not end the candidacy."""
+        """The candidacy continues."""
         client = Client(Store())
         runs = asyncio.Queue[int]()
 
@@ -166,7 +166,7 @@ class TestLosing:
         assert "work failed while stopping" in [line["event"] for line in logs]
 
     async def test_release_survives_an_unfinished_renewal(self) -> None:
-        """A renewal that was applied but whose answer nobody awaited does not keep the lease from being released."""
+        """A renewal that was applied without its response being read does not prevent the release."""
         client, work = Client(Store()), Work()
         reached = asyncio.Event()
 
@@ -183,8 +183,8 @@ class TestLosing:
             await reached.wait()
         assert client.store.holder == ""
 
-    async def test_failing_release_does_not_hold_the_end_up(self) -> None:
-        """When the server is away at the end, run() ends all the same, within half the renew deadline."""
+    async def test_failing_release_does_not_delay_the_end(self) -> None:
+        """If the server is unreachable, run() ends within half the renew deadline."""
         client, work = Client(Store()), Work()
         async with standing(candidate(client, work, "a")):
             await work.begun.wait()
@@ -196,8 +196,7 @@ class TestLosing:
         [Forbidden("no", code=403), Unavailable("down", code=503), OSError("odd"), KeyError("bug")],
         ids=repr,
     )
-    async def test_any_error_is_a_reason_to_try_again(self, error: Exception) -> None:
-        """Whatever goes wrong is told once and tried again, quietly, until it works."""
+    async def test_any_error_is_logged_once_and_retried(self, error: Exception) -> None:
         client, work = Client(Store()), Work()
 
         async def failing(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whatever the network does, there are never two leaders."""
+"""There are never two leaders, on any network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from controller_runtime.errors import ConnectionFailed
 from tests.unit.controller_runtime.leaderelection.election import Client, Store, Work, candidate, now
 
-pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O to look out for, and much time to pass
+pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O, and much virtual time
 
 
 class Chaos:
-    """A network with delays, losses before and after the server acted, and answers that come too late."""
+    """A network with delays, losses before and after the server acted, and late responses."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -26,7 +26,7 @@ class Chaos:
         self._in_flight: set[asyncio.Task[dict[str, Any]]] = set()
 
     async def __call__(self, request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Deliver a request, perhaps. The server acts even when the client has stopped waiting."""
+        """Deliver a request or not. The server acts even when the client has stopped waiting."""
         if not self.on:
             return request()
         if now() > self.bad_until and self.random.random() < 0.05:
@@ -57,16 +57,16 @@ class Chaos:
             task.exception()
 
     async def settle(self) -> None:
-        """Wait for what is still on its way."""
+        """Wait for delayed requests."""
         await asyncio.gather(*self._in_flight, return_exceptions=True)
 
 
 class TestSafety:
-    """The promise: never two at once."""
+    """Safety: never two leaders at once."""
 
     @pytest.mark.parametrize("seed", range(12))
     async def test_never_two_leaders_and_always_one_in_the_end(self, seed: int) -> None:
-        """Three candidates in ten bad minutes, dying and returning: never two work, and one does when it is over."""
+        """Three candidates in ten minutes of failures, killed and restarted."""
         store = Store()
         dice = random.Random(seed)
         works: list[Work] = []
@@ -79,7 +79,7 @@ class TestSafety:
             return work
 
         async def live(identity: str) -> None:
-            """A process that is restarted, sometimes without a goodbye."""
+            """Run a process that is restarted, sometimes without releasing the Lease."""
             client = Client(store)
             client.network = Chaos(dice.randrange(1 << 30))
             chaos.append(client.network)

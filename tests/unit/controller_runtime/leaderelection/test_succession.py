@@ -1,4 +1,4 @@
-"""A second candidate leads after the first, and never before its time."""
+"""A second candidate leads after the first, and never too early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestSuccession:
     """A second candidate."""
 
     async def test_release_hands_over_within_a_retry_period(self) -> None:
-        """A leader that ends cleanly releases the lease after its work has stopped; the other leads in under 3 s."""
+        """A leader that ends cleanly releases the Lease after its work has stopped; the other leads in under 3 s."""
         store = Store()
         first, second = Work(cleanup=1), Work()
         leading = asyncio.create_task(candidate(Client(store), first, "a").run())
@@ -38,22 +38,22 @@ class TestSuccession:
             assert 0 <= second.started[0] - first.stopped[0] < 3
             assert store.spec["leaseTransitions"] == 1
 
-    async def test_released_lease_says_so(self) -> None:
-        """A released lease has no holder and a duration of one second, as client-go leaves it."""
+    async def test_released_lease_has_no_holder(self) -> None:
+        """And a duration of one second, as client-go leaves it."""
         store, work = Store(), Work()
         async with standing(candidate(Client(store), work, "a")):
             await work.begun.wait()
         assert (store.holder, store.spec["leaseDurationSeconds"]) == ("", 1)
 
-    async def test_release_can_be_declined(self) -> None:
-        """Without release_on_cancel the lease runs out by itself."""
+    async def test_release_is_optional(self) -> None:
+        """Without release_on_cancel the Lease expires."""
         store, work = Store(), Work()
         async with standing(candidate(Client(store), work, "a", release_on_cancel=False)):
             await work.begun.wait()
         assert store.holder == "a"
 
-    async def test_dead_leader_is_succeeded_after_the_lease_as_seen(self) -> None:
-        """A candidate waits the whole duration from its own first sight, whatever the holder's clock says."""
+    async def test_dead_leader_is_succeeded_after_the_observed_duration(self) -> None:
+        """Measured from the candidate's own first observation, independent of the holder's clock."""
         store, work = Store(), Work()
         store.create(lease(holderIdentity="dead", leaseDurationSeconds=15))
         async with standing(candidate(Client(store), work, "a")):
@@ -61,7 +61,7 @@ class TestSuccession:
         assert 15 <= work.started[0] <= 15 + 2 * 1.2
 
     async def test_deleted_lease_is_not_taken_from_a_live_leader(self) -> None:
-        """Somebody deleting the Lease does not make a second leader: the first writes it anew."""
+        """The leader creates it again."""
         store = Store()
         mine, first, second = Client(store), Work(), Work()
         async with standing(candidate(mine, first, "a")):
@@ -70,7 +70,7 @@ class TestSuccession:
                 await asyncio.sleep(5)
                 mine.network = refusing
                 store.delete()
-                await asyncio.sleep(7)  # the other looks at least twice
+                await asyncio.sleep(7)  # the other reads at least twice
                 assert store.lease is None
                 mine.network = direct
                 await asyncio.sleep(20)
@@ -78,7 +78,6 @@ class TestSuccession:
                 assert (first.active, second.active) == (1, 0)
 
     async def test_lease_is_renewed_while_the_work_stops(self) -> None:
-        """Work that takes long to stop keeps the lease until it has stopped."""
         store = Store()
         first, second = Work(cleanup=40), Work()
         leading = asyncio.create_task(candidate(Client(store), first, "a").run())

@@ -1,4 +1,4 @@
-"""Where tests read what was logged."""
+"""Captured log lines."""
 
 from __future__ import annotations
 

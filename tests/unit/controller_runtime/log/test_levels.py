@@ -1,4 +1,4 @@
-"""Levels, and what the standard library and other libraries say."""
+"""Levels, and records of the standard library and other libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestLevels:
         ],
     )
     def test_logrus_level(self, level: str, shown: list[str]) -> None:
-        """Each of logrus' names hides what is below it."""
+        """Each of logrus' names hides less severe lines."""
         stream = Lines()
         log.configure(level, "json", stream=stream)
         logger = log.get_logger()
@@ -44,19 +44,18 @@ class TestLevels:
         ("verbosity", "shown"), [(None, False), (0, False), (3, False), (4, True), (9, True)]
     )
     def test_klog_verbosity(self, verbosity: int | None, *, shown: bool) -> None:
-        """Klog's -v 4 and more shows debugging whatever the level says."""
+        """Klog's -v 4 and more shows debug lines at any level."""
         stream = Lines()
         log.configure("error", "json", klog_v=verbosity, stream=stream)
         log.get_logger().debug("x")
         assert bool(stream.all()) is shown
 
     def test_unknown_level_is_refused(self) -> None:
-        """A level that logrus does not know is one clear line."""
+        """With a one-line error."""
         with pytest.raises(ConfigError, match="log level 'loud' is not one of trace, debug, info"):
             log.configure("loud")
 
     def test_unknown_format_is_refused(self) -> None:
-        """So is a format."""
         with pytest.raises(ConfigError, match="log format 'xml' is not one of json, console, auto"):
             log.configure("info", "xml")
 
@@ -64,8 +63,8 @@ class TestLevels:
 class TestStandardLibrary:
     """Records of ``logging``."""
 
-    def test_takes_the_same_way_out(self, lines: Lines) -> None:
-        """A library's record becomes a line of the same shape, with the logger as component."""
+    def test_library_records_become_lines(self, lines: Lines) -> None:
+        """Of the same shape, with the logger as component."""
         logging.getLogger("aiohttp.server").error("Error handling %s", "request")
         line = lines.last()
         assert (line["level"], line["msg"], line["component"]) == (
@@ -83,8 +82,8 @@ class TestStandardLibrary:
             (aiohttp.http_exceptions.BadStatusLine("SSH-2.0"), False),
         ],
     )
-    def test_what_clients_do_is_no_error(self, lines: Lines, error: Exception, *, told: bool) -> None:
-        """Those who leave and those who speak no HTTP fill no log; faults of ours do."""
+    def test_client_errors_are_not_logged(self, lines: Lines, error: Exception, *, told: bool) -> None:
+        """Disconnects and invalid HTTP of clients are not logged; errors of handlers are."""
         try:
             raise error
         except Exception:
@@ -92,14 +91,13 @@ class TestStandardLibrary:
         assert bool(lines.all()) is told
 
     async def test_asyncio_reports_are_lines(self, lines: Lines) -> None:
-        """What the event loop reports is logged with its traceback."""
+        """With their traceback."""
         loop = asyncio.get_running_loop()
         loop.default_exception_handler({"message": "lost", "exception": ValueError("boom")})
         assert lines.last()["component"] == "asyncio"
         assert "ValueError: boom" in lines.last()["exception"]
 
-    def test_libraries_are_quieter_than_we(self) -> None:
-        """Libraries' debug lines need trace."""
+    def test_libraries_debug_lines_need_trace(self) -> None:
         for level, shown in (("debug", False), ("trace", True)):
             stream = Lines()
             log.configure(level, "json", stream=stream)
@@ -117,7 +115,7 @@ class TestStandardLibrary:
         assert lines.last()["component"] == "py.warnings"
 
     def test_bad_format_string_does_not_fail_its_caller(self, lines: Lines) -> None:
-        """A library that logs wrongly costs a line that names it."""
+        """A line names the library."""
         record = logging.makeLogRecord({"name": "careless", "msg": "%d", "args": ("text",), "levelno": 40})
         # pytest's own handlers on the root logger would raise.
         ours = [one for one in logging.getLogger().handlers if isinstance(one, log._StandardLibraryHandler)]
@@ -125,7 +123,6 @@ class TestStandardLibrary:
         assert b"cannot render a log record of careless" in lines.getvalue()
 
     def test_configuring_twice_does_not_double_lines(self, lines: Lines) -> None:
-        """A second configure() replaces the first."""
         again = Lines()
         log.configure("info", "json", stream=again)
         logging.getLogger("x").error("once")

@@ -1,4 +1,4 @@
-"""A line says all that it was given, whatever that was, and no secret."""
+"""A line contains all its values, except secrets."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class TestLines:
             "took": 0.5,
         }
 
-    def test_loggers_made_at_import_take_on_the_configuration(self) -> None:
-        """A logger made before configure() writes where configure() says, also the second time."""
+    def test_loggers_made_at_import_use_the_configuration(self) -> None:
+        """Also a later one."""
         logger = log.get_logger(component="early")
         first, second = Lines(), Lines()
         log.configure("info", "json", stream=first)
@@ -74,7 +74,7 @@ class TestLines:
         ids=repr,
     )
     def test_no_value_fails_the_caller(self, lines: Lines, value: object) -> None:
-        """Whatever is logged, a line that is JSON comes out."""
+        """Any logged value gives a line of JSON."""
         log.get_logger().info("odd", value=value)
         assert lines.last()["msg"] == "odd"
 
@@ -85,8 +85,8 @@ class TestLines:
         log.get_logger().info("round", value=loop)
         assert lines.last()["msg"] == "round"
 
-    def test_console_is_for_people(self) -> None:
-        """The console format is a plain line with the bound values, without colours when not on a terminal."""
+    def test_console_is_plain_text(self) -> None:
+        """With the bound values, without colours when not on a terminal."""
         stream = Lines()
         log.configure("info", "console", stream=stream)
         log.get_logger(cluster="west").warning("something", pod="a/b")
@@ -95,7 +95,7 @@ class TestLines:
         assert "\x1b" not in text
 
     def test_console_shows_no_local_variables(self) -> None:
-        """A traceback for people does not print the values of variables."""
+        """In tracebacks."""
         stream = Lines()
         log.configure("info", "console", stream=stream)
         hidden = "swordfish"
@@ -108,7 +108,7 @@ class TestLines:
 
 
 class TestSecrets:
-    """What must never be written."""
+    """Values that must never be logged."""
 
     @pytest.mark.parametrize(
         "bound",
@@ -127,13 +127,12 @@ class TestSecrets:
         ids=repr,
     )
     def test_secrets_are_replaced(self, lines: Lines, bound: dict[str, Any]) -> None:
-        """Secrets under telling names, of Secret objects, and inside texts are replaced."""
+        """Under typical names, in Secret objects, and inside texts."""
         log.get_logger().info("x", **bound)
         assert b"hunter2" not in lines.getvalue()
         assert b"[redacted]" in lines.getvalue()
 
-    def test_tracebacks_too(self, lines: Lines) -> None:
-        """So are those in an exception's text."""
+    def test_secrets_in_tracebacks_are_replaced(self, lines: Lines) -> None:
         try:
             fail(RuntimeError("Bearer hunter2hunter2"))
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is logged is bounded in size and in the time that looking for secrets takes, whoever wrote it."""
+"""Log lines are bounded in size and in the time of redaction, for hostile values, too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_time_to_find_secrets_grows_linearly(prefix: str, unit: str) -> None:
 
 
 def test_line_of_hostile_values_takes_milliseconds() -> None:
-    """A line takes 10 ms at most, whatever its values: 2 s for 96 KiB held every cluster up before."""
+    """A line takes 10 ms at most for any values: 2 s for 96 KiB blocked every cluster before."""
     line = {f"value{n}": "eyJaaaaaaaa-" * 100_000 for n in range(20)}
     line["deep"] = [{"k" * 100_000: ["bearer " * 100_000] * 1000}] * 1000  # type: ignore[assignment]
     times = []
@@ -42,16 +42,15 @@ def test_line_of_hostile_values_takes_milliseconds() -> None:
 
 
 class TestLimits:
-    """How much of a value is kept."""
+    """Limits of logged values."""
 
     def test_long_value_is_cut(self) -> None:
-        """The beginning is kept, and how much is missing is told."""
+        """The beginning is kept, with the number of missing characters."""
         text = "x" * 100_000
         cut = redaction.redact({"error": text})["error"]
         assert cut == "x" * 4096 + "… (95904 more characters)"
 
     def test_value_at_the_limit_is_complete(self) -> None:
-        """What just fits is not cut."""
         text = "x" * 4096
         assert redaction.redact({"error": text}) == {"error": text}
 
@@ -61,7 +60,7 @@ class TestLimits:
         assert redaction.redact({"exception": text}) == {"exception": text}
 
     def test_secret_at_the_cut_is_replaced(self) -> None:
-        """A token, key or password of which only the beginning is kept shows nothing of it."""
+        """Nothing of a cut token, key or password is shown."""
         for secret in (JWT, "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"):
             for kept in range(1, len(secret)):
                 text = " " * (4096 - kept) + secret
@@ -75,9 +74,9 @@ class TestLimits:
         )
     )
     def test_line_is_bounded(self, value: object) -> None:
-        """Of all strings together, no more is kept than the line may have."""
+        """The total length of all strings has a limit."""
         line = redaction.redact({"a": [value] * 20, "b": [value] * 20})
-        # What tells how much was cut comes on top, once per value.
+        # The note about the cut is added, once per value.
         assert _characters(line) < 2 * redaction.LONGEST_LINE
 
     def test_many_small_values_are_cut(self) -> None:
@@ -89,8 +88,8 @@ class TestLimits:
         assert len(keys) < 10_000
         assert keys["…"] == f"{1_000_000 - len(keys) + 1} more"
 
-    def test_long_keys_are_not_remembered(self) -> None:
-        """Keys of logged mappings may be a tenant's: what is remembered of them is bounded."""
+    def test_cache_of_keys_is_bounded(self) -> None:
+        """Tenants control keys of logged mappings."""
         before = redaction._is_short_secret.cache_info().currsize
         redaction.redact({"labels": {"k" * 1000: "v"}})
         assert redaction._is_short_secret.cache_info().currsize <= before + 1

@@ -1,4 +1,4 @@
-"""Where lines go, and what that may do to the process."""
+"""Problems of the log's stream do not affect the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from controller_runtime import log
 
 
 class TestStream:
-    """A stream that gives trouble."""
+    """A broken or slow stream."""
 
     def test_broken_pipe_is_survived(self) -> None:
-        """A process whose standard error loses its reader goes on and exits cleanly."""
+        """A process with a closed standard error continues and exits cleanly."""
         program = (
             "from controller_runtime import log\n"
             "import sys\n"
@@ -42,7 +42,7 @@ class TestStream:
             assert process.wait(10) == 0
 
     def test_full_pipe_does_not_stall(self) -> None:
-        """A non-blocking pipe that nobody reads loses lines instead of stopping the process."""
+        """A non-blocking pipe without a reader loses lines."""
         reader, writer = os.pipe()
         try:
             os.set_blocking(writer, False)
@@ -78,7 +78,7 @@ class TestStream:
         assert json.loads(capfd.readouterr().err)["msg"] == "hello"
 
     def test_auto_is_console_on_a_terminal(self) -> None:
-        """The automatic format on a terminal is for people, in colour."""
+        """In colour."""
         controller, terminal = os.openpty()
         try:
             program = "from controller_runtime import log; log.configure(); log.get_logger().info('hello')"

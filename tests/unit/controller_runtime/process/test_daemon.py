@@ -1,4 +1,4 @@
-"""The command of a daemon: version, bad flags, and what it sets up before it runs."""
+"""The command of a daemon: version, invalid flags, and its set-up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Options:
-    """The least that a daemon has."""
+    """The minimal options of a daemon."""
 
     log_level: str = "info"
     log_format: str = "json"
@@ -42,15 +42,15 @@ def _parse(arguments: Sequence[str]) -> Options:
     return Options()
 
 
-def test_what_the_daemon_ends_with_is_the_exit_code(monkeypatch: pytest.MonkeyPatch):
-    """It ran in a loop, with all files that it may open and small TLS buffers."""
-    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 256 * 1024)  # given back for the other tests
+def test_exit_code_is_the_result_of_the_daemon(monkeypatch: pytest.MonkeyPatch):
+    """It ran in a loop, with the maximum of open files and small TLS buffers."""
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", 256 * 1024)  # restored for the other tests
     assert daemon.main("x", [], parse=_parse, run=_three) == 3
     assert getrlimit(RLIMIT_NOFILE)[0] == getrlimit(RLIMIT_NOFILE)[1]
     assert sslproto.SSLProtocol.max_size == 64 * 1024
 
 
-def test_a_bad_value_is_a_line(capsys: pytest.CaptureFixture[str]):
+def test_a_bad_value_is_one_line(capsys: pytest.CaptureFixture[str]):
     """It names the program and the flag; exit code 2, no traceback."""
     assert daemon.main("x", ["--colour=mauve"], parse=_parse, run=_three) == 2
     assert capsys.readouterr().err == "x: --colour: 'mauve' is no colour\n"
@@ -58,15 +58,15 @@ def test_a_bad_value_is_a_line(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("argument", ["version", "--version", "-version"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_program_tells_its_version(program: str, argument: str, capsys: pytest.CaptureFixture[str]):
-    """All are of one release."""
+def test_every_program_prints_its_version(program: str, argument: str, capsys: pytest.CaptureFixture[str]):
+    """All of one release."""
     assert PROGRAMS[program]([argument]) == 0
     assert capsys.readouterr().out == f"{version.version()}\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_mistyped_flag_gets_a_guess(program: str, capsys: pytest.CaptureFixture[str]):
-    """In a line, without the usage of all flags before it."""
+def test_a_mistyped_flag_gets_a_suggestion(program: str, capsys: pytest.CaptureFixture[str]):
+    """In one line, without the usage of all flags before it."""
     with pytest.raises(SystemExit) as end:
         PROGRAMS[program](["--kubeconfg=x"])
     assert end.value.code == 2
@@ -81,8 +81,8 @@ def _examples(main: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_help_has_examples_that_are_taken(program: str, capsys: pytest.CaptureFixture[str]):
-    """Their flags exist: only the files that they name do not."""
+def test_examples_in_the_help_are_valid(program: str, capsys: pytest.CaptureFixture[str]):
+    """Their flags exist; only the files that they name do not."""
     examples = _examples(PROGRAMS[program], capsys)
     assert examples
     for example in examples:

@@ -1,4 +1,4 @@
-"""The command lines' common words, as Go has them."""
+"""Types of flags, as in Go."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from controller_runtime.process import flags
     ],
 )  # fmt: skip
 def test_durations_are_gos(text, seconds):
-    """Durations are written as Go writes them."""
     assert flags.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", ".s", "1d", "-5s", "1m 30s", "\u0665s"])
 def test_other_durations_are_refused(text):
-    """A number without a unit, or an unknown unit, is an error and not a guess."""
+    """Such as a number without a unit, or an unknown unit."""
     with pytest.raises(ValueError, match="duration"):
         flags.parse_duration(text)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_its_flag(tmp_path):
-    """In words, whatever is wrong with it."""
     with pytest.raises(ConfigError, match=r"^--config /nowhere: No such file or directory$"):
         flags.read_text("--config", "/nowhere")
     (tmp_path / "latin").write_bytes(b"caf\xe9")
@@ -50,8 +48,8 @@ def test_a_file_that_cannot_be_read_is_named_with_its_flag(tmp_path):
         ("", 0),
     ],
 )
-def test_takes_klogs_verbosity_in_every_spelling(line: str, verbosity: int):
-    """As pflag and Go's own flags accept it; nothing is left of it, and nothing else is taken."""
+def test_accepts_klogs_verbosity_in_every_spelling(line: str, verbosity: int):
+    """As pflag and Go's own flags do; other arguments are untouched."""
     rest, klog = flags.take_klog(["--port=1", *line.split(), "--nodename", "v"])
     assert (rest, klog) == (["--port=1", "--nodename", "v"], flags.Klog(verbosity))
 
@@ -80,8 +78,8 @@ def test_takes_klogs_verbosity_in_every_spelling(line: str, verbosity: int):
         "--klog.log_dir /x",
     ],
 )
-def test_takes_klogs_other_flags_and_names_them(line: str):
-    """With ``-`` or ``_``; a switch leaves the word behind it alone."""
+def test_accepts_klogs_other_flags_and_names_them(line: str):
+    """With ``-`` or ``_``; a switch consumes no value."""
     rest, klog = flags.take_klog([*line.split(), "run", "--log-level=info"])
     assert rest == ["run", "--log-level=info"]
     assert klog == flags.Klog(0, (line.partition("=")[0].split()[0],))

@@ -24,13 +24,13 @@ from controller_runtime.serving import server
 
 
 async def kill_self(number: signal.Signals) -> None:
-    """Send ourselves a signal and let the loop see it."""
+    """Send this process a signal and let the loop handle it."""
     os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager
 def daemon(program: str, *, grace: float = 30) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs the body of a main under run_until_signal; killed in the end if it still runs."""
+    """Run the body of a main under run_until_signal in a process; kill it in the end if it still runs."""
     script = (
         "import asyncio, sys\n"
         "from controller_runtime.process import lifecycle; from controller_runtime import log\n"
@@ -48,7 +48,7 @@ def daemon(program: str, *, grace: float = 30) -> Iterator[subprocess.Popen[byte
 
 
 def expect(process: subprocess.Popen[bytes], line: str) -> None:
-    """The process' next line of output."""
+    """Check the process' next line of output."""
     assert process.stdout is not None
     assert process.stdout.readline().decode().strip() == line
 
@@ -76,12 +76,12 @@ class TestRunUntilSignal:
     """Ends of a daemon."""
 
     async def test_main_that_returns_is_success(self) -> None:
-        """A main that ends by itself is exit code 0, whatever it returns."""
+        """Exit code 0, whatever it returns."""
         assert await lifecycle.run_until_signal(returns()) == 0
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    async def test_signal_cancels_main_and_waits_for_its_cleanup(self, number: signal.Signals) -> None:
-        """The first signal cancels main, whose cleanup is awaited; the exit code is 0."""
+    async def test_signal_cancels_main_and_awaits_its_cleanup(self, number: signal.Signals) -> None:
+        """The exit code is 0."""
         steps: list[str] = []
 
         async def main() -> None:
@@ -95,8 +95,8 @@ class TestRunUntilSignal:
         assert await lifecycle.run_until_signal(main()) == 0
         assert steps == ["cleaned up"]
 
-    async def test_main_may_turn_the_cancellation_into_a_return(self) -> None:
-        """A main that catches its cancellation and returns has stopped as asked."""
+    async def test_main_may_catch_its_cancellation_and_return(self) -> None:
+        """Exit code 0."""
 
         async def main() -> None:
             try:
@@ -108,7 +108,7 @@ class TestRunUntilSignal:
         assert await lifecycle.run_until_signal(main()) == 0
 
     async def test_failure_while_stopping_is_a_failure(self) -> None:
-        """A cleanup that fails is exit code 1 and logged."""
+        """Exit code 1, logged."""
 
         async def main() -> None:
             try:
@@ -123,7 +123,7 @@ class TestRunUntilSignal:
 
     @pytest.mark.looptime
     async def test_grace_period_ends_the_process(self) -> None:
-        """A main that does not stop within the grace period is left and the process ended with 1."""
+        """With exit code 1, if main does not stop in time."""
         codes: list[int] = []
         stubborn = asyncio.Event()
 
@@ -141,8 +141,8 @@ class TestRunUntilSignal:
         stubborn.set()
         await asyncio.sleep(0)
 
-    async def test_cancelling_the_caller_cancels_main_and_waits(self) -> None:
-        """Cancelled from outside, it does not leave main behind, and passes the cancellation on."""
+    async def test_cancelling_the_caller_cancels_and_awaits_main(self) -> None:
+        """The cancellation is raised again."""
         steps: list[str] = []
         started = asyncio.Event()
 
@@ -161,8 +161,7 @@ class TestRunUntilSignal:
             await runner
         assert steps == ["cleaned up"]
 
-    async def test_signal_handlers_are_taken_back(self) -> None:
-        """Afterwards the loop handles no signal any more."""
+    async def test_signal_handlers_are_removed(self) -> None:
         await lifecycle.run_until_signal(returns())
         loop = asyncio.get_running_loop()
         assert [loop.remove_signal_handler(number) for number in (signal.SIGTERM, signal.SIGINT)] == [
@@ -172,7 +171,7 @@ class TestRunUntilSignal:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_second_signal_ends_the_process_at_once(self, number: signal.Signals) -> None:
-        """A second signal does not wait for the cleanup: exit code 128 plus its number."""
+        """Exit code 128 plus its number, without the cleanup."""
         program = (
             "    print('up', flush=True)\n"
             "    try:\n"
@@ -189,7 +188,7 @@ class TestRunUntilSignal:
             assert process.wait(10) == 128 + number
 
     def test_blocked_cleanup_does_not_outlive_the_grace_period(self) -> None:
-        """A task that never stops does not keep the process: asyncio.run would wait for it for ever."""
+        """asyncio.run would wait forever for a task that never stops."""
         program = (
             "    print('up', flush=True)\n"
             "    while True:\n"
@@ -205,7 +204,7 @@ class TestRunUntilSignal:
 
 
 class TestErrors:
-    """What a failing main leaves in the log."""
+    """Log of a failing main."""
 
     @pytest.mark.parametrize(
         ("error", "line"),
@@ -223,20 +222,19 @@ class TestErrors:
         ids=["api", "port", "permission"],
     )
     async def test_known_errors_are_one_line(self, error: Exception, line: str) -> None:
-        """Troubles that a user can mend are one line without a traceback, and exit code 1."""
+        """Errors that a user can correct, without a traceback, and exit code 1."""
         with capture_logs() as logs:
             assert await lifecycle.run_until_signal(failing(error)()) == 1
         assert [(entry["event"], entry.get("exc_info")) for entry in logs] == [(line, None)]
 
     async def test_unexpected_errors_keep_their_traceback(self) -> None:
-        """Anything else is logged with its traceback."""
         error = KeyError("spec")
         with capture_logs() as logs:
             assert await lifecycle.run_until_signal(failing(error)()) == 1
         assert [(entry["event"], entry["exc_info"]) for entry in logs] == [("unexpected error", error)]
 
-    async def test_groups_are_opened(self) -> None:
-        """Each error inside a task group's group is told on its own."""
+    async def test_exception_groups_are_split(self) -> None:
+        """Each error of a task group is logged separately."""
         group = ExceptionGroup("tasks", [NotFound("one"), ExceptionGroup("more", [ConfigError("two")])])
         with capture_logs() as logs:
             assert await lifecycle.run_until_signal(failing(group)()) == 1
@@ -249,8 +247,8 @@ class TestErrors:
             await lifecycle.run_until_signal(failing(group)())
         assert logs == []
 
-    async def test_taken_port_of_a_server_is_one_line(self) -> None:
-        """The error of our own servers about a port in use is one of the known ones."""
+    async def test_port_in_use_is_one_line(self) -> None:
+        """As a known error."""
         with listening.bind("127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
             with capture_logs() as logs:
@@ -258,7 +256,7 @@ class TestErrors:
         assert [entry["event"] for entry in logs] == [f"address 127.0.0.1:{port} is already in use"]
 
     async def test_main_that_cancels_itself_has_failed(self) -> None:
-        """A cancellation nobody asked for is a failure, not a clean stop."""
+        """Without a signal it is no clean stop."""
 
         async def main() -> None:
             raise asyncio.CancelledError
@@ -277,7 +275,7 @@ class TestGarbageCollector:
         gc.unfreeze()
 
     def test_thresholds_rise_and_the_heap_is_frozen(self) -> None:
-        """Collections become rare and what is alive is not visited any more; a second call takes in the rest."""
+        """Collections become rare and skip live objects; a second call freezes newer ones."""
         lifecycle.tune_gc()
         frozen = gc.get_freeze_count()
         assert gc.get_threshold()[0] >= 10_000
@@ -306,8 +304,8 @@ class TestGarbageCollector:
         assert sum(collected) > 100_000
         assert max(collected) <= 25_000
 
-    def test_what_was_frozen_and_is_not_used_any_more_is_freed(self) -> None:
-        """A process that begins anew for a fresh kubeconfig does not keep the caches of each beginning."""
+    def test_frozen_garbage_is_freed(self) -> None:
+        """A process that restarts with a fresh kubeconfig does not keep the caches of each start."""
 
         class Caches:
             def __init__(self) -> None:
@@ -321,7 +319,7 @@ class TestGarbageCollector:
         assert found() is None
 
 
-def test_all_files_that_are_allowed_may_be_open() -> None:
+def test_open_file_limit_is_raised_to_the_maximum() -> None:
     """A thousand are not enough for a node."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))

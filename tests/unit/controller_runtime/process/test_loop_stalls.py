@@ -13,13 +13,13 @@ _NAME = "virtual_node_event_loop_stall_seconds"
 
 
 def _late() -> float:
-    """How many timers were late by more than a quarter of a second."""
+    """Return how many timers were late by more than a quarter of a second."""
     within = REGISTRY.get_sample_value(f"{_NAME}_bucket", {"le": "0.25"}) or 0.0
     return (REGISTRY.get_sample_value(f"{_NAME}_count") or 0.0) - within
 
 
-async def test_callback_that_holds_the_loop_is_measured() -> None:
-    """Half a second without a turn for others is counted, and measuring ends with its block."""
+async def test_blocking_callback_is_measured() -> None:
+    """Half a second is counted, and measuring ends with its block."""
     before = _late()
     tasks = len(asyncio.all_tasks())
     async with loop_stalls.measured():

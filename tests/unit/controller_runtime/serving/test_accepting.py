@@ -34,13 +34,13 @@ def tls(request: pytest.FixtureRequest, pair: KeyPair) -> CertificateReloader | 
 
 @pytest.fixture
 def connect(tls: CertificateReloader | None, pair: KeyPair) -> Callable[[HttpsServer], Awaitable[Streams]]:
-    """Opens a connection."""
+    """Open a connection."""
     context = ssl.create_default_context(cadata=pair.certificate.decode()) if tls is not None else None
     return lambda server: asyncio.open_connection("127.0.0.1", server.port, ssl=context)
 
 
 async def closed(streams: Streams) -> bytes:
-    """What a server sends before it closes the connection."""
+    """Return the data that a server sends before it closes the connection."""
     reader, writer = streams
     sent = b""
     with contextlib.suppress(ConnectionError):
@@ -52,7 +52,7 @@ async def closed(streams: Streams) -> bytes:
     return sent
 
 
-async def test_idle_connections_give_way_to_new_ones(tls, connect):
+async def test_idle_connections_are_closed_for_new_ones(tls, connect):
     """A server full of idle connections answers the next client at once."""
     async with HttpsServer(
         "127.0.0.1", 0, tls=tls, limits=ConnectionLimits(total=10, strangers=10)
@@ -70,7 +70,7 @@ async def test_idle_connections_give_way_to_new_ones(tls, connect):
 
 
 async def test_silent_and_slow_connections_are_closed(tls, connect):
-    """Neither no byte, nor half a head, nor a byte now and then, holds a connection."""
+    """With no byte, half a head, or a byte now and then."""
     async with HttpsServer("127.0.0.1", 0, tls=tls, limits=ConnectionLimits(first_request=1.0)) as server:
         silent, half, slow = [await connect(server) for _ in range(3)]
         half[1].write(ASK[:10])
@@ -93,8 +93,8 @@ async def test_silent_and_slow_connections_are_closed(tls, connect):
 
 
 @pytest.mark.parametrize("tls", ["tls"], indirect=True)
-async def test_handshake_that_never_ends_is_closed(tls):
-    """A client that connects to the TLS port and says nothing, or half a hello."""
+async def test_unfinished_handshake_is_closed(tls):
+    """A client that sends nothing to the TLS port, or half a hello."""
     async with HttpsServer("127.0.0.1", 0, tls=tls, limits=ConnectionLimits(first_request=0.5)) as server:
         silent, half = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         half[1].write(b"\x16\x03\x01\x02\x00")
@@ -104,7 +104,7 @@ async def test_handshake_that_never_ends_is_closed(tls):
 
 
 async def test_slow_second_request_is_closed(tls, connect):
-    """A connection that was served has the idle time, a half head at its end included."""
+    """After the idle time, including half a head at its end."""
     async with HttpsServer("127.0.0.1", 0, tls=tls, limits=ConnectionLimits(idle=1.0)) as server:
         reader, writer = await connect(server)
         writer.write(ASK)
@@ -125,8 +125,8 @@ async def test_long_head_is_refused(tls, connect):
             assert (await closed(streams)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_half_heads_of_many_are_bounded(tls, connect):
-    """The oldest half heads are dropped; a client that sends its head at once is served."""
+async def test_memory_of_half_heads_is_bounded(tls, connect):
+    """The oldest ones are dropped; a client that sends its head at once is served."""
     limits = ConnectionLimits(held_bytes=50_000)
     async with HttpsServer("127.0.0.1", 0, tls=tls, limits=limits) as server:
         half = []
@@ -145,8 +145,8 @@ async def test_half_heads_of_many_are_bounded(tls, connect):
             one.close()
 
 
-async def test_requests_in_one_segment_and_bodies_are_served(tls, connect):
-    """What comes with the head is handed on: pipelined requests, and a body of which a part is there."""
+async def test_pipelined_requests_and_bodies_are_served(tls, connect):
+    """Data after the head is passed on."""
     got: list[bytes] = []
 
     async def take(request: web.Request) -> web.Response:

@@ -21,7 +21,7 @@ from tests.waiting import becomes
 
 @asynccontextmanager
 async def taking(**limits: float) -> AsyncIterator[HttpsServer]:
-    """A server that reads bodies within limits and answers with their length."""
+    """Run a server that reads bodies within limits and answers with their length."""
     server = HttpsServer("127.0.0.1", 0)
     server.bodies = Bodies(**{"max_bytes": 1000, "total_bytes": 4000, "seconds": 30, **limits})  # type: ignore[arg-type]
 
@@ -38,7 +38,7 @@ async def taking(**limits: float) -> AsyncIterator[HttpsServer]:
 
 
 class Upload:
-    """A client that sends some of a body and waits."""
+    """A client that sends a part of a body and waits."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -69,15 +69,15 @@ async def test_refuses_a_body_that_is_too_long(sent, length):
         assert (await (await Upload.begin(server, sent, length)).answer())[0] == 413
 
 
-async def test_refuses_a_body_that_does_not_come():
+async def test_refuses_a_body_that_does_not_arrive():
     """408."""
     async with taking(seconds=0.2) as server:
         assert (await (await Upload.begin(server, 10)).answer())[0] == 408
         assert server.bodies.held == 0
 
 
-async def test_gives_up_the_oldest_bodies_where_there_are_too_many():
-    """Stalled uploads are answered 503 and may come again; one that comes at once is read."""
+async def test_drops_the_oldest_of_too_many_bodies():
+    """Stalled uploads are answered 503 and may be retried; one that arrives at once is read."""
     async with taking() as server:
         stalled = []
         for _ in range(4):
@@ -94,8 +94,8 @@ async def test_gives_up_the_oldest_bodies_where_there_are_too_many():
             upload.writer.close()
 
 
-async def test_clients_that_do_not_read_their_answers_are_dropped(session: aiohttp.ClientSession):
-    """The oldest where answers are too many together, each after a time; a client that reads is served."""
+async def test_drops_clients_that_do_not_read_their_responses(session: aiohttp.ClientSession):
+    """The oldest if responses exceed the memory, each after a time; a client that reads is served."""
     size = 8_000_000  # more than the sockets' buffers take
     async with taking(total_bytes=3 * size, seconds=2) as server:
         lazy = []
@@ -122,7 +122,7 @@ async def test_clients_that_do_not_read_their_answers_are_dropped(session: aioht
 
 
 async def test_does_not_decompress(session: aiohttp.ClientSession):
-    """A small body stays small."""
+    """Even a body that is small."""
     bomb = gzip.compress(b"x" * 500_000)
     assert len(bomb) < 1000
     headers = {"Content-Encoding": "gzip"}
@@ -132,7 +132,7 @@ async def test_does_not_decompress(session: aiohttp.ClientSession):
             assert (answer.status, await answer.text()) == (200, str(len(bomb)))
 
 
-async def test_scrapers_that_do_not_read_are_dropped(monkeypatch: pytest.MonkeyPatch):
+async def test_drops_scrapers_that_do_not_read(monkeypatch: pytest.MonkeyPatch):
     """They share one page meanwhile, and another scraper is served."""
     rendered = 0
     page = b"x 1\n" * 1_000_000

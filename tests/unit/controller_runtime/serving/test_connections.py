@@ -1,4 +1,4 @@
-"""Which connections a server closes: those too many, those too long without a request, those that hold too much."""
+"""Which connections a server closes: too many, too long without a request, or with too much buffered data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Server:
 
 
 class _Transport(asyncio.Transport):
-    """Knows its peer's address."""
+    """A transport with a peer address."""
 
 
 def _server(**limits: float) -> _Server:
@@ -43,8 +43,8 @@ def _server(**limits: float) -> _Server:
 
 
 @pytest.mark.looptime
-async def test_oldest_stranger_gives_way_to_a_new_connection():
-    """The newcomer may be the API server."""
+async def test_oldest_unauthorized_connection_is_closed_for_a_new_one():
+    """The new one may be the API server's."""
     server = _server(total=10, strangers=2)
     for name in "abcd":
         server.open(name)
@@ -55,7 +55,7 @@ async def test_oldest_stranger_gives_way_to_a_new_connection():
 
 @pytest.mark.looptime
 async def test_flood_of_one_address_closes_only_its_own_connections():
-    """An attacker with many connections does not displace others, however new its connections are."""
+    """Even if its connections are newer."""
     server = _server(total=10, strangers=3)
     server.open("other", "10.0.0.2")
     await asyncio.sleep(0.1)
@@ -66,8 +66,8 @@ async def test_flood_of_one_address_closes_only_its_own_connections():
 
 
 @pytest.mark.looptime
-async def test_trusted_connections_are_not_strangers():
-    """No number of strangers closes a connection that has been authorized."""
+async def test_authorized_connections_are_kept():
+    """For any number of unauthorized ones."""
     server = _server(total=4, strangers=2)
     known = [server.open("known") for _ in range(2)]
     for peer in known:
@@ -80,8 +80,8 @@ async def test_trusted_connections_are_not_strangers():
 
 
 @pytest.mark.looptime
-async def test_total_closes_idle_connections_and_never_one_in_use():
-    """Where all are authorized, an idle one gives way; where all are in use, the newcomer is closed."""
+async def test_limit_of_all_connections_closes_idle_ones_only():
+    """If all are authorized, an idle one is closed; if all are in use, the new one."""
     server = _server(total=2, strangers=2)
     busy, idle = server.open("busy"), server.open("idle")
     busy.trust()
@@ -99,7 +99,7 @@ async def test_total_closes_idle_connections_and_never_one_in_use():
 
 @pytest.mark.looptime
 async def test_connection_without_a_request_is_closed_in_time():
-    """The first request has a short time, later ones a longer one; a request under way has none."""
+    """The first request has a short time, later ones a longer one; a request in progress has no limit."""
     server = _server(first_request=10, idle=120)
     server.open("silent")
     asked, busy = server.open("asked"), server.open("busy")
@@ -119,7 +119,7 @@ async def test_connection_without_a_request_is_closed_in_time():
 
 
 @pytest.mark.looptime
-async def test_heads_of_all_strangers_are_bounded_together():
+async def test_heads_of_all_unauthorized_clients_are_bounded_together():
     """The one that has been sending for longest is closed; an authorized request does not count."""
     server = _server(held_bytes=100)
     first, second, third = (server.open(name) for name in ("first", "second", "third"))
@@ -135,7 +135,7 @@ async def test_heads_of_all_strangers_are_bounded_together():
 
 @pytest.mark.looptime
 async def test_counts_open_and_closed_connections():
-    """The gauge follows; what a limit closed is counted by limit."""
+    """A gauge of open ones, a counter of closed ones by limit."""
 
     def value(name: str, **labels: str) -> float | None:
         return prometheus_client.REGISTRY.get_sample_value(f"virtual_node_server_{name}", labels)
@@ -167,14 +167,13 @@ def _peer(**fields: object) -> Peer:
     ],
     ids=["unverified", "without a request", "older", "no longer new", "idle again"],
 )
-def test_order_in_which_connections_give_way(goes, stays):
-    """One rule after the other."""
+def test_order_in_which_connections_are_closed(goes, stays):
     first, second = _peer(**goes), _peer(**stays)
     assert victim([first, second], now=100.0) is first
     assert victim([second, first], now=100.0) is first
 
 
-def test_address_with_most_connections_gives_way_first():
+def test_address_with_most_connections_is_closed_first():
     """Even if another address has an older one."""
     old = _peer(source="b", since=0.0)
     many = [_peer(since=float(at)) for at in (5, 3, 4)]
@@ -208,14 +207,14 @@ def test_when_a_connection_is_overdue(peer, overdue):
         ((), ""),
     ],
 )
-def test_what_counts_as_one_source(peername, source):
+def test_source_of_an_address(peername, source):
     """An IPv4 address, an IPv6 /64."""
     assert source_of(peername) == source
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50))))
 def test_byte_budget_is_never_exceeded(changes):
-    """However holders grow, shrink and leave, the sum stays within the limit and is that of the holders left."""
+    """For any sequence of changes the sum stays within the limit and is that of the current holders."""
     sizes: dict[int, int] = {}
     budget: ByteBudget[int] = ByteBudget(100, drop=lambda holder: sizes.update({holder: 0}))
     for holder, size in changes:

@@ -18,8 +18,8 @@ from tests.unit.controller_runtime.serving.asking import get
 class TestHealth:
     """Kubernetes' health endpoints."""
 
-    async def test_healthy_server_says_ok(self, session: aiohttp.ClientSession) -> None:
-        """Without trouble each endpoint answers ``ok`` and nothing more."""
+    async def test_healthy_server_is_ok(self, session: aiohttp.ClientSession) -> None:
+        """Each endpoint answers exactly ``ok``."""
         async with HttpsServer("127.0.0.1", 0) as server:
             for endpoint in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
                 assert await get(session, server, endpoint) == (200, "ok")
@@ -33,10 +33,8 @@ class TestHealth:
                 "[+]ping ok\n[+]shutdown ok\n[+]informers ok\nreadyz check passed\n",
             )
 
-    async def test_failing_check_withholds_its_reason_from_strangers(
-        self, session: aiohttp.ClientSession
-    ) -> None:
-        """A failure is 500 with the list; the reason goes to the log, once, and so does the recovery."""
+    async def test_failing_check_hides_its_reason(self, session: aiohttp.ClientSession) -> None:
+        """A failure is 500 with the list of checks; the reason is logged once, and so is the recovery."""
         reasons: list[str | None] = ["cluster west is silent", "cluster west is silent", None]
         async with HttpsServer("127.0.0.1", 0) as server:
             server.add_check("clusters", lambda: reasons.pop(0))
@@ -56,7 +54,7 @@ class TestHealth:
         assert logs[0]["reason"] == "cluster west is silent"
 
     async def test_readiness_alone_fails_unless_a_check_is_live(self, session: aiohttp.ClientSession) -> None:
-        """A readiness check leaves liveness alone; a live check is part of all three endpoints."""
+        """A readiness check does not affect liveness; a live check is part of all three endpoints."""
         async with HttpsServer("127.0.0.1", 0) as server:
             server.add_check("remote", lambda: "away")
             assert (await get(session, server, "/livez"))[0] == 200
@@ -67,7 +65,7 @@ class TestHealth:
             assert (await get(session, server, "/livez/remote"))[0] == 404
 
     async def test_excluded_checks_do_not_count(self, session: aiohttp.ClientSession) -> None:
-        """``?exclude=`` leaves a check out, several times or by commas, and warns of names it does not know."""
+        """``?exclude=`` excludes checks, repeated or with commas, and warns of unknown names."""
         async with HttpsServer("127.0.0.1", 0) as server:
             server.add_check("a", lambda: "bad")
             server.add_check("b", lambda: "bad")
@@ -102,7 +100,7 @@ class TestHealth:
 
     @pytest.mark.looptime
     async def test_silent_check_fails_after_five_seconds(self) -> None:
-        """A check that never answers fails after five seconds instead of hanging the probe."""
+        """Instead of blocking the probe."""
         checks = serving.HealthChecks()
 
         async def silent() -> str | None:
@@ -118,7 +116,6 @@ class TestMetrics:
     """/metrics."""
 
     async def test_plain_text_by_default(self, session: aiohttp.ClientSession) -> None:
-        """A client without wishes gets Prometheus' text format."""
         async with (
             HttpsServer("127.0.0.1", 0) as server,
             session.get(f"http://127.0.0.1:{server.port}/metrics") as response,
@@ -129,15 +126,15 @@ class TestMetrics:
         assert "python_info{" in text
         assert "_created" not in text, "Prometheus would store each as a series of its own"
 
-    async def test_every_process_says_what_it_is(self, session: aiohttp.ClientSession) -> None:
-        """Replicas can be compared, standby ones, too: what serves metrics says its version and its Python."""
+    async def test_every_process_has_its_version_in_its_metrics(self, session: aiohttp.ClientSession) -> None:
+        """And that of Python, so replicas can be compared, standby ones, too."""
         async with HealthServer("127.0.0.1:0") as server:
             _, text = await get(session, server, "/metrics")
         labels = f'{{python="{platform.python_version()}",version="{version.version() or "unknown"}"}}'
         assert f"\nvirtual_node_build_info{labels} 1.0\n" in text
 
-    async def test_openmetrics_when_asked(self, session: aiohttp.ClientSession) -> None:
-        """A scraper that prefers OpenMetrics gets it, with its end mark, and compressed."""
+    async def test_openmetrics_on_request(self, session: aiohttp.ClientSession) -> None:
+        """With its end mark, and compressed."""
         headers = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
         async with (
             HttpsServer("127.0.0.1", 0) as server,

@@ -1,4 +1,4 @@
-"""Where a server listens, whom it lets in, and how it ends."""
+"""Addresses, TLS, access and shutdown of a server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_files() -> set[Path]:
 
 
 def fired(signal: Signal[web.Application]) -> asyncio.Event:
-    """An event set when one of the application's signals is sent."""
+    """Return an event that is set when one of the application's signals is sent."""
     event = asyncio.Event()
 
     async def fire(app: web.Application) -> None:
@@ -42,18 +42,18 @@ def fired(signal: Signal[web.Application]) -> asyncio.Event:
 class TestListening:
     """Sockets, addresses, TLS and the end."""
 
-    async def test_every_address_of_both_families_on_one_free_port(
+    async def test_empty_host_listens_on_both_families_with_one_free_port(
         self, session: aiohttp.ClientSession
     ) -> None:
-        """An empty host with port 0 is one port that answers on IPv4 and, where the machine has it, IPv6."""
+        """On IPv6 if the machine has it."""
         async with HttpsServer("", 0) as server:
             assert (await get(session, server, "/livez"))[0] == 200
             if socket.has_dualstack_ipv6():
                 async with session.get(f"http://[::1]:{server.port}/livez") as response:
                     assert response.status == 200
 
-    async def test_taken_port_is_named(self) -> None:
-        """A port in use is an OSError whose text names the address, and nothing is left behind."""
+    async def test_port_in_use_is_named(self) -> None:
+        """The OSError names the address, and nothing is left behind."""
         async with HttpsServer("127.0.0.1", 0) as server:
             second = HttpsServer("127.0.0.1", server.port)
             with pytest.raises(OSError, match=f"address 127.0.0.1:{server.port} is already in use") as caught:
@@ -61,10 +61,10 @@ class TestListening:
         assert caught.value.errno == errno.EADDRINUSE
 
     @pytest.mark.parametrize("turns", range(4))
-    async def test_start_that_is_cancelled_leaves_nothing_open(
+    async def test_cancelled_start_leaves_nothing_open(
         self, session: aiohttp.ClientSession, turns: int
     ) -> None:
-        """At whatever point the start is cancelled, its socket is gone and the loop can poll another in its place."""
+        """At any point: its socket is closed and the loop can poll another in its place."""
 
         async def slow(app: web.Application) -> None:
             await asyncio.sleep(0)
@@ -92,14 +92,14 @@ class TestListening:
             ("no such", r"address no such:0: "),
         ],
     )
-    async def test_foreign_address_is_named(self, host: str, text: str) -> None:
-        """An address that is not ours, or no address, is an OSError that says so."""
+    async def test_unusable_address_is_named(self, host: str, text: str) -> None:
+        """A foreign or invalid address is an OSError with it."""
         with pytest.raises(OSError, match=text) as caught:
             listening.bind(host, 0)
         assert caught.value.errno == errno.EADDRNOTAVAIL
 
     async def test_tls_follows_the_reloader(self, session: aiohttp.ClientSession) -> None:
-        """With a reloader the server speaks TLS and ends the reloader's task when it stops."""
+        """And stopping ends the reloader's task."""
         pair = certificates.self_signed("n", hosts=["127.0.0.1"])
         context = ssl.create_default_context(cadata=pair.certificate.decode())
         async with HttpsServer("127.0.0.1", 0, tls=CertificateReloader.from_pair(pair)) as server:
@@ -107,8 +107,8 @@ class TestListening:
             async with session.get(server_url, ssl=context) as response:
                 assert response.status == 200
 
-    async def test_with_a_client_ca_only_probes_come_without_a_certificate(self) -> None:
-        """Who shows no certificate of the CA may look at health and metrics, and at nothing else."""
+    async def test_with_a_client_ca_only_probes_need_no_certificate(self) -> None:
+        """Other paths than health and metrics are refused."""
         serving_pair = key_pairs.self_signed("localhost", hosts=["localhost"])
         ca = key_pairs.make_ca("clients")
         client = key_pairs.sign(ca, "kube-apiserver", usage="client")
@@ -156,8 +156,8 @@ class TestListening:
             assert (await get(session, server, "/private"))[0] == 403
             assert (await get(session, server, "/metrics"))[0] == 404
 
-    async def test_request_under_way_may_finish(self, session: aiohttp.ClientSession) -> None:
-        """Stopping fails readiness at once, lets a request under way finish, and takes no new ones."""
+    async def test_request_in_progress_may_finish(self, session: aiohttp.ClientSession) -> None:
+        """Stopping fails readiness at once and accepts no new requests."""
         entered, leave = asyncio.Event(), asyncio.Event()
 
         async def slow(request: web.Request) -> web.Response:
@@ -180,8 +180,9 @@ class TestListening:
         with pytest.raises(aiohttp.ClientConnectionError):
             await get(session, server, "/livez")
 
-    async def test_handler_ends_with_its_client(self, session: aiohttp.ClientSession) -> None:
-        """A streaming handler is cancelled when its client goes away."""
+    async def test_handler_is_cancelled_when_its_client_disconnects(
+        self, session: aiohttp.ClientSession
+    ) -> None:
         entered, cancelled = asyncio.Event(), asyncio.Event()
 
         async def endless(request: web.Request) -> web.Response:
@@ -203,7 +204,7 @@ class TestListening:
                 await cancelled.wait()
 
     async def test_run_serves_until_cancelled(self, session: aiohttp.ClientSession) -> None:
-        """run() is start, wait, stop: cancelling it frees the port."""
+        """Then the port is free."""
         server = HttpsServer("127.0.0.1", 0)
         started = fired(server.app.on_startup)
         task = asyncio.create_task(server.run())
@@ -214,8 +215,8 @@ class TestListening:
             await task
         listening.bind("127.0.0.1", server.port).close()
 
-    async def test_health_server_takes_an_address(self, session: aiohttp.ClientSession) -> None:
-        """The small server for health and metrics listens where it is told and reports its checks."""
+    async def test_health_server_listens_on_an_address(self, session: aiohttp.ClientSession) -> None:
+        """And reports its checks."""
         async with HealthServer("127.0.0.1:0", checks={"clusters": lambda: "none yet"}) as server:
             assert (await get(session, server, "/readyz"))[0] == 500
             assert (await get(session, server, "/metrics"))[0] == 200
@@ -231,7 +232,7 @@ class TestListening:
     ],
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
-    """host:port, :port and [v6]:port are understood."""
+    """host:port, :port and [v6]:port are valid."""
     assert listening.parse_address(address) == parsed
 
 
@@ -239,6 +240,6 @@ def test_addresses(address: str, parsed: tuple[str, int]) -> None:
     "address", ["8080", "host", "host:", "host:http", "host:70000", "::1:8080", "host:-1", ""]
 )
 def test_bad_addresses(address: str) -> None:
-    """Anything else is refused with the address in the message."""
+    """The error names the address."""
     with pytest.raises(ConfigError, match="address"):
         listening.parse_address(address)

@@ -1,4 +1,4 @@
-"""An echo server over TLS on loopback, and clients that ask who serves them and who they are."""
+"""An echo server over TLS on loopback, and its clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 def client_context(ca: KeyPair, pair: KeyPair | None = None) -> ssl.SSLContext:
-    """A client that trusts the CA and perhaps presents a pair of its own."""
+    """Return the context of a client that trusts the CA and may have a pair of its own."""
     context = ssl.create_default_context(cadata=ca.certificate.decode())
     if pair is not None:
         with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
@@ -50,7 +50,7 @@ async def dial(
 
 
 async def ask(port: int, context: ssl.SSLContext, question: bytes = b"ping") -> tuple[bytes, int]:
-    """One exchange over a new connection: the answer, and the serial number of the server's certificate."""
+    """Make one exchange over a new connection; return the answer, and the serial number of the server's certificate."""
     reader, writer = await dial(port, context)
     try:
         writer.write(question)

@@ -1,4 +1,4 @@
-"""Certificates say what they were asked to say, and no more."""
+"""Certificates have exactly the requested properties."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TestMaking:
     """make_ca, sign, self_signed, expiry, KeyPair."""
 
     def test_signed_certificate_names_user_groups_and_hosts(self, ca: KeyPair) -> None:
-        """A signed certificate carries the common name, the groups, DNS names and IP addresses."""
+        """Common name, groups, DNS names and IP addresses."""
         made = reloader.sign(
             ca, "admin", organizations=["system:masters"], hosts=["a.example", "10.0.0.1", "::1", "a.example"]
         )
@@ -40,15 +40,15 @@ class TestMaking:
             ("both", {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}),
         ],
     )
-    def test_usage_is_limited_to_what_was_asked(
+    def test_usage_is_limited_to_the_requested_one(
         self, ca: KeyPair, usage: Usage, purposes: set[x509.ObjectIdentifier]
     ) -> None:
-        """The extended key usage says server, client or both, and never more."""
+        """Server, client or both."""
         certificate = x509.load_pem_x509_certificate(reloader.sign(ca, "x", usage=usage).certificate)
         assert set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == purposes
 
     def test_validity_starts_five_minutes_ago_and_ends_with_the_ca(self) -> None:
-        """A peer whose clock is a little behind accepts it, and it never outlives its CA."""
+        """So that a slightly late clock of a peer accepts it."""
         now = datetime(2026, 1, 1, tzinfo=UTC)
         ca = reloader.make_ca("ca", validity=timedelta(days=30), now=now)
         made = reloader.sign(ca, "x", validity=timedelta(days=300), now=now)
@@ -58,21 +58,21 @@ class TestMaking:
         assert reloader.expiry(made.certificate) == now + timedelta(days=30)
 
     def test_long_names_are_cut(self) -> None:
-        """A node name longer than X.509 allows in a common name still makes a certificate for its host name."""
+        """A node name that is too long for a common name still gives a certificate for its host name."""
         host = ".".join(["n" * 60] * 3)
         made = reloader.self_signed(f"system:node:{host}", hosts=[host])
         certificate = x509.load_pem_x509_certificate(made.certificate)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert names.get_values_for_type(x509.DNSName) == [host]
 
-    def test_foreign_ca_key_is_refused(self, ca: KeyPair) -> None:
-        """A CA whose key is another's is refused instead of signing what nobody can verify."""
+    def test_ca_with_a_mismatched_key_is_refused(self, ca: KeyPair) -> None:
+        """Its signatures could not be verified."""
         mixed = KeyPair(ca.certificate, reloader.make_ca("other").key)
         with pytest.raises(ValueError, match="does not belong"):
             reloader.sign(mixed, "x")
 
-    def test_key_is_written_for_its_owner_only_and_not_shown(self, tmp_path: Path, pair: KeyPair) -> None:
-        """The key file has mode 0600, an older one with wider rights included, and repr hides the key."""
+    def test_key_file_is_private_and_repr_hides_the_key(self, tmp_path: Path, pair: KeyPair) -> None:
+        """Mode 0600, also over an older file with more rights."""
         certificate, key = tmp_path / "c", tmp_path / "k"
         key.write_text("old")
         key.chmod(0o644)
@@ -81,7 +81,7 @@ class TestMaking:
         assert key.read_bytes() == pair.key
         assert "PRIVATE" not in repr(pair)
 
-    def test_expiry_of_garbage_is_an_error(self) -> None:
-        """Something that is no certificate raises ValueError."""
+    def test_expiry_of_invalid_data_is_an_error(self) -> None:
+        """ValueError."""
         with pytest.raises(ValueError, match="PEM"):
             reloader.expiry(b"garbage")

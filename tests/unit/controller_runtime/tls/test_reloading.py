@@ -1,4 +1,4 @@
-"""Files that change are served from the next connection on; those that cannot be used change nothing."""
+"""Changed files apply from the next connection on; unusable ones change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class TestReloading:
     async def test_new_pair_serves_new_connections_and_keeps_open_ones(
         self, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
-        """After a change new handshakes see the new certificate while an open connection carries on."""
         reloader = CertificateReloader(*paths, name="t-new")
         renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
         async with serving(reloader.context) as port:
@@ -51,7 +50,7 @@ class TestReloading:
     async def test_bad_files_keep_the_old_pair(
         self, ca: KeyPair, pair: KeyPair, paths: tuple[Path, Path], trouble: str
     ) -> None:
-        """A pair that cannot be used is counted once, leaves the old one serving, and its successor is taken."""
+        """An unusable pair is counted once, and a later valid one is used."""
         name = f"t-{trouble}"
         reloader = CertificateReloader(*paths, name=name)
         match trouble:
@@ -75,7 +74,7 @@ class TestReloading:
     async def test_certificate_and_key_may_change_one_after_the_other(
         self, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
-        """A look between the two writes finds a mismatch; the next look finds the whole pair."""
+        """A reload between the two writes finds a mismatch; the next one finds the complete pair."""
         reloader = CertificateReloader(*paths, name="t-two-steps")
         renewed = certificates.sign(ca, "node", hosts=["127.0.0.1"])
         paths[0].write_bytes(renewed.certificate)
@@ -104,7 +103,7 @@ class TestReloading:
     async def test_a_pair_replaced_while_a_client_ca_loads_stays(
         self, ca: KeyPair, pair: KeyPair, tmp_path: Path
     ):
-        """Files are read in a thread; a pair that comes in the meantime is served, with the new client CA."""
+        """Files are read in a thread; a pair replaced in the meantime is served, with the new client CA."""
         file = tmp_path / "clients.pem"
         file.write_bytes(ca.certificate)
         reloader = CertificateReloader.from_pair(pair, client_ca=file)
@@ -120,7 +119,7 @@ class TestReloading:
     async def test_replaced_client_ca_locks_the_old_one_out(
         self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]
     ) -> None:
-        """After the client CA's file was replaced its users are refused and the new CA's are let in."""
+        """Its users are refused and those of the new CA are accepted."""
         old, new = certificates.make_ca("clients-1"), certificates.make_ca("clients-2")
         file = tmp_path / "client-ca.crt"
         file.write_bytes(old.certificate)
@@ -136,10 +135,10 @@ class TestReloading:
                 await ask(port, old_user, b"who")
 
     @pytest.mark.looptime
-    async def test_run_looks_every_ten_seconds(
+    async def test_run_checks_every_ten_seconds(
         self, ca: KeyPair, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The files are looked at every ten seconds, as long as it runs."""
+        """As long as it runs."""
         reloader = CertificateReloader(*paths)
         looks: list[float] = []
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A server's TLS in real handshakes, and what is refused at start."""
+"""A server's TLS in real handshakes, and errors at start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.controller_runtime.tls.echo import ask, client_context, dial, se
 class TestServing:
     """The context in real handshakes."""
 
-    async def test_served_to_clients_that_verify(self, ca: KeyPair, paths: tuple[Path, Path]) -> None:
-        """A verifying client that dials an IP, so sends no server name, is answered with the pair of the files."""
+    async def test_clients_that_verify_are_served(self, ca: KeyPair, paths: tuple[Path, Path]) -> None:
+        """Also without a server name, when they dial an IP."""
         reloader = CertificateReloader(*paths)
         async with serving(reloader.context) as port:
             answer, number = await ask(port, client_context(ca))
@@ -27,14 +27,13 @@ class TestServing:
         assert number == serial(KeyPair(paths[0].read_bytes(), b""))
 
     async def test_self_signed_pair_serves_from_memory(self) -> None:
-        """A pair in memory serves without touching a file system, for clients that trust it."""
+        """Without files, for clients that trust it."""
         pair = certificates.self_signed("system:node:n", hosts=["127.0.0.1"])
         reloader = CertificateReloader.from_pair(pair)
         async with serving(reloader.context) as port:
             assert (await ask(port, client_context(pair)))[0] == b"ping"
 
     async def test_tls_1_1_is_refused(self, ca: KeyPair, pair: KeyPair) -> None:
-        """Nothing older than TLS 1.2 is spoken."""
         assert certificates.server_context(pair).minimum_version == ssl.TLSVersion.TLSv1_2
         assert CertificateReloader.from_pair(pair).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -42,7 +41,7 @@ class TestServing:
     async def test_client_certificates_are_optional_but_verified(
         self, ca: KeyPair, pair: KeyPair, version: ssl.TLSVersion
     ) -> None:
-        """With a client CA: nobody's certificate passes, a good one is named, a stranger's ends the handshake."""
+        """With a client CA: no certificate is accepted, a valid one is identified, an unknown one ends the handshake."""
         good = certificates.sign(ca, "alice", usage="client")
         stranger = certificates.sign(certificates.make_ca("evil"), "alice", usage="client")
         reloader = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
@@ -66,8 +65,8 @@ class TestServing:
         async with serving(reloader.context) as port:
             assert b"alice" in (await ask(port, client_context(ca, alice), b"who"))[0]
 
-    async def test_a_client_ca_may_come_later_and_change(self, ca: KeyPair, pair: KeyPair) -> None:
-        """From the next connection on its clients are asked and known; one that cannot be used changes nothing."""
+    async def test_a_client_ca_may_be_set_later_and_changed(self, ca: KeyPair, pair: KeyPair) -> None:
+        """From the next connection on; an unusable one changes nothing."""
         reloader = CertificateReloader.from_pair(pair)
         other = certificates.make_ca("other")
         alice, bob = (
@@ -86,7 +85,7 @@ class TestServing:
                 await ask(port, client_context(ca, alice), b"who")
 
     async def test_sessions_are_not_resumed(self, ca: KeyPair, pair: KeyPair) -> None:
-        """No session ticket is given out: a resumed session would skip a client CA that has changed."""
+        """A resumed session would skip a changed client CA."""
         reloader = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
         context = client_context(ca)
         async with serving(reloader.context) as port:
@@ -99,21 +98,19 @@ class TestServing:
 
 
 class TestRefusals:
-    """What is wrong at start is one line that names the file."""
+    """Errors at start are one line that names the file."""
 
     def test_missing_file(self, tmp_path: Path) -> None:
-        """A missing file is named."""
         with pytest.raises(ConfigError, match=r"nowhere\.crt: No such file"):
             CertificateReloader(tmp_path / "nowhere.crt", tmp_path / "nowhere.key")
 
-    def test_mismatch(self, ca: KeyPair, paths: tuple[Path, Path]) -> None:
-        """A key of another certificate is said to mismatch."""
+    def test_mismatched_key(self, ca: KeyPair, paths: tuple[Path, Path]) -> None:
         paths[1].write_bytes(certificates.make_ca("x").key)
         with pytest.raises(ConfigError, match=r"tls\.key cannot be used: key values mismatch"):
             CertificateReloader(*paths)
 
-    def test_encrypted_key(self, pair: KeyPair, paths: tuple[Path, Path]) -> None:
-        """An encrypted key is refused; nobody is asked for its password on the terminal."""
+    def test_encrypted_key_is_refused(self, pair: KeyPair, paths: tuple[Path, Path]) -> None:
+        """Without asking for its password on the terminal."""
         key = serialization.load_pem_private_key(pair.key, password=None)
         paths[1].write_bytes(
             key.private_bytes(
@@ -125,14 +122,13 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="the private key is encrypted"):
             CertificateReloader(*paths)
 
-    def test_client_ca_with_remarks(self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]) -> None:
-        """Remarks between the certificates of a CA bundle, in any language, are no trouble."""
+    def test_client_ca_with_comments(self, tmp_path: Path, ca: KeyPair, paths: tuple[Path, Path]) -> None:
+        """Between the certificates of a CA bundle, in any language."""
         file = tmp_path / "clients.crt"
         file.write_bytes("# Größte CA\n".encode() + ca.certificate)
         assert CertificateReloader(*paths, client_ca=file).context.verify_mode == ssl.CERT_OPTIONAL
 
     def test_bad_client_ca(self, tmp_path: Path, paths: tuple[Path, Path]) -> None:
-        """A client CA that is no PEM is named."""
         file = tmp_path / "clients.crt"
         file.write_text("garbage")
         with pytest.raises(ConfigError, match=r"client CA .*clients\.crt cannot be used"):

@@ -12,8 +12,8 @@ def _write(path: Path, text: str, *, at: float) -> dict[str, str]:
     return {"file": str(path)}
 
 
-def test_a_change_is_told_once(tmp_path: Path):
-    """Each change is applied once, not every two seconds."""
+def test_a_change_is_reported_once(tmp_path: Path):
+    """Not every two seconds."""
     files = _write(tmp_path / "config.yaml", "a", at=1)
     changes = FileChanges(files)
     assert changes.changed(files) == []
@@ -22,8 +22,8 @@ def test_a_change_is_told_once(tmp_path: Path):
     assert changes.changed(files) == []
 
 
-def test_a_change_before_anybody_looks_is_not_missed(tmp_path: Path):
-    """A standby replica that comes to lead days later starts with the file of that day."""
+def test_a_change_before_the_first_check_is_reported(tmp_path: Path):
+    """A standby replica that leads days later starts with the current file."""
     files = _write(tmp_path / "config.yaml", "read at start", at=1)
     changes = FileChanges(files)
     _write(tmp_path / "config.yaml", "changed while another led", at=2)
@@ -31,12 +31,12 @@ def test_a_change_before_anybody_looks_is_not_missed(tmp_path: Path):
 
 
 def test_no_file_never_changes():
-    """An empty path stands for what was not given."""
+    """An empty path means no file."""
     assert FileChanges({"config": ""}).changed({"config": ""}) == []
 
 
-def test_a_file_that_is_away_for_a_moment_has_not_changed(tmp_path: Path):
-    """A volume that is being updated stops nothing; the new file is noticed when it is there."""
+def test_a_missing_file_has_not_changed(tmp_path: Path):
+    """During the update of a volume; the new file is noticed when it exists."""
     files = _write(tmp_path / "kubeconfig", "old", at=1)
     changes = FileChanges(files)
     (tmp_path / "kubeconfig").unlink()
@@ -45,8 +45,8 @@ def test_a_file_that_is_away_for_a_moment_has_not_changed(tmp_path: Path):
     assert changes.changed(files) == ["file"]
 
 
-def test_a_file_followed_from_now_on_has_not_changed(tmp_path: Path):
-    """A cluster that was just added runs with the kubeconfig it was added with."""
+def test_a_newly_followed_file_has_not_changed(tmp_path: Path):
+    """A cluster that was just added already uses its kubeconfig."""
     files = _write(tmp_path / "kubeconfig", "a", at=1)
     changes = FileChanges({})
     assert changes.changed(files) == []
@@ -55,7 +55,7 @@ def test_a_file_followed_from_now_on_has_not_changed(tmp_path: Path):
 
 
 def test_another_path_under_a_known_name_has_not_changed(tmp_path: Path):
-    """A configuration that names another kubeconfig has started its cluster with it; once is enough."""
+    """A configuration that names another kubeconfig has already restarted its cluster."""
     changes = FileChanges(_write(tmp_path / "old", "a", at=1))
     fresh = _write(tmp_path / "new", "b", at=2)
     assert changes.changed(fresh) == []
@@ -64,7 +64,7 @@ def test_another_path_under_a_known_name_has_not_changed(tmp_path: Path):
 
 
 def test_volumes_swap_links(tmp_path: Path):
-    """A mounted Secret is a link to a folder that is replaced whole."""
+    """A mounted Secret is a link to a folder that is replaced."""
     for number in (1, 2):
         (tmp_path / f"..{number}").mkdir()
         _write(tmp_path / f"..{number}" / "kubeconfig", str(number), at=1)
@@ -78,8 +78,8 @@ def test_volumes_swap_links(tmp_path: Path):
     assert changes.changed(files) == ["file"]
 
 
-def test_a_file_that_was_written_anew_as_it_was_has_not_changed(tmp_path: Path):
-    """One Secret with the kubeconfigs of all clusters: of one that is rotated, the others do not start again."""
+def test_a_file_rewritten_with_equal_content_has_not_changed(tmp_path: Path):
+    """One Secret may contain the kubeconfigs of all clusters, and only one is rotated."""
     files = _write(tmp_path / "kubeconfig", "same", at=1)
     changes = FileChanges(files)
     (tmp_path / "kubeconfig").unlink()

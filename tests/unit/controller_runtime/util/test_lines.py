@@ -1,4 +1,4 @@
-"""A stream is cut into its lines, however the network cuts it."""
+"""A stream is split into lines, independent of its chunks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from controller_runtime.util.lines import LineSplitter, LineTooLong
     rest=st.binary(max_size=5).map(lambda line: line.replace(b"\n", b"")),
     cuts=st.lists(st.integers(0, 30), max_size=12),
 )
-def test_lines_may_be_cut_anywhere(lines: list[bytes], rest: bytes, cuts: list[int]) -> None:
-    """However the network cuts the stream, the same lines come out, blank ones left out."""
+def test_chunks_may_end_anywhere(lines: list[bytes], rest: bytes, cuts: list[int]) -> None:
+    """The lines are the same; blank ones are left out."""
     whole = b"".join(line + b"\n" for line in lines) + rest
     splitter, found = LineSplitter(1000), list[bytes]()
     for cut in cuts:
@@ -39,14 +39,13 @@ def test_lines_may_be_cut_anywhere(lines: list[bytes], rest: bytes, cuts: list[i
     ],
 )
 def test_too_long_line_is_an_error(chunks: list[bytes]) -> None:
-    """A line of more bytes than the limit is not kept, however it arrives."""
     splitter = LineSplitter(10)
     with pytest.raises(LineTooLong):
         _ = [splitter.feed(chunk) for chunk in chunks]
 
 
-def test_line_of_the_limit_is_a_line() -> None:
-    """The limit itself is allowed, and many lines together may have more."""
+def test_line_of_the_limit_is_valid() -> None:
+    """And several lines together may exceed it."""
     splitter = LineSplitter(10)
     assert splitter.feed(b"x" * 10) == []
     assert splitter.feed(b"\n" + (b"y" * 10 + b"\n") * 3) == [b"x" * 10, *[b"y" * 10] * 3]

@@ -20,7 +20,7 @@ def now() -> float:
 
 
 async def times(bucket: TokenBucket, count: int) -> list[float]:
-    """When each of so many simultaneous requests is let through, counted from now."""
+    """Return when each of so many simultaneous requests is let through, from now."""
     start = now()
 
     async def one() -> float:
@@ -36,16 +36,15 @@ async def test_burst_then_steady() -> None:
     assert found == pytest.approx([0.0] * 10 + [0.2, 0.4, 0.6])
 
 
-async def test_quiet_time_saves_up_no_more_than_the_burst() -> None:
-    """An hour of silence buys one burst, not an hour's worth of requests."""
+async def test_idle_time_saves_no_more_than_the_burst() -> None:
     bucket = TokenBucket(10, 3)
     await times(bucket, 3)
     await asyncio.sleep(3600)
     assert await times(bucket, 4) == pytest.approx([0, 0, 0, 0.1])
 
 
-async def test_part_of_the_burst_comes_back() -> None:
-    """Tokens come back at the steady rate while nobody asks."""
+async def test_part_of_the_burst_is_restored() -> None:
+    """Tokens return at the steady rate while there are no requests."""
     bucket = TokenBucket(10, 5)
     await times(bucket, 5)
     await asyncio.sleep(0.25)
@@ -53,19 +52,17 @@ async def test_part_of_the_burst_comes_back() -> None:
 
 
 @pytest.mark.parametrize("qps", [0, -1])
-async def test_no_limit(qps: float) -> None:
-    """Zero or less means no limit."""
+async def test_zero_means_no_limit(qps: float) -> None:
     assert max(await times(TokenBucket(qps, 1), 10_000)) == 0
 
 
 @pytest.mark.parametrize("burst", [0, -5])
 async def test_burst_is_at_least_one(burst: int) -> None:
-    """A burst of nothing would never let anything through."""
     assert await times(TokenBucket(2, burst), 2) == pytest.approx([0, 0.5])
 
 
 async def test_flows_take_turns() -> None:
-    """A flood in one flow delays another flow's request by one turn, not by the flood."""
+    """A flood in one flow delays another flow's request by one turn only."""
     bucket, order = TokenBucket(1, 1), list[str]()
 
     async def one(flow: str, number: int) -> None:
@@ -92,7 +89,7 @@ async def test_flows_take_turns() -> None:
 
 
 async def test_late_request_does_not_overtake() -> None:
-    """A token that ripens while others wait is theirs, even if a newcomer asks first."""
+    """A new token goes to a waiting request, even if a new request arrives first."""
     bucket, order = TokenBucket(1, 1), list[str]()
 
     async def one(name: str) -> None:
@@ -108,8 +105,8 @@ async def test_late_request_does_not_overtake() -> None:
     assert now() == pytest.approx(2)
 
 
-async def test_busy_loop_does_not_let_newcomers_overtake() -> None:
-    """Where a newcomer asks before the loop comes round to serve those who wait, it waits behind them."""
+async def test_new_requests_do_not_overtake_in_a_busy_loop() -> None:
+    """A new request before the loop serves the waiting ones queues behind them."""
     bucket, overtaken = TokenBucket(1, 1), list[bool]()
 
     def ask() -> None:
@@ -130,8 +127,8 @@ async def test_busy_loop_does_not_let_newcomers_overtake() -> None:
     assert overtaken == [False]
 
 
-async def test_cancelled_waiter_takes_nothing() -> None:
-    """The one behind a cancelled waiter moves up."""
+async def test_cancelled_waiter_takes_no_token() -> None:
+    """The next one moves up."""
     bucket = TokenBucket(1, 1)
     await bucket.acquire()
     first = asyncio.create_task(bucket.acquire())
@@ -159,7 +156,7 @@ async def test_cancelled_in_the_moment_of_service_passes_the_token_on() -> None:
 
 
 async def test_all_waiters_cancelled() -> None:
-    """When nobody waits any more, ripened tokens are for whoever asks next."""
+    """Their tokens are available to the next request."""
     bucket = TokenBucket(1, 2)
     await times(bucket, 2)
     waiting = [asyncio.create_task(bucket.acquire(flow)) for flow in "aab"]
@@ -173,7 +170,7 @@ async def test_all_waiters_cancelled() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_never_above_the_rate_and_never_idle(seed: int) -> None:
-    """Random flows, arrivals and cancellations: rate kept, FIFO within a flow, nobody forgotten."""
+    """Random flows, arrivals and cancellations: the rate holds, flows are FIFO, and every request is served."""
     chance = random.Random(seed)
     qps, burst = chance.choice([(5, 1), (50, 10), (3, 7)])
     bucket, served = TokenBucket(qps, burst), list[tuple[float, str, int]]()

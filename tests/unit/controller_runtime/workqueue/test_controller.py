@@ -1,4 +1,4 @@
-"""Workers reconcile keys until they agree, whatever single reconciliations do."""
+"""Workers reconcile keys until they succeed, whatever single reconciliations do."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def start() -> AsyncIterator[Start]:
         assert outcome is None or isinstance(outcome, asyncio.CancelledError)
 
 
-async def test_success_is_the_end(start: Start) -> None:
-    """A key that is reconciled comes once and leaves no failures behind."""
+async def test_success_forgets_the_key(start: Start) -> None:
+    """It is reconciled once and has no failures."""
     seen: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -55,8 +55,8 @@ async def test_success_is_the_end(start: Start) -> None:
     assert controller.queue.num_requeues("a") == 0
 
 
-async def test_failure_is_tried_again_with_growing_pauses(start: Start) -> None:
-    """Errors wait 5, 10, 20 ms; the success after them forgets the failures."""
+async def test_failure_is_retried_with_growing_pauses(start: Start) -> None:
+    """5, 10, 20 ms; success forgets the failures."""
     moments: list[float] = []
 
     async def reconcile(_key: str) -> None:
@@ -73,7 +73,7 @@ async def test_failure_is_tried_again_with_growing_pauses(start: Start) -> None:
     assert controller.queue.num_requeues("a") == 0
 
 
-async def test_failing_key_does_not_hold_up_others(start: Start) -> None:
+async def test_failing_key_does_not_block_others(start: Start) -> None:
     """While one key backs off the single worker serves the rest."""
     seen: list[str] = []
 
@@ -90,8 +90,8 @@ async def test_failing_key_does_not_hold_up_others(start: Start) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
-async def test_result_asks_for_another_look(start: Start, seconds: float) -> None:
-    """``requeue_after`` brings the key back after that time, zero included."""
+async def test_requeue_after_brings_the_key_back(start: Start, seconds: float) -> None:
+    """After that time, zero included."""
     moments: list[float] = []
 
     async def reconcile(_key: str) -> Result | None:
@@ -105,7 +105,7 @@ async def test_result_asks_for_another_look(start: Start, seconds: float) -> Non
 
 
 async def test_change_during_reconciliation_is_not_lost(start: Start) -> None:
-    """A key enqueued while its reconciliation runs is reconciled again, not at the same time."""
+    """The key is reconciled again, not concurrently."""
     busy = 0
     most = 0
     runs = 0
@@ -127,7 +127,7 @@ async def test_change_during_reconciliation_is_not_lost(start: Start) -> None:
     assert (runs, most) == (2, 1)
 
 
-async def test_workers_are_how_many_keys_at_a_time(start: Start) -> None:
+async def test_number_of_workers_is_the_concurrency(start: Start) -> None:
     """Three workers reconcile three keys at once and the fourth after them."""
     moments: dict[str, float] = {}
 
@@ -158,7 +158,7 @@ async def test_never_given_up(start: Start) -> None:
 
 
 async def test_cancellation_from_inside_is_a_failure(start: Start) -> None:
-    """A reconciliation that awaits somebody else's cancelled task fails; its worker lives on."""
+    """A reconciliation that awaits a cancelled task fails; its worker continues."""
     attempts = 0
 
     async def reconcile(_key: str) -> None:
@@ -176,7 +176,7 @@ async def test_cancellation_from_inside_is_a_failure(start: Start) -> None:
 
 
 async def test_cancelled_run_ends_at_once() -> None:
-    """Cancelling ``run`` cancels what is under way and leaves the key free."""
+    """Reconciliations in progress are cancelled, and their keys are free."""
     ended: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -198,7 +198,7 @@ async def test_cancelled_run_ends_at_once() -> None:
 
 
 async def test_shut_down_queue_ends_the_run() -> None:
-    """After ``shut_down`` the workers finish what is queued, and ``run`` returns."""
+    """Workers finish the queued keys, and ``run`` returns."""
     seen: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -215,8 +215,8 @@ async def test_shut_down_queue_ends_the_run() -> None:
     assert seen == ["a", "b"]
 
 
-async def test_what_is_left_over_looks_like_no_backlog():
-    """Metrics outlive a lower cluster that was taken out, or a lost lease; nobody will ever work on its keys."""
+async def test_metrics_show_no_backlog_of_an_ended_controller():
+    """They outlive a removed lower cluster or a lost Lease."""
 
     async def reconcile(key: str) -> None:
         if key == "first":

@@ -1,4 +1,4 @@
-"""The work queue keeps client-go's promises (util/workqueue/doc.go)."""
+"""The work queue keeps client-go's guarantees (util/workqueue/doc.go)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 
-async def test_a_key_added_often_is_handed_out_once():
+async def test_a_key_added_repeatedly_is_handed_out_once():
     """Stingy: a hundred adds before a get are one item."""
     queue: WorkQueue[str] = WorkQueue("stingy")
     for _ in range(100):
@@ -30,8 +30,8 @@ async def test_keys_come_in_the_order_they_were_added():
     assert [await queue.get() for _ in range(50)] == list(range(50))
 
 
-async def test_a_key_added_while_processed_comes_again_after_done():
-    """A key under way goes to nobody else; its re-add waits for done, and counts once."""
+async def test_a_key_added_while_processed_returns_after_done():
+    """No other worker gets it before, and several adds count once."""
     queue: WorkQueue[str] = WorkQueue("again")
     queue.add("a")
     key = await queue.get()
@@ -55,7 +55,7 @@ async def test_higher_priority_goes_first():
 
 
 async def test_a_queued_key_is_raised_to_a_higher_priority():
-    """An urgent add is not swallowed by the key's place in the backlog; a lower one changes nothing."""
+    """An urgent add raises it; a lower priority changes nothing."""
     queue: WorkQueue[str] = WorkQueue("raise")
     for key in "abc":
         queue.add(key)
@@ -68,7 +68,7 @@ async def test_a_queued_key_is_raised_to_a_higher_priority():
 
 
 async def test_priority_given_while_processed_counts_after_done():
-    """A key that is under way when the urgent add comes goes before the backlog once it is done."""
+    """The key then goes before the backlog."""
     queue: WorkQueue[str] = WorkQueue("raise-busy")
     queue.add("a")
     assert await queue.get() == "a"
@@ -80,7 +80,7 @@ async def test_priority_given_while_processed_counts_after_done():
 
 
 async def test_done_without_get_changes_nothing():
-    """A done too many does not put a queued key there twice."""
+    """It does not queue a key twice."""
     queue: WorkQueue[str] = WorkQueue("done-twice")
     queue.add("a")
     queue.done("a")
@@ -93,7 +93,7 @@ async def test_done_without_get_changes_nothing():
 
 @pytest.mark.looptime
 async def test_metrics_are_those_of_client_go():
-    """Depth, adds, retries, latency, duration and work under way are told by queue name."""
+    """Depth, adds, retries, latency, duration and work in progress by queue name."""
     queue: WorkQueue[str] = WorkQueue("metrics")
 
     def value(name: str) -> float | None:
@@ -132,7 +132,6 @@ async def test_shutdown_drains_what_is_queued_then_ends():
 
 
 async def test_waiting_getters_end_at_shutdown():
-    """Workers that wait for a key are released."""
     queue: WorkQueue[str] = WorkQueue("release")
     waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -142,8 +141,8 @@ async def test_waiting_getters_end_at_shutdown():
 
 
 @pytest.mark.looptime
-async def test_a_cancelled_getter_passes_its_turn_on():
-    """A worker that is cancelled in the very turn a key came does not take it along."""
+async def test_a_cancelled_getter_passes_its_key_on():
+    """A worker that is cancelled in the same turn as a key arrives does not lose it."""
     queue: WorkQueue[str] = WorkQueue("cancel")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -155,7 +154,7 @@ async def test_a_cancelled_getter_passes_its_turn_on():
 
 
 async def test_metrics_keep_no_queue_alive():
-    """One that nobody ever worked on, for its cluster never answered, is gone with its keys."""
+    """A queue that was never used, because its cluster never answered, is freed with its keys."""
     queue: WorkQueue[str] = WorkQueue("dropped")
     queue.add("a")
     assert REGISTRY.get_sample_value("workqueue_depth", {"name": "dropped"}) == 1

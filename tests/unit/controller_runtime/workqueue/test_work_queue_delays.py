@@ -1,4 +1,4 @@
-"""Keys that come later: after a failure, or when they are due."""
+"""Delayed keys: after a failure, or at a given time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller_runtime.workqueue.queue import WorkQueue
 
 
 @pytest.mark.looptime
-async def test_first_add_after_a_failure_is_at_once():
+async def test_first_add_after_a_failure_is_immediate():
     """Only the failed attempt waits: an event for a key in back-off is handed out without delay."""
     queue: WorkQueue[str] = WorkQueue("at-once")
     loop = asyncio.get_running_loop()
@@ -25,8 +25,8 @@ async def test_first_add_after_a_failure_is_at_once():
 
 
 @pytest.mark.looptime
-async def test_delayed_keys_come_in_the_order_of_their_times():
-    """Many delays of many keys ripen by time, and one timer serves them all."""
+async def test_delayed_keys_are_ordered_by_time():
+    """One timer serves them all."""
     queue: WorkQueue[int] = WorkQueue("ripen")
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -40,8 +40,8 @@ async def test_delayed_keys_come_in_the_order_of_their_times():
 
 
 @pytest.mark.looptime
-async def test_delayed_adds_come_when_due_and_the_earlier_time_counts():
-    """add_after waits; of two delays for one key the shorter one is kept; none at all is at once."""
+async def test_the_earlier_of_two_delays_counts():
+    """add_after waits; without a delay the key is added at once."""
     queue: WorkQueue[str] = WorkQueue("delayed")
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -59,7 +59,7 @@ async def test_delayed_adds_come_when_due_and_the_earlier_time_counts():
 
 @pytest.mark.looptime
 async def test_failures_back_off_per_key_until_forgotten():
-    """5, 10, 20 … ms for the failing key, nothing for the others; forget starts anew."""
+    """5, 10, 20 … ms for the failing key, nothing for the others; forget resets it."""
     queue: WorkQueue[str] = WorkQueue("backoff")
     assert [queue.add_rate_limited("bad") for _ in range(5)] == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08])
     assert queue.num_requeues("bad") == 5

@@ -1,4 +1,4 @@
-"""Flows of a work queue take turns, and none of them holds all workers. In virtual time."""
+"""Flows of a work queue take turns, and none of them occupies all workers. In virtual time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WORKERS = 50
 
 
 def flow(key: str) -> str:
-    """Keys are ``flow/number``."""
+    """Return the flow of a key ``flow/number``."""
     return key.partition("/")[0]
 
 
 async def serve(
     queue: WorkQueue[str], *, seconds: float, done: dict[str, float], workers: int = WORKERS
 ) -> None:
-    """Work on a queue until it is shut down; every key takes so long."""
+    """Work on a queue until it is shut down; every key takes that long."""
     loop = asyncio.get_running_loop()
 
     async def work() -> None:
@@ -44,7 +44,7 @@ async def serve(
 
 @pytest.mark.parametrize("priority", [0, 1])
 async def test_single_key_does_not_wait_for_ten_thousand_of_another_flow(priority: int) -> None:
-    """A tenant's pod is handled at once though another one has 10,000 in the queue, urgent ones included."""
+    """Even if those are urgent."""
     queue: WorkQueue[str] = WorkQueue("flows", flow=flow, workers=WORKERS)
     loop, done = asyncio.get_running_loop(), dict[str, float]()
     for number in range(10_000):
@@ -62,7 +62,7 @@ async def test_single_key_does_not_wait_for_ten_thousand_of_another_flow(priorit
 
 
 async def test_single_key_does_not_wait_for_slow_work_of_another_flow() -> None:
-    """While one flow's work takes a minute each, a newcomer still finds a free worker."""
+    """While each key of one flow takes a minute, another flow still finds a free worker."""
     queue: WorkQueue[str] = WorkQueue("slow", flow=flow, workers=WORKERS)
     loop, done = asyncio.get_running_loop(), dict[str, float]()
     for tenant in ("a", "b", "c"):
@@ -81,7 +81,7 @@ async def test_single_key_does_not_wait_for_slow_work_of_another_flow() -> None:
 
 
 async def test_one_flow_alone_uses_four_fifths_of_the_workers() -> None:
-    """Nobody else is there: 40 of 50 workers are in use."""
+    """40 of 50."""
     queue: WorkQueue[str] = WorkQueue("alone", flow=flow, workers=WORKERS)
     for number in range(1000):
         queue.add(f"a/{number}")
@@ -93,7 +93,7 @@ async def test_one_flow_alone_uses_four_fifths_of_the_workers() -> None:
 
 
 async def test_priorities_hold_within_a_flow() -> None:
-    """Of one flow the urgent key comes first; flows take turns whatever their priorities."""
+    """Flows take turns whatever their priorities."""
     queue: WorkQueue[str] = WorkQueue("priorities", flow=flow)
     for key, priority in (("a/1", 0), ("a/2", 1), ("b/1", 0), ("a/3", 1)):
         queue.add(key, priority=priority)
@@ -101,8 +101,8 @@ async def test_priorities_hold_within_a_flow() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 50])
-async def test_drain_ends_with_held_back_keys(workers: int) -> None:
-    """A queue that is shut down while keys wait for their flow's share is drained, and every worker ends."""
+async def test_drain_includes_keys_that_wait_for_their_share(workers: int) -> None:
+    """Every worker ends."""
     queue: WorkQueue[str] = WorkQueue("drain", flow=flow, workers=workers)
     done: dict[str, float] = {}
     task = asyncio.create_task(serve(queue, seconds=1.0, done=done, workers=workers))
@@ -122,8 +122,8 @@ async def test_drain_ends_with_held_back_keys(workers: int) -> None:
     ),
     st.integers(0, 4),
 )
-def test_lanes_lose_and_double_nothing(steps: list[tuple[str, int, int]], workers: int) -> None:
-    """Whatever is queued, taken and released: each key comes once, and one comes whenever no flow is at its bound."""
+def test_flows_lose_and_double_nothing(steps: list[tuple[str, int, int]], workers: int) -> None:
+    """Each key is handed out once, and one is available whenever no flow is at its bound."""
     lanes: Lanes[str] = Lanes(flow, workers=workers)
     queued: dict[str, int] = {}
     held: list[str] = []

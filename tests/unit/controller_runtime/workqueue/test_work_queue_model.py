@@ -1,4 +1,4 @@
-"""Whatever happens to a work queue, it keeps its promises."""
+"""The guarantees of a work queue hold for any sequence of operations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_never_two_workers_on_one_key_and_nothing_is_lost():
 
 
 class Model(RuleBasedStateMachine):
-    """The queue beside a model of it: which keys are owed a visit, and which are with a worker."""
+    """The queue and a model of it: keys that must be handed out, and keys that workers have."""
 
     keys = st.integers(0, 4)
     priorities = st.integers(-1, 1)
@@ -103,8 +103,8 @@ class Model(RuleBasedStateMachine):
         self.loop.close()
 
 
-def test_any_sequence_keeps_the_promises():
-    """Whatever is added, taken and done in whatever order: owed keys come once each, the most urgent first."""
+def test_any_sequence_keeps_the_guarantees():
+    """Keys are handed out once each, the most urgent first."""
     run_state_machine_as_test(
         Model, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
     )

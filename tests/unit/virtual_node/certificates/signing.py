@@ -1,4 +1,4 @@
-"""An upper cluster's CertificateSigningRequests in memory, and a signer that does as a test says."""
+"""An upper cluster's CertificateSigningRequests in memory, and a scripted signer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CA = make_ca("cluster-ca", now=START)
 
 
 def now() -> datetime:
-    """The calendar of the loop's virtual time."""
+    """Return the wall clock of the loop's virtual time."""
     return START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 def certify(request: bytes, *, at: datetime, life: timedelta = YEAR) -> bytes:
-    """What a signer makes of a PKCS#10 request: backdated by five minutes, for its very key."""
+    """Return a signer's certificate for a PKCS#10 request: backdated by five minutes, for its key."""
     asked = x509.load_pem_x509_csr(request)
     issuer = x509.load_pem_x509_certificate(CA.certificate)
     key = serialization.load_pem_private_key(CA.key, password=None)
@@ -53,11 +53,11 @@ def certify(request: bytes, *, at: datetime, life: timedelta = YEAR) -> bytes:
 
 
 GOOD = certify(csr.signing_request("vn-a", ADDRESSES, EC_KEY), at=START)
-"""Somebody else's: its key is not that of any request."""
+"""A certificate for another key than that of any request."""
 
 
 class FakeCluster:
-    """The CertificateSigningRequests of an upper cluster, with a signer that does as it is told."""
+    """The CertificateSigningRequests of an upper cluster, with a scripted signer."""
 
     def __init__(self) -> None:
         self.requests: dict[str, dict[str, Any]] = {}
@@ -128,7 +128,7 @@ class FakeCluster:
             self._watchers.remove(queue)
 
     def issue(self, name: str, certificate: bytes | None = None) -> None:
-        """Sign a request, or pretend to."""
+        """Sign a request, or simulate it."""
         found = self.requests[name]
         asked = base64.b64decode(found["spec"]["request"])
         made = certificate if certificate is not None else certify(asked, at=now(), life=self.life)
@@ -140,7 +140,7 @@ class FakeCluster:
         self.change(name, conditions=[*before, {"type": kind, "status": "True", "message": message}])
 
     def change(self, name: str, **status: Any) -> None:
-        """Write a request's status and tell those who watch."""
+        """Write a request's status and send it to watches."""
         found = self.requests[name]
         self._tell("MODIFIED", self._put({**found, "status": {**found.get("status", {}), **status}}))
 

@@ -1,4 +1,4 @@
-"""The CA of our callers, over outages and changes of the upper cluster."""
+"""The CA of the kubelet API's clients, over outages and changes of the upper cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Upper:
 
 
 class _Servers:
-    """What serves certificates."""
+    """Servers with certificates."""
 
     def __init__(self) -> None:
         self.trusted: list[bytes] = []
@@ -52,8 +52,8 @@ async def _followed(
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), Forbidden("not yet"), ConfigError("no token")])
-async def test_an_upper_cluster_that_is_away_at_the_start_costs_no_logs_for_ever(error: Exception) -> None:
-    """It is asked again, soon."""
+async def test_client_ca_is_read_after_an_outage_at_the_start(error: Exception) -> None:
+    """Otherwise logs would never work."""
     upper, servers = _Upper(error), _Servers()
     with capture_logs() as logs:
         authority, task = await _followed(upper, servers)
@@ -64,14 +64,13 @@ async def test_an_upper_cluster_that_is_away_at_the_start_costs_no_logs_for_ever
     task.cancel()
     assert authority.known == ONE
     assert servers.trusted == [ONE]
-    # People are told once, not every time.
+    # The outage is logged once, not every time.
     assert [one["event"] for one in logs if one["log_level"] == "warning"] == [
         "client CA unknown: callers need bearer tokens"
     ]
 
 
-async def test_another_ca_is_taken_and_an_outage_takes_none() -> None:
-    """What is known stays known."""
+async def test_a_changed_ca_is_used_and_an_outage_keeps_the_old_one() -> None:
     upper, servers = _Upper(ONE), _Servers()
     authority, task = await _followed(upper, servers)
     await asyncio.sleep(1000)
@@ -85,8 +84,8 @@ async def test_another_ca_is_taken_and_an_outage_takes_none() -> None:
     assert (authority.known, servers.trusted) == (TWO, [TWO])
 
 
-async def test_a_ca_that_cannot_be_used_is_tried_again() -> None:
-    """Those who come later get the one before."""
+async def test_an_unusable_ca_is_retried() -> None:
+    """Servers that start later get the previous one."""
     upper, servers = _Upper(ONE), _Servers()
     authority, task = await _followed(upper, servers)
     upper.answer, servers.error = TWO, ConfigError("garbage")
@@ -98,8 +97,8 @@ async def test_a_ca_that_cannot_be_used_is_tried_again() -> None:
     assert authority.known == TWO
 
 
-async def test_a_file_asks_nobody() -> None:
-    """It is followed by who serves it."""
+async def test_a_ca_file_needs_no_request() -> None:
+    """The server follows the file."""
     upper, servers = _Upper(ONE), _Servers()
     authority, task = await _followed(upper, servers, file="/ca.crt")
     await asyncio.sleep(1000)

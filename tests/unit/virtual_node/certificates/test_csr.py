@@ -1,4 +1,4 @@
-"""CertificateSigningRequests for kubelet serving certificates: what is asked for, and what an answer means."""
+"""CertificateSigningRequests for kubelet serving certificates: their content, and the meaning of their status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _names_of(pem: bytes) -> x509.SubjectAlternativeName:
 
 
 def test_a_request_names_the_node_and_all_its_addresses():
-    """Subject and alternative names are those that the signer kubernetes.io/kubelet-serving insists on."""
+    """Subject and alternative names are those that the signer kubernetes.io/kubelet-serving requires."""
     pem = csr.signing_request("vn-a", ADDRESSES, EC_KEY)
     subject = x509.load_pem_x509_csr(pem).subject
     assert [name.value for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
@@ -43,8 +43,8 @@ def test_a_request_names_the_node_and_all_its_addresses():
     assert x509.load_pem_x509_csr(pem).is_signature_valid
 
 
-def test_an_address_that_is_there_twice_is_asked_for_once():
-    """A node whose name is its address, or whose inner address is the outer one, makes no double names."""
+def test_a_repeated_address_is_requested_once():
+    """A node's name may be its address, or its inner address the outer one."""
     twice = [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "ExternalIP", "address": "10.0.0.7"}]
     assert len(list(_names_of(csr.signing_request("vn-a", twice, EC_KEY)))) == 1
 
@@ -58,7 +58,7 @@ def test_an_address_that_is_there_twice_is_asked_for_once():
     ids=["ecdsa", "rsa"],
 )
 def test_usages_follow_the_key(key, expected):
-    """Only RSA keys encipher; the signer takes nothing more and nothing less."""
+    """Only RSA keys encipher; the signer accepts exactly these usages."""
     made = csr.request_object("csr-1", "vn-a", ADDRESSES, key)
     assert made["spec"]["usages"] == expected
     assert made["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
@@ -66,8 +66,8 @@ def test_usages_follow_the_key(key, expected):
 
 
 @pytest.mark.parametrize(("node", "addresses"), [("n" * 53, ADDRESSES), ("vn-a", [])])
-def test_what_no_signer_would_take_is_not_sent(node, addresses):
-    """A name too long for a certificate and a node without addresses are errors here already."""
+def test_invalid_requests_are_not_sent(node, addresses):
+    """A name too long for a certificate, and a node without addresses."""
     with pytest.raises(ValueError):
         csr.signing_request(node, addresses, EC_KEY)
 
@@ -86,8 +86,8 @@ def _status(**fields: Any) -> dict[str, Any]:
     ],
     ids=["new", "approved", "not denied after all", "issued"],
 )
-def test_a_request_has_a_certificate_or_not_yet(request_, expected):
-    """Only an issued certificate counts; approval alone is no certificate."""
+def test_only_an_issued_certificate_counts(request_, expected):
+    """Approval alone is no certificate."""
     assert csr.certificate_of(request_) == expected
 
 
@@ -104,8 +104,8 @@ def test_a_request_has_a_certificate_or_not_yet(request_, expected):
         (_status(certificate="!"), "not a certificate"),
     ],
 )
-def test_a_request_that_is_over_says_why(request_, message):
-    """Denied, failed or answered with rubbish: no certificate will come of it."""
+def test_a_failed_request_has_a_reason(request_, message):
+    """Denied, failed or answered with invalid data."""
     with pytest.raises(RequestFailed, match=message):
         csr.certificate_of(request_)
 
@@ -118,13 +118,13 @@ def test_a_request_that_is_over_says_why(request_, message):
         (timedelta(minutes=1), 0.7, timedelta(seconds=42)),
     ],
 )
-def test_rotation_comes_at_a_share_of_the_life_that_is_left(life, share, expected):
+def test_rotation_is_due_after_a_share_of_the_remaining_life(life, share, expected):
     """The five minutes by which a signer backdates do not make a short certificate due at once."""
     certificate = certify(csr.signing_request("vn-a", ADDRESSES, EC_KEY), at=START, life=life)
     assert csr.rotation_time(certificate, now=START, share=share) == START + expected
 
 
-def test_a_certificate_that_has_ended_is_of_no_use():
-    """A signer with a wrong clock is a failure to be tried again, not a certificate to be served."""
+def test_an_expired_certificate_is_not_used():
+    """A signer with a wrong clock is a failure to be retried."""
     with pytest.raises(RequestFailed, match="ended"):
         csr.rotation_time(GOOD, now=START + 2 * YEAR, share=0.8)

@@ -1,4 +1,4 @@
-"""Ends of credentials and certificates are found where kubeconfigs and servers have them."""
+"""Expiry times of credentials and certificates, in kubeconfigs and of servers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ END = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def jwt(claims: Any) -> str:
-    """A token with these claims, signed by nobody."""
+    """Return a token with these claims and no valid signature."""
     parts = (json.dumps(part).encode() for part in ({"alg": "none"}, claims))
     return ".".join([*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "signature"])
 
 
 def kubeconfig(directory: Path, **user: str) -> str:
-    """A kubeconfig whose user has these fields."""
+    """Return a kubeconfig with these fields of the user."""
     whole = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -46,7 +46,7 @@ def kubeconfig(directory: Path, **user: str) -> str:
 
 
 def test_a_client_certificate_inside_a_kubeconfig(tmp_path):
-    """Nobody renews what is written into the kubeconfig itself."""
+    """It is reported as not renewed."""
     pair = sign(make_ca("ca"), "me", usage="client", validity=timedelta(days=3))
     inline = base64.b64encode(pair.certificate).decode()
     path = kubeconfig(tmp_path, **{"client-certificate-data": inline})
@@ -57,7 +57,7 @@ def test_a_client_certificate_inside_a_kubeconfig(tmp_path):
 
 
 def test_a_client_certificate_and_a_token_in_files(tmp_path):
-    """Both may be renewed by somebody, so their whole life is told."""
+    """They may be renewed, so their whole lifetime is reported."""
     pair = sign(make_ca("ca"), "me", usage="client")
     pair.write(tmp_path / "me.crt", tmp_path / "me.key")
     issued = END - timedelta(hours=1)
@@ -73,14 +73,14 @@ def test_a_client_certificate_and_a_token_in_files(tmp_path):
 
 
 def test_a_token_inside_a_kubeconfig(tmp_path):
-    """Its end is told, and that nobody renews it."""
+    """It is reported as not renewed."""
     path = kubeconfig(tmp_path, token=jwt({"exp": END.timestamp()}))
     (found,) = expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
     assert (found.kind, found.ends, found.renewed) == ("Token", END, False)
 
 
-def test_names_a_legacy_token_as_information(tmp_path):
-    """A token that never expires, as earlier releases made it, is no worry, but it is said."""
+def test_a_legacy_token_is_information(tmp_path):
+    """A token without expiry, as from earlier releases, is no warning."""
     path = kubeconfig(tmp_path, token=jwt({"sub": "system:serviceaccount:virtual-node:virtual-node"}))
     found = expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
     assert [one.kind for one in found] == [LEGACY_TOKEN]
@@ -92,19 +92,19 @@ def test_names_a_legacy_token_as_information(tmp_path):
 @pytest.mark.parametrize(
     "token", ["", "opaque", "a.b.c", jwt({}), jwt([1]), jwt({"exp": "soon"}), jwt({"exp": 1e30}), "ö.ö.ö"]
 )
-def test_tokens_that_tell_no_end(token):
-    """Opaque tokens, such as those of bootstrap or legacy Secrets, are no trouble and no finding."""
+def test_tokens_without_a_known_expiry(token):
+    """Opaque tokens, such as those of bootstrap or legacy Secrets, are no finding."""
     assert expiries.token_expiry("paris", token, where="here") is None
 
 
-def test_files_that_are_not_there_are_left_to_those_who_sign_in(tmp_path):
-    """Signing in says what is wrong in full; the report does not fail over it."""
+def test_missing_files_are_no_finding(tmp_path):
+    """Authentication reports them in detail; the report does not fail."""
     path = kubeconfig(tmp_path, **{"client-certificate": "nowhere.crt", "tokenFile": "nowhere"})
     assert expiries.of_kubeconfig("paris", path, context="", in_cluster=False) == []
 
 
-async def test_serving_certificates_are_read_without_being_trusted():
-    """An apiserver and a virtual node's kubelet API show their certificates, self-signed or not."""
+async def test_serving_certificates_are_read_without_verification():
+    """Those of an apiserver and of a virtual node's kubelet API, self-signed or not."""
     pair = self_signed("server", hosts=["127.0.0.1"], validity=timedelta(days=3))
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

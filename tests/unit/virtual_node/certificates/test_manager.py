@@ -1,4 +1,4 @@
-"""The certificates of all virtual nodes of a process, over starts of their lower clusters."""
+"""The certificates of all virtual nodes of a process, over restarts of their lower clusters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _served(reloader: CertificateReloader) -> x509.Certificate:
 
 
 @pytest.mark.looptime
-async def test_a_signed_certificate_outlives_its_lower_cluster():
-    """A lower cluster that starts again goes on with the certificate, and asks for no other."""
+async def test_a_signed_certificate_survives_a_restart_of_its_lower_cluster():
+    """No other one is requested."""
     cluster = FakeCluster()
     cluster.on_create, cluster.life = cluster.issue, timedelta(days=36500)
     certificates = _certificates(cluster, serving_certificate="CSR")
@@ -51,8 +51,7 @@ async def test_a_signed_certificate_outlives_its_lower_cluster():
     assert len(cluster.created) == 1
 
 
-async def test_each_node_has_a_certificate_of_its_own():
-    """What was issued to one node is not served by another."""
+async def test_each_node_has_its_own_certificate():
     certificates = _certificates(FakeCluster(), serving_certificate="CSR")
     subjects = {
         _served(certificates.reloader(name, ADDRESSES, client_ca=b"")).subject.rfc4514_string()
@@ -62,8 +61,8 @@ async def test_each_node_has_a_certificate_of_its_own():
 
 
 @pytest.mark.looptime
-async def test_self_signed_certificates_ask_nobody():
-    """The default serves all addresses of the node, without a request to the upper cluster."""
+async def test_self_signed_certificates_need_no_request():
+    """The default serves all addresses of the node."""
     cluster = FakeCluster()
     certificates = _certificates(cluster)
     reloader = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
@@ -82,8 +81,8 @@ def _end(node_name: str) -> float | None:
     )
 
 
-async def test_a_node_that_is_served_no_longer_warns_of_no_expiry():
-    """An alert on its certificate would come a year after it was taken out of the configuration."""
+async def test_a_removed_node_has_no_expiry_metric():
+    """Otherwise its alert would fire a year after it was removed from the configuration."""
     certificates = _certificates(FakeCluster())
     served = []
     for _ in range(2):
@@ -100,7 +99,7 @@ async def test_a_node_that_is_served_no_longer_warns_of_no_expiry():
 
 
 async def test_files_are_served_and_followed(tmp_path):
-    """What is in tlsCertFile is served; files that cannot be read are an error that names them."""
+    """Those of tlsCertFile; unreadable ones are an error that names them."""
     paths = tmp_path / "tls.crt", tmp_path / "tls.key"
     fields = {"tls_cert_file": str(paths[0]), "tls_private_key_file": str(paths[1])}
     certificates = _certificates(FakeCluster(), **fields)
@@ -112,8 +111,8 @@ async def test_files_are_served_and_followed(tmp_path):
     assert await reloader.check()
 
 
-async def test_another_client_ca_counts_for_every_node():
-    """Also for a node whose lower cluster starts again."""
+async def test_a_changed_client_ca_applies_to_every_node():
+    """Also to a node with a restarted lower cluster."""
     certificates = _certificates(FakeCluster())
     reloaders = [certificates.reloader(name, ADDRESSES, client_ca=b"") for name in ("vn-a", "vn-b")]
     certificates.trust(make_ca("upper").certificate)

@@ -1,4 +1,4 @@
-"""Serving certificates by CSR: asked for, approved, installed, renewed, and tried again when something is amiss."""
+"""Serving certificates by CSR: requested, approved, installed, renewed, and retried after failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEEK = timedelta(days=7)
 
 
 class Keeper:
-    """A ServingCertificate under test, and what it did."""
+    """A ServingCertificate under test, and its recorded actions."""
 
     def __init__(self, cluster: FakeCluster, **options: Any) -> None:
         self.installed: list[tuple[float, Issued]] = []
@@ -41,15 +41,15 @@ class Keeper:
         self.installed.append((asyncio.get_running_loop().time(), issued))
 
     async def run_for(self, seconds: float) -> None:
-        """Run it for a while of virtual time, then stop it as a process that ends does."""
+        """Run it for a while of virtual time, then stop it as at the end of a process."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.subject.run()
 
 
 @looptime
-async def test_a_certificate_is_asked_for_as_the_node():
-    """The request is impersonated, and what is installed is what was issued, with its key."""
+async def test_a_certificate_is_requested_as_the_node():
+    """The request is impersonated, and the issued certificate is installed with its key."""
     cluster = FakeCluster()
     cluster.on_create = cluster.issue
     keeper = Keeper(cluster)
@@ -63,8 +63,8 @@ async def test_a_certificate_is_asked_for_as_the_node():
 
 
 @looptime
-async def test_without_our_approval_people_are_told_what_to_run():
-    """Until somebody approves, one log line and one Event carry the command, and nothing is installed."""
+async def test_without_automatic_approval_the_command_is_reported():
+    """Until the approval one log line and one Event carry it, and nothing is installed."""
     cluster = FakeCluster()
     keeper = Keeper(cluster)
     running = asyncio.create_task(keeper.run_for(3000))
@@ -81,8 +81,8 @@ async def test_without_our_approval_people_are_told_what_to_run():
 
 
 @looptime
-async def test_our_own_approval_survives_a_conflict():
-    """Somebody who wrote the request first costs one more try."""
+async def test_automatic_approval_survives_a_conflict():
+    """A concurrent write of the request costs one retry."""
     cluster = FakeCluster()
     cluster.update_errors = [Conflict("changed", code=409)]
     keeper = Keeper(cluster, approve=True)
@@ -92,8 +92,8 @@ async def test_our_own_approval_survives_a_conflict():
 
 
 @looptime
-async def test_an_approval_that_is_refused_is_left_to_people():
-    """Without the right to approve, the request stays and people are told."""
+async def test_a_forbidden_approval_is_left_to_administrators():
+    """The request stays and the command is reported."""
     cluster = FakeCluster()
     cluster.update_errors = [Forbidden("no", code=403)]
     keeper = Keeper(cluster, approve=True)
@@ -104,8 +104,8 @@ async def test_an_approval_that_is_refused_is_left_to_people():
 
 @looptime
 @pytest.mark.parametrize("kind", ["Denied", "Failed"])
-async def test_a_refused_request_is_made_again_ever_later(kind):
-    """Pauses double from two seconds to ten minutes, and only the last request is there to be looked at."""
+async def test_a_denied_request_is_repeated_with_growing_pauses(kind):
+    """From two seconds to ten minutes, and only the last request remains for inspection."""
     cluster = FakeCluster()
     cluster.on_create = lambda name: cluster.condition(name, kind, "not here")
     keeper = Keeper(cluster)
@@ -122,8 +122,8 @@ async def test_a_refused_request_is_made_again_ever_later(kind):
 
 
 @looptime
-async def test_a_request_that_nobody_answers_is_replaced():
-    """After an hour a new one takes its place; the old one is removed, not left to pile up."""
+async def test_a_pending_request_is_replaced_after_an_hour():
+    """And deleted."""
     cluster = FakeCluster()
     keeper = Keeper(cluster)
     running = asyncio.create_task(keeper.run_for(4000))
@@ -133,8 +133,8 @@ async def test_a_request_that_nobody_answers_is_replaced():
 
 
 @looptime
-async def test_a_request_that_somebody_removes_is_made_again():
-    """The cleaner of old requests, or a person, does not leave the node without a certificate."""
+async def test_a_deleted_request_is_created_again():
+    """The cleaner of old requests, or an administrator, may delete it."""
     cluster = FakeCluster()
     keeper = Keeper(cluster)
     running = asyncio.create_task(keeper.run_for(60))
@@ -149,8 +149,8 @@ async def test_a_request_that_somebody_removes_is_made_again():
 
 
 @looptime
-async def test_a_watch_that_breaks_is_begun_again():
-    """What happened in between is read, not missed."""
+async def test_a_broken_watch_is_restarted():
+    """Changes in between are read."""
     cluster = FakeCluster()
     cluster.watch_errors = [ConnectionFailed("broken")]
     keeper = Keeper(cluster)
@@ -164,8 +164,8 @@ async def test_a_watch_that_breaks_is_begun_again():
 
 @looptime
 @pytest.mark.parametrize("error", [Forbidden("no", code=403), ConnectionFailed("down")])
-async def test_a_cluster_that_refuses_is_asked_again(error):
-    """Missing rights and outages end when they end; no request is made that nobody follows."""
+async def test_a_refusing_cluster_is_asked_again(error):
+    """Missing rights and outages may end; no request is made that cannot be watched."""
     cluster = FakeCluster()
     cluster.create_errors = [error, error]
     cluster.on_create = cluster.issue
@@ -176,8 +176,8 @@ async def test_a_cluster_that_refuses_is_asked_again(error):
 
 
 @looptime
-async def test_what_cannot_be_served_is_asked_for_again():
-    """A certificate for another key is refused by the reloader, which keeps the old one."""
+async def test_an_unusable_certificate_is_requested_again():
+    """The reloader refuses a certificate for another key, and keeps the old one."""
     cluster = FakeCluster()
     cluster.on_create = lambda name: cluster.issue(name, GOOD)
     refused: list[ConfigError] = []
@@ -198,7 +198,7 @@ async def test_what_cannot_be_served_is_asked_for_again():
 
 @looptime
 async def test_certificates_are_renewed_between_70_and_90_per_cent_of_their_life():
-    """Each one is replaced before it ends, week after week, with another key every time."""
+    """Each before it expires, and with another key."""
     cluster = FakeCluster()
     cluster.on_create, cluster.life = cluster.issue, WEEK
     keeper = Keeper(cluster)
@@ -211,8 +211,8 @@ async def test_certificates_are_renewed_between_70_and_90_per_cent_of_their_life
 
 
 @looptime
-async def test_a_certificate_at_hand_is_good_until_it_is_due():
-    """A lower cluster that starts again within the process does not ask for another one."""
+async def test_a_valid_certificate_is_kept_until_it_is_due():
+    """A restarted lower cluster within the process does not request another one."""
     cluster = FakeCluster()
     cluster.on_create = cluster.issue
     at_hand = Issued(self_signed("kept"), START + timedelta(hours=5))
@@ -223,8 +223,8 @@ async def test_a_certificate_at_hand_is_good_until_it_is_due():
 
 
 @looptime
-async def test_a_process_that_ends_removes_its_request():
-    """What nobody holds the key of any more is not left for people to approve."""
+async def test_a_process_deletes_its_request_at_its_end():
+    """Its key is lost, so an approval would be useless."""
     cluster = FakeCluster()
     keeper = Keeper(cluster)
     await keeper.run_for(10)
@@ -232,8 +232,8 @@ async def test_a_process_that_ends_removes_its_request():
 
 
 @looptime
-async def test_a_fault_of_ours_is_logged_and_tried_again():
-    """Nobody awaits the task: ending of it, it would leave a certificate that nobody renews."""
+async def test_an_unexpected_error_is_logged_and_retried():
+    """Otherwise the task would end unnoticed, and the certificate expire."""
     cluster = FakeCluster()
     cluster.on_create = cluster.issue
     faults: Any = [RuntimeError("odd")]

@@ -1,4 +1,4 @@
-"""Where serving certificates come from: configuration, flags, and the rights that it takes."""
+"""Source of serving certificates: configuration, flags, and the necessary rights."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from virtual_node.rights import daemon, manifests
         ({"servingCertificate": "CSR", "approveServingCertificate": True}, "CSR"),
     ],
 )
-def test_where_the_certificate_comes_from(kubelet, source):
-    """Files given are files used; otherwise it is self-signed, unless the configuration says CSR."""
+def test_source_of_the_certificate(kubelet, source):
+    """Given files are used; otherwise it is self-signed, unless the configuration selects CSR."""
     assert config_file.parse(_document(kubelet)).kubelet.certificate_source == source
 
 
@@ -81,8 +81,8 @@ def _document(kubelet: Mapping[str, Any], *, node: str = "vn-a") -> str:
         ([], {"APISERVER_CERT_LOCATION": "/c", "APISERVER_KEY_LOCATION": "/k"}, ("Files", False)),
     ],
 )
-def test_flags_choose_the_source(arguments, environment, expected):
-    """The kubelet's own flag asks for certificates by CSR."""
+def test_flags_select_the_source(arguments, environment, expected):
+    """The kubelet's own flag requests certificates by CSR."""
     kubelet = command_line.parse(["--client-kubeconfig=/k", *arguments], environment).config.kubelet
     assert (kubelet.certificate_source, kubelet.approve_serving_certificate) == expected
 
@@ -103,7 +103,7 @@ def test_a_flag_that_contradicts_the_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("approve", [False, True])
-def test_rights_are_for_our_own_nodes_and_no_others(approve):
+def test_rights_are_for_own_nodes_only(approve):
     """Impersonation is granted by name, and approval only where it is configured."""
     config = config_file.parse(_document({"servingCertificate": "CSR", "approveServingCertificate": approve}))
     config.clusters[0].nodes = [NodeConfig(name=name) for name in ("vn-b", "vn-a")]

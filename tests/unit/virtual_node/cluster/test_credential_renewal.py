@@ -23,7 +23,7 @@ NOW = datetime.fromtimestamp(START, UTC)
 
 
 class _Clusters:
-    """One Secret in the upper cluster, and a lower cluster that gives tokens."""
+    """One Secret in the upper cluster, and a lower cluster that issues tokens."""
 
     def __init__(self, data: dict[str, str] | None) -> None:
         self.data = data
@@ -70,8 +70,8 @@ def _renewal(clusters: _Clusters, *, hours: float) -> CredentialRenewal:
     return CredentialRenewal(clusters.context, [SECRET], now=lambda: NOW + timedelta(hours=hours))
 
 
-async def test_renews_a_token_that_is_due_for_as_long_as_before():
-    """Of the account that the token names; the kubeconfig beside it stays as it is."""
+async def test_renews_a_due_token_with_the_same_lifetime():
+    """For the account of the token; the kubeconfig in the Secret is not changed."""
     clusters = _with(token(exp=START + 10 * HOUR))
     await _renewal(clusters, hours=8.1).renew(SECRET)
     assert clusters.asked == [("ns", "vn", 10 * HOUR)]
@@ -84,7 +84,7 @@ async def test_renews_a_token_that_is_due_for_as_long_as_before():
 
 
 async def test_waits_for_a_token_that_is_not_due():
-    """Until then, but never longer than an hour: a register may replace it."""
+    """At most an hour, because a register may replace it."""
     clusters = _with(token(exp=START + 10 * HOUR))
     assert await _renewal(clusters, hours=7.5).renew(SECRET) == pytest.approx(HOUR / 2)
     assert await _renewal(clusters, hours=1).renew(SECRET) == HOUR
@@ -93,15 +93,14 @@ async def test_waits_for_a_token_that_is_not_due():
 
 @pytest.mark.parametrize("data", [None, {}, {"kubeconfig": "x"}, {"token": "é"}, {"token": "b3BhcXVl"}])
 async def test_leaves_other_secrets_alone(data):
-    """None, one that a user made, a legacy token."""
+    """A missing one, one that a user made, a legacy token."""
     for clusters in (_Clusters(data), _with(token())):
         await _renewal(clusters, hours=1e5).renew(SECRET)
         assert (clusters.asked, clusters.patched) == ([], [])
 
 
 @pytest.mark.looptime
-async def test_a_refusal_is_tried_again():
-    """And ends nothing."""
+async def test_a_refusal_is_retried():
     clusters = _with(token(exp=START + HOUR))
     clusters.refuses = True
     task = asyncio.create_task(_renewal(clusters, hours=0.9).run())
@@ -120,8 +119,8 @@ def _sample(name: str) -> float | None:
 
 
 @pytest.mark.looptime
-async def test_failed_renewals_are_counted_and_the_times_of_the_token_stay():
-    """The alert compares the time of renewal with now; after the renewal both times are those of the new token."""
+async def test_failed_renewals_are_counted_and_times_of_the_token_stay():
+    """The alert compares the time of renewal with now; after a renewal both times are those of the new token."""
     clusters = _with(token(exp=START + HOUR))
     clusters.refuses = True
     before = _sample("renewal_errors_total") or 0.0
@@ -138,8 +137,8 @@ async def test_failed_renewals_are_counted_and_the_times_of_the_token_stay():
 
 
 @pytest.mark.parametrize("data", [None, {"kubeconfig": "x"}])
-async def test_secret_without_a_token_to_renew_has_no_times(data):
-    """A user replaced it by one of another kind: no alert of the former token remains."""
+async def test_a_secret_without_a_renewable_token_has_no_times(data):
+    """A user may have replaced it, and alerts of the former token must end."""
     await _renewal(_with(token(exp=START + HOUR)), hours=0.1).renew(SECRET)
     assert _sample("expiration_timestamp_seconds") == START + HOUR
     await _renewal(_Clusters(data), hours=0.1).renew(SECRET)
@@ -147,7 +146,7 @@ async def test_secret_without_a_token_to_renew_has_no_times(data):
     assert _sample("renewal_timestamp_seconds") is None
 
 
-async def test_credentials_that_are_not_accepted_name_the_command():
+async def test_refused_credentials_name_the_command():
     """The token may have expired while nothing ran."""
     with pytest.raises(ConfigError, match=r"lower-cluster register tokyo .* --namespace ns"):
         await kube_system(_with("x").context)

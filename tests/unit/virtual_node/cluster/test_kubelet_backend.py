@@ -1,4 +1,4 @@
-"""Which lower pod stands behind an upper one, and that no other does."""
+"""The lower pod of an upper one is found, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _pod(namespace: str, name: str, uid: str, phase: str = "Running") -> Object:
 
 
 class _Caches:
-    """Pods above, and by their uid what is below."""
+    """Upper pods, and lower pods by upper uid."""
 
     def __init__(self, *upper: Object, lower: dict[str, Object]) -> None:
         pods = {f"{pod.namespace}/{pod.name}": pod for pod in upper}
@@ -37,7 +37,7 @@ class _Caches:
 
 @pytest.fixture
 def pods() -> CachedPods:
-    """Two pods, of which one is below, and one has not come there."""
+    """Two pods, one with a lower pod and one without."""
     caches: Any = _Caches(
         _pod("shop", "web", "u-1"),
         _pod("shop", "late", "u-2", phase="Pending"),
@@ -57,8 +57,8 @@ def test_a_pod_is_found_where_it_runs(pods: CachedPods) -> None:
     assert pods.resolve("other", "web") is None
 
 
-def test_a_pod_that_is_not_below_is_not_mistaken_for_its_namesake(pods: CachedPods) -> None:
-    """A pod of the lower cluster's own may have its name, and a shell in it is for nobody above."""
+def test_an_unmanaged_pod_of_the_same_name_is_not_found(pods: CachedPods) -> None:
+    """Upper users must not get a shell in it."""
     with pytest.raises(Refusal) as refused:
         pods.resolve("shop", "late")
     assert (refused.value.status, refused.value.text) == (
@@ -67,7 +67,7 @@ def test_a_pod_that_is_not_below_is_not_mistaken_for_its_namesake(pods: CachedPo
     )
 
 
-def test_what_is_below_is_told_and_counted(pods: CachedPods) -> None:
+def test_lower_pods_are_listed_and_counted(pods: CachedPods) -> None:
     """For the lists and for the metrics."""
     assert [pod["metadata"]["name"] for pod in pods.pods()] == ["web", "late"]
     assert [pod["metadata"]["name"] for pod in pods.running_pods()] == ["web"]

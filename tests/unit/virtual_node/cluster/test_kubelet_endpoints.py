@@ -17,14 +17,14 @@ from virtual_node.config.kubelet_types import KubeletConfig
 
 
 class _Remains:
-    """What a lower cluster leaves: things that know each other, as caches and their handlers do."""
+    """Objects in reference cycles, as caches and their handlers."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 class _Service:
-    """A kubelet API that holds what it was made of."""
+    """A kubelet API that references its inputs."""
 
     def __init__(self, remains: _Remains, error: Exception | None = None) -> None:
         self._remains = remains
@@ -46,7 +46,7 @@ def _endpoints() -> KubeletEndpoints:
 
 @pytest.fixture
 def _rare_collections() -> Iterator[None]:
-    """As ``tune_gc`` has it: what is old is not visited by itself."""
+    """Configure the collector as ``tune_gc`` does: old objects are not visited automatically."""
     gc.disable()
     yield
     gc.enable()
@@ -54,8 +54,8 @@ def _rare_collections() -> Iterator[None]:
 
 @pytest.mark.looptime
 @pytest.mark.usefixtures("_rare_collections")
-async def test_the_caches_of_a_cluster_that_ended_leave_memory():
-    """A cluster may start again hundreds of times; each leaves caches of all its pods."""
+async def test_the_caches_of_an_ended_cluster_are_freed():
+    """A cluster may restart hundreds of times."""
     endpoints, ends = _endpoints(), []
     for _ in range(3):
         remains = _Remains()
@@ -71,7 +71,7 @@ async def test_the_caches_of_a_cluster_that_ended_leave_memory():
 
 @pytest.mark.looptime
 async def test_a_server_that_fails_to_stop_keeps_no_client_open():
-    """Its failure is logged; the clients are closed all the same."""
+    """Its failure is logged and the clients are closed."""
     endpoints = _endpoints()
     closed: list[str] = []
     clients = contextlib.AsyncExitStack()

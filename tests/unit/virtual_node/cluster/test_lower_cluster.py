@@ -1,4 +1,4 @@
-"""What is kept of objects that are not ours."""
+"""The kept fields of unmanaged objects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from virtual_node.cluster.caches import shrink_foreign
 from virtual_node.cluster.start_checks import refuse_real_nodes
 
 
-def test_a_foreign_pod_keeps_what_capacity_counts():
-    """Requests, node and phase survive the shrinking; images, environment and volumes do not."""
+def test_an_unmanaged_pod_keeps_the_fields_for_capacity():
+    """Requests, node and phase are kept; images, environment and volumes are dropped."""
     spec = {
         "nodeName": "n",
         "overhead": {"cpu": "100m"},
@@ -54,13 +54,13 @@ class _Upper:
 
 
 async def test_a_real_node_of_the_same_name_is_never_taken_over():
-    """A kubelet's Node, and the pods bound to it, are not ours whatever the configuration says."""
+    """Also not the pods bound to it, whatever the configuration."""
     upper: Any = _Upper(worker={"kubernetes.io/os": "linux"})
     with pytest.raises(ConfigError, match=r"worker.*not virtual"):
         await refuse_real_nodes(upper, ["worker"])
 
 
-async def test_a_virtual_node_is_taken_up_again():
-    """After a restart, or from tensile-kube, the Node is there already."""
+async def test_an_existing_virtual_node_is_reused():
+    """After a restart, or from tensile-kube."""
     upper: Any = _Upper(vn={"type": "virtual-kubelet"})
     await refuse_real_nodes(upper, ["vn", "new"])

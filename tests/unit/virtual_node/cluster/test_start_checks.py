@@ -1,4 +1,4 @@
-"""The daemon does not start for a real Node's name, or with the upper cluster as the lower one."""
+"""The daemon does not start with a real Node's name, or with the upper cluster as the lower one."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ async def _answer(request: web.Request) -> web.StreamResponse:
         ),
     ],
 )
-async def test_what_would_change_objects_that_are_not_ours_ends_the_daemon_with_2(
-    node: str, said: str, tmp_path: Path
-):
-    """In one line that says what to give instead; nothing has been written, nothing is tried again."""
+async def test_a_start_that_would_change_objects_of_others_ends_with_2(node: str, said: str, tmp_path: Path):
+    """In one line that names what to set instead; nothing has been written, nothing is retried."""
     async with serve(_answer) as server:
         file = kubeconfig(tmp_path, server.url)
         process = await asyncio.create_subprocess_exec(
@@ -56,7 +54,7 @@ async def test_what_would_change_objects_that_are_not_ours_ends_the_daemon_with_
 
 
 async def test_a_real_node_that_appears_later_is_not_changed():
-    """A kubelet registers under the name of our Node, which somebody has deleted."""
+    """A kubelet registers under the name of a deleted virtual node."""
     node: Any = object.__new__(NodeController)
     real = {"metadata": {"name": "vn", "uid": "theirs", "labels": {"kubernetes.io/os": "linux"}}}
 

@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Fixtures of the tests of commands."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.unit.virtual_node.commands.run_command import Person
 
 @pytest.fixture
 def person(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Person:
-    """Somebody at a command line."""
+    """A user at a command line."""
     return Person(capsys, tmp_path)

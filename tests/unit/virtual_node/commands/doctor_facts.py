@@ -1,4 +1,4 @@
-"""A healthy installation as the doctor sees it, and small objects to make it ill with."""
+"""A healthy installation as the doctor reads it, and objects with faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 
 
 def ago(seconds: float) -> str:
-    """A time before now, as objects have it."""
+    """Return a time before now, as objects have it."""
     return timestamps.micro_time(NOW - timedelta(seconds=seconds))
 
 
@@ -50,7 +50,7 @@ def lease(age: float = 3, *, holder: str = "vn_1", duration: int = 40) -> dict[s
 
 
 def pod(name: str = "web", *, age: float = 300, labels: Any = None, **spec: Any) -> dict[str, Any]:
-    """A pod that waits above, and tolerates virtual nodes."""
+    """Return a pod that waits in the upper cluster, and tolerates virtual nodes."""
     status = spec.pop("status", conditions("PodScheduled", "False", "Unschedulable"))
     created = timestamps.rfc3339(NOW - timedelta(seconds=age))
     return {
@@ -63,12 +63,12 @@ def pod(name: str = "web", *, age: float = 300, labels: Any = None, **spec: Any)
 
 
 def asking(**amounts: str) -> list[dict[str, Any]]:
-    """Containers that ask for something."""
+    """Return containers with requests."""
     return [{"name": "c", "resources": {"requests": amounts}}]
 
 
 def configuration(client: Json | None = None) -> dict[str, Any]:
-    """Our webhook's configuration, with a CA that is good."""
+    """Return the webhook's configuration, with a valid CA."""
     bundle = base64.b64encode(make_ca("ca", now=NOW - timedelta(days=1)).certificate).decode()
     service = {"namespace": "kube-system", "name": "webhook"}
     return {
@@ -83,7 +83,7 @@ def configuration(client: Json | None = None) -> dict[str, Any]:
 
 
 def webhook(**more: Any) -> Webhook:
-    """A webhook that works."""
+    """Return a healthy webhook."""
     annotations = {"clusterSelector": '{"nodeSelector":{"virtual-node.io/doctor":"probe"}}'}
     well = Webhook(
         configurations=[configuration()],
@@ -95,7 +95,7 @@ def webhook(**more: Any) -> Webhook:
 
 
 def healthy(**more: Any) -> Facts:
-    """An installation in which everything is well, and everything is installed."""
+    """Return a healthy installation with all components."""
     well = Facts(
         now=NOW,
         server="https://upper:6443",
@@ -115,13 +115,13 @@ def healthy(**more: Any) -> Facts:
 
 
 def running(name: str, *, cpu: str) -> dict[str, Any]:
-    """A pod that runs on the virtual node."""
+    """Return a pod that runs on the virtual node."""
     status = {"phase": "Running", **conditions("Ready", "True")}
     return pod(name, nodeName="vn", containers=asking(cpu=cpu), status=status)
 
 
 def bound(**more: Any) -> dict[str, Any]:
-    """A pod that is bound to the virtual node and has not started."""
+    """Return a pod that is bound to the virtual node and has not started."""
     return pod(nodeName="vn", **more)
 
 
@@ -131,11 +131,11 @@ def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def lower_cluster(**more: Any) -> Lower:
-    """A lower cluster that is well."""
+    """Return a healthy lower cluster."""
     well = Lower("a.yaml", Probe(200, "v1.34.1"), [node(virtual=False, taints=())])
     return replace(well, **more)
 
 
 def links_of(facts: Facts) -> dict[str, Link]:
-    """What the doctor finds, by the link's name."""
+    """Return the doctor's links by name."""
     return {link.name: link for link in examine(facts)}

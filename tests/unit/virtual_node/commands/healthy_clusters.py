@@ -1,4 +1,4 @@
-"""A healthy pair of clusters, and the ways in which they may stop being it."""
+"""A healthy pair of clusters, and changes that make it unhealthy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Change = Callable[[Facts], object]
 
 
 def ago(**length: float) -> str:
-    """A time before now, as objects have it."""
+    """Return a time before now, as objects have it."""
     return timestamps.rfc3339(NOW - timedelta(**length))
 
 
@@ -39,7 +39,7 @@ def ready(status: str = "True") -> dict[str, Any]:
 
 
 def node(name: str, *, cpu: str = "4", **labels: str) -> dict[str, Any]:
-    """A node that is well."""
+    """Return a healthy node."""
     allocatable = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
     return {
         "kind": "Node",
@@ -50,7 +50,7 @@ def node(name: str, *, cpu: str = "4", **labels: str) -> dict[str, Any]:
 
 
 def healthy() -> Facts:
-    """An upper and a lower cluster: one pod with one ConfigMap, mirrored to the letter."""
+    """Return an upper and a lower cluster: one pod with one ConfigMap, mirrored completely."""
     upper_pod = {
         "kind": "Pod",
         "metadata": meta("web", "u-web", labels={"app": "web"}),
@@ -125,7 +125,7 @@ def lower(facts: Facts, kind: str = "Pod") -> Any:
 
 
 def worries(change: Change | None = None, facts: Facts | None = None) -> list[tuple[str, str, str, str]]:
-    """Severity, check, kind and object of what is worse than information after a change of the healthy clusters."""
+    """Return severity, check, kind and object of findings above information after a change of the healthy clusters."""
     facts = facts or healthy()
     if change is not None:
         change(facts)
@@ -134,7 +134,7 @@ def worries(change: Change | None = None, facts: Facts | None = None) -> list[tu
 
 
 def leaking(kind: str, **more: Any) -> Change:
-    """Something below, a day old, whose upper uid nobody has."""
+    """Return a lower object, a day old, with an unknown upper uid."""
 
     def change(facts: Facts) -> None:
         metadata = meta("old", "l-old", **{"labels": ownership_labels(OWNER, "gone"), **more})
@@ -146,7 +146,7 @@ def leaking(kind: str, **more: Any) -> Change:
 
 
 def gone(kind: str) -> Change:
-    """The upper object vanishes."""
+    """Delete the upper object."""
     return lambda facts: facts.upper.objects[kind].clear()
 
 
@@ -164,7 +164,7 @@ def sets(where: Callable[[Facts], Any], *path: Any) -> Change:
 
 
 def both(*changes: Change) -> Change:
-    """One change after the other."""
+    """Apply both changes."""
 
     def change(facts: Facts) -> None:
         for one in changes:
@@ -174,7 +174,7 @@ def both(*changes: Change) -> Change:
 
 
 def claim(**more: Any) -> Change:
-    """An upper claim with our finalizer, on a node that is gone."""
+    """Return an upper claim with our finalizer, on a deleted node."""
     annotations = {pvc.SELECTED_NODE: "vn-gone"}
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER], annotations=annotations, **more)
     return lambda facts: facts.upper.objects["PersistentVolumeClaim"].append(
@@ -183,7 +183,7 @@ def claim(**more: Any) -> Change:
 
 
 def bound_claim(facts: Facts) -> None:
-    """The same, told by the mirror of its volume."""
+    """Return the same, known by the mirror of its volume."""
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-gone"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
     spec = {"csi": {"driver": pv.DRIVER}, "nodeAffinity": affinity}
@@ -193,7 +193,7 @@ def bound_claim(facts: Facts) -> None:
 
 
 def waiting_for(cpu: str) -> Change:
-    """The lower pod has no node yet and asks for so much."""
+    """Return a lower pod without a node and with these requests."""
 
     def change(facts: Facts) -> None:
         pod = lower(facts)

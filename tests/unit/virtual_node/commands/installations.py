@@ -1,4 +1,4 @@
-"""What an installation has made in clusters that answer from a list, for tests that take it back out."""
+"""The objects of an installation in fake clusters, for tests of its removal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLUSTER = "upper-1"
 
 
 class Api:
-    """An API server: objects by kind, and what was written."""
+    """An API server: objects by kind, and its writes."""
 
     cluster = "tokyo"
 
@@ -26,7 +26,7 @@ class Api:
         self.stubborn: set[str] = set()
         """Names of pods that do not end until they are forced."""
         self.daemon_sets: set[str] = set()
-        """Names of pods that are there again as soon as they have ended."""
+        """Names of pods that are recreated as soon as they have ended."""
 
     async def get(self, resource, name, *, namespace=None):
         for one in self.objects:
@@ -109,6 +109,6 @@ def virtual(name: str) -> dict[str, Any]:
 
 
 def ours(kind: str, name: str, *, node: str = "vn", **fields: Any) -> dict[str, Any]:
-    """Something that we made below."""
+    """Return an owned lower object."""
     labels = {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: f"up-{name}", names.LABEL_NODE: node}
     return thing(kind, name, namespace="shop", labels=labels, **fields)

@@ -1,4 +1,4 @@
-"""Helm releases of the chart as tests have them: records in Secrets, and a helm that notes what it is told."""
+"""Helm releases of the chart for tests: records in Secrets, and a fake helm that records its arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKYO = {"name": "tokyo", "kubeconfigSecret": {"name": "virtual-node-tokyo"}}
 
 
 def record(name: str = "vn", *, status: str = "deployed", version: int = 2, **more: Any) -> dict[str, Any]:
-    """A release's Secret, packed as Helm packs it: JSON, gzip, base64, and the API's base64."""
+    """Return a release's Secret, packed as Helm packs it: JSON, gzip, base64, and the API's base64."""
     body = {"name": name, "namespace": SPACE, "version": version, "config": None, "chart": CHART, **more}
     packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(body).encode()))).decode()
     labels = {"owner": "helm", "name": name, "status": status}
@@ -34,7 +34,7 @@ def record(name: str = "vn", *, status: str = "deployed", version: int = 2, **mo
 
 @pytest.fixture
 def helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A helm on the PATH that notes its arguments, the values and the chart's files; its exit code is in ``code``."""
+    """Make a helm on the PATH that records its arguments, the values and the chart's files; its exit code is in ``code``."""
     program = tmp_path / "helm"
     program.write_text(
         f'#!/bin/sh\nP={tmp_path}\necho "$*" > $P/arguments; ls $3 > $P/chart; echo "Error: it broke" >&2\n'

@@ -1,4 +1,4 @@
-"""A person at a command line, and a small API server that lets them see what a test says."""
+"""Runs commands against a small API server with scripted objects and rights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/shop/deployments"
 
 
 def kubeconfig(folder: Path, url: str) -> str:
-    """Path of a file that leads there."""
+    """Return the path of a kubeconfig for the server."""
     path = folder / "kubeconfig"
     cluster = {"name": "c", "cluster": {"server": url}}
     user = {"name": "u", "user": {"token": "t"}}
@@ -38,7 +38,7 @@ def kubeconfig(folder: Path, url: str) -> str:
 
 
 class Person:
-    """Types commands against one API server."""
+    """A user who runs commands against one API server."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
         self.capsys = capsys
@@ -53,14 +53,14 @@ class Person:
         answers: Mapping[str, Callable[[web.Request], web.StreamResponse]] | None = None,
         flags_first: bool = False,
     ) -> tuple[int, str, str]:
-        """Exit code, output and errors of a command.
+        """Return exit code, output and errors of a command.
 
         Args:
             words: the command line; ``--kubeconfig`` is added.
-            objects: what there is.
-            forbidden: shell patterns of paths that are not for this person.
-            answers: paths that answer in their own way.
-            flags_first: ``--kubeconfig`` comes before the command's other words, not behind them.
+            objects: objects in the server.
+            forbidden: shell patterns of paths that this user may not read.
+            answers: paths with a response of their own.
+            flags_first: ``--kubeconfig`` comes before the command's other words, not after them.
         """
 
         async def script(request: web.Request) -> web.StreamResponse:
@@ -90,7 +90,7 @@ def _node(one: dict[str, Any]) -> str:
 
 
 def answer(request: web.Request, objects: Objects) -> web.StreamResponse:
-    """What there is, as an API server tells it: a collection, or an object of one."""
+    """Respond as an API server: with a collection, or an object of one."""
     found = objects.get(request.path)
     if found is None and request.path == PODS:
         found = [pod for path, pods in objects.items() if path == SHOP for pod in pods]

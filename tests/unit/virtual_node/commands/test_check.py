@@ -1,4 +1,4 @@
-"""``virtual-node check``: what would keep the daemon from working, each in a row with what to do."""
+"""``virtual-node check``: obstacles of the daemon, each in a row with what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _answers(uid: str) -> dict[str, Any]:
 
 
 async def _check(person: Person, folder: Path, *flags: str, denied: str = "") -> tuple[int, str]:
-    """Exit code and output with a lower cluster of its own, which denies a subresource of pods."""
+    """Return exit code and output with a lower cluster that denies a subresource of pods."""
 
     async def lower(request: web.Request) -> web.StreamResponse:
         if request.path == REVIEWS:
@@ -43,7 +43,7 @@ async def _check(person: Person, folder: Path, *flags: str, denied: str = "") ->
 
 
 async def test_a_resource_has_one_row_and_the_lower_cluster_its_role(person: Person, tmp_path: Path):
-    """Resources of the same name in two API groups have the group behind it."""
+    """Resources of the same name in two API groups are shown with the group."""
     code, out = await _check(person, tmp_path, "-o", "json")
     findings = json.loads(out)["findings"]
     rows = [(one["cluster"], one["check"]) for one in findings]
@@ -56,8 +56,8 @@ async def test_a_resource_has_one_row_and_the_lower_cluster_its_role(person: Per
     assert leases["detail"] == "create, get, update"
 
 
-async def test_a_right_that_is_missing_is_named(person: Person, tmp_path: Path):
-    """With the rule to grant, and what it is for."""
+async def test_a_missing_right_is_named(person: Person, tmp_path: Path):
+    """With the rule to grant, and its purpose."""
     code, out = await _check(person, tmp_path, "-o", "json", denied="exec")
     (wrong,) = [one for one in json.loads(out)["findings"] if not one["ok"]]
     assert (code, wrong["check"]) == (1, "may pods/exec")
@@ -65,7 +65,7 @@ async def test_a_right_that_is_missing_is_named(person: Person, tmp_path: Path):
 
 
 async def test_a_real_nodes_name_is_refused(person: Person, tmp_path: Path):
-    """As the daemon does at its start; a name that is free is good."""
+    """As at the daemon's start; a free name is ok."""
     code, out = await _check(person, tmp_path, "--nodename=worker", "-o", "json")
     (wrong,) = [one for one in json.loads(out)["findings"] if not one["ok"]]
     assert (code, wrong["check"], wrong["detail"]) == (1, "node name", "worker")
@@ -73,7 +73,7 @@ async def test_a_real_nodes_name_is_refused(person: Person, tmp_path: Path):
 
 
 async def test_the_upper_cluster_as_the_lower_one_is_refused(person: Person, tmp_path: Path):
-    """By the identity of both."""
+    """By their identities."""
     file = tmp_path / "kubeconfig"  # the upper one's
     code, out, _ = await person.types("check", f"--client-kubeconfig={file}", answers=_answers("upper"))
     assert code == 1

@@ -1,4 +1,4 @@
-"""What the command line says of itself is true: examples can be typed, guesses are good, errors are short."""
+"""The help of the command line is correct: examples work, suggestions are useful, errors are short."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _parser(command: str) -> Parser:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_example_is_a_command_line_that_is_taken(command: str):
-    """Each begins with the command's name, and its flags and values are those that there are."""
+def test_every_example_is_a_valid_command_line(command: str):
+    """Each begins with the command's name, with existing flags and values."""
     parser = _parser(command)
     assert parser.examples
     for what, line in parser.examples:
@@ -34,7 +34,7 @@ def test_every_example_is_a_command_line_that_is_taken(command: str):
         if command != "run":
             assert words.pop(0) == command
         _, rest = parser.parse_known_args(words)
-        # cleanup hands what it does not know to the daemon's parser.
+        # cleanup passes unknown flags to the daemon's parser.
         if command == "cleanup":
             _parser("run").parse_args(rest)
         else:
@@ -42,10 +42,10 @@ def test_every_example_is_a_command_line_that_is_taken(command: str):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_them_under_the_name_that_was_typed(
+def test_help_uses_the_name_that_was_typed(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """As a plugin of kubectl, too; no line of it is too long for most terminals, and none is reStructuredText."""
+    """As a plugin of kubectl, too; no line is too long for most terminals, and none is reStructuredText."""
     monkeypatch.setattr(sys, "argv", [f"/x/{program.PLUGIN_FILE}"])
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as end:
@@ -66,8 +66,7 @@ def test_help_shows_them_under_the_name_that_was_typed(
         ("check", "virtual-node check [FLAGS]"),
     ],
 )
-def test_usage_is_a_line(command: str, usage: str, capsys: pytest.CaptureFixture[str]):
-    """However many flags there are."""
+def test_usage_is_one_line(command: str, usage: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     assert capsys.readouterr().out.startswith(f"usage: {usage}\n\n")
@@ -95,7 +94,7 @@ def test_usage_is_a_line(command: str, usage: str, capsys: pytest.CaptureFixture
 def test_suggests_the_nearest_flag_or_choice_in_one_line(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ):
-    """What is wrong, and what may be meant or where help is; not the usage of forty flags."""
+    """With the problem, and the suggestion or the help command; not the usage of forty flags."""
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     err = capsys.readouterr().err
@@ -110,15 +109,14 @@ def test_suggests_the_nearest_flag_or_choice_in_one_line(
 @pytest.mark.parametrize(
     ("typed", "meant"), [("statsu", "status"), ("doktor", "doctor"), ("lower-clusters", "lower-cluster")]
 )
-def test_a_command_that_there_is_not_is_guessed(typed: str, meant: str, capsys: pytest.CaptureFixture[str]):
-    """As kubectl does."""
+def test_an_unknown_command_gets_a_suggestion(typed: str, meant: str, capsys: pytest.CaptureFixture[str]):
     assert cli.main([typed]) == 2
     err = capsys.readouterr().err
     assert err == f"virtual-node: unknown command {typed!r}, did you mean {meant}?\n"
 
 
-def test_the_program_alone_says_what_it_wants_and_what_else_there_is(capsys: pytest.CaptureFixture[str]):
-    """The daemon's first flag, for manifests that lack it; the list of commands, for people."""
+def test_the_program_alone_shows_the_required_flag_and_the_commands(capsys: pytest.CaptureFixture[str]):
+    """The daemon's first flag, for manifests that lack it; the list of commands, for users."""
     assert cli.main([]) == 2
     assert capsys.readouterr().err == (
         "virtual-node: --client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)"
@@ -126,8 +124,8 @@ def test_the_program_alone_says_what_it_wants_and_what_else_there_is(capsys: pyt
     )
 
 
-def test_help_about_a_command_is_the_commands_help(capsys: pytest.CaptureFixture[str]):
-    """``help status`` and ``status --help`` are one."""
+def test_help_of_a_command_has_two_forms(capsys: pytest.CaptureFixture[str]):
+    """``help status`` and ``status --help`` are the same."""
     with pytest.raises(SystemExit):
         cli.main(["help", "status"])
     assert capsys.readouterr().out.startswith("usage: virtual-node status ")
@@ -145,10 +143,8 @@ def test_help_about_a_command_is_the_commands_help(capsys: pytest.CaptureFixture
         ["lower-cluster", "manifest", "--name=x", "--account-namespace=.."],
     ],
 )
-def test_what_cannot_be_a_name_is_told_before_anybody_is_asked(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-):
-    """By the flag that it was given with."""
+def test_an_invalid_name_is_an_error_before_any_request(words: list[str], capsys: pytest.CaptureFixture[str]):
+    """With the flag."""
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     assert end.value.code == 2
@@ -156,7 +152,6 @@ def test_what_cannot_be_a_name_is_told_before_anybody_is_asked(
 
 
 def test_the_version_is_a_line_or_data(capsys: pytest.CaptureFixture[str]):
-    """For people, and for a bug report."""
     assert cli.main(["version"]) == 0
     assert capsys.readouterr().out == f"{version.version()}\n"
     assert cli.main(["version", "-o", "json"]) == 0

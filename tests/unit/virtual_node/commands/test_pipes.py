@@ -1,4 +1,4 @@
-"""What becomes of output that nobody reads to its end, or that the locale cannot say."""
+"""Output to a closed pipe, a full disk, or in a limited character set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COMMAND = (sys.executable, "-m", "virtual_node")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_read_enough_gets_no_traceback(unbuffered):
-    """``virtual-node help | head -1`` ends as kubectl does: silently, as if by SIGPIPE."""
+def test_a_closed_pipe_gives_no_traceback(unbuffered):
+    """``virtual-node help | head -1`` ends silently, as if by SIGPIPE."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -33,8 +33,7 @@ def test_a_reader_that_has_read_enough_gets_no_traceback(unbuffered):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
 @pytest.mark.parametrize("words", [["help"], ["version"], ["version", "-o=json"]])
-def test_a_disk_that_is_full_is_told_in_a_line(words: list[str]):
-    """And the report that is not there is no success."""
+def test_a_full_disk_is_an_error_in_one_line(words: list[str]):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [*_COMMAND, *words], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
@@ -44,14 +43,14 @@ def test_a_disk_that_is_full_is_told_in_a_line(words: list[str]):
 
 
 @pytest.mark.parametrize("words", ["version", "help"])
-def test_an_output_that_is_closed_is_nobody_who_listens(words: str):
+def test_a_closed_output_is_no_error(words: str):
     """``virtual-node version >&-``: only the exit code counts."""
     script = f"exec {sys.executable} -m virtual_node {words} >&-"
     done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_sign_that_the_locale_does_not_have_is_replaced():
+def test_characters_outside_of_the_locale_are_replaced():
     """A table with ``≤25ms`` in it is readable in any code page."""
     text = "import sys; from virtual_node import cli; cli._command = lambda *_: print('\\u226425ms') or 0; sys.exit(cli.main([]))"
     done = subprocess.run(
@@ -65,7 +64,7 @@ def test_a_sign_that_the_locale_does_not_have_is_replaced():
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
-    """Whoever waits for a cluster that does not answer may stop waiting."""
+    """Also one that waits for an unreachable cluster."""
 
     def interrupted(*_):
         raise KeyboardInterrupt

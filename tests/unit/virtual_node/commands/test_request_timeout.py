@@ -1,4 +1,4 @@
-"""``--request-timeout``: no cluster that swallows what it is sent keeps a person waiting, or the rest from being told."""
+"""``--request-timeout``: a silent cluster delays no command forever, and the rest is still reported."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from virtual_node.commands.inspect import command
 
 SHORT = "--request-timeout=300ms"
 LONG = "--request-timeout=4s"
-"""Enough for a healthy server in the same process, on a machine that has much else to do."""
+"""Enough for a healthy server in the same process, on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By themselves the commands would wait for an hour, so a test whose flag does nothing never ends."""
+    """Set the commands' own limit to an hour, so a test with an ineffective flag never ends."""
     monkeypatch.setattr(connect, "TIMEOUT", 3600.0)
     monkeypatch.setattr(command, "_SECOND_LOOK", 0.0)
 
 
 @contextmanager
 def accepting() -> Iterator[str]:
-    """A server whose connections stand, and that never says a word."""
+    """Run a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield f"https://127.0.0.1:{silent.getsockname()[1]}"
 
 
 @contextmanager
 def dropping() -> Iterator[str]:
-    """A server whose connections never come about: its queue is full, so the kernel answers no further SYN."""
+    """Run a server that accepts no connections: its queue is full, so the kernel answers no further SYN."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -61,29 +61,28 @@ def dropping() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5", 5), ("5s", 5), ("1m30s", 90), ("250ms", 0.25), ("2h", 7200)]
 )
-def test_it_is_written_as_for_kubectl(text: str, seconds: float):
+def test_format_is_kubectls(text: str, seconds: float):
     """A number alone is seconds, as client-go reads it."""
     assert request_timeout(text) == seconds
 
 
 def test_zero_is_no_limit():
-    """As it is for kubectl."""
     assert request_timeout("0") == request_timeout("0s") > 86400
 
 
 @pytest.mark.parametrize("text", ["", "-1", "soon", "1d"])
-def test_what_is_no_time_is_told(text: str):
-    """With what would be one."""
+def test_an_invalid_time_is_an_error(text: str):
+    """With a valid example."""
     with pytest.raises(argparse.ArgumentTypeError, match="is not a duration such as 10s"):
         request_timeout(text)
 
 
 @pytest.mark.parametrize("hole", [accepting, dropping])
 @pytest.mark.parametrize("words", [["status"], ["diagnose", "pod/web"], ["diagnose", "node/vn"], ["doctor"]])
-def test_a_silent_upper_cluster_is_told_of_in_time(
+def test_a_silent_upper_cluster_is_reported_in_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], hole: Any
 ):
-    """A firewall that swallows everything, before or after the connection stands."""
+    """Before or after the connection is established."""
     with hole() as url:
         code = cli.main([*words, f"--kubeconfig={kubeconfig(tmp_path, url)}", SHORT])
     assert code == (1 if words == ["doctor"] else 2)
@@ -91,10 +90,9 @@ def test_a_silent_upper_cluster_is_told_of_in_time(
 
 
 @pytest.mark.parametrize("hole", [accepting, dropping])
-async def test_check_tells_of_a_silent_lower_cluster_and_checks_the_upper_one(
+async def test_check_reports_a_silent_lower_cluster_and_checks_the_upper_one(
     person: Person, tmp_path: Path, hole: Any
 ):
-    """The findings of the upper one are all there."""
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     answers = {
         "/version": lambda _request: reply({"gitVersion": "v1.34.1", "minor": "34"}),
@@ -115,10 +113,10 @@ async def test_check_tells_of_a_silent_lower_cluster_and_checks_the_upper_one(
 
 
 @pytest.mark.parametrize("hole", [accepting, dropping])
-async def test_inspect_tells_of_a_silent_lower_cluster_once_and_looks_at_the_others(
+async def test_inspect_reports_a_silent_lower_cluster_once_and_reads_the_others(
     person: Person, tmp_path: Path, hole: Any
 ):
-    """Exit code 3: what was read is told; that a kubeconfig leads nowhere costs no more than its cluster."""
+    """Exit code 3; an unusable kubeconfig costs only its cluster."""
     answers = {
         "/version": lambda _request: reply({"gitVersion": "v1.34.1"}),
         "/api/v1/namespaces/kube-system": lambda _request: reply({"metadata": {"uid": "me"}}),
@@ -144,8 +142,8 @@ async def test_inspect_tells_of_a_silent_lower_cluster_once_and_looks_at_the_oth
     assert {one["object"] for one in found["findings"] if one["check"] == "unread"} >= {"tokyo", "paris"}
 
 
-async def test_a_server_that_falls_silent_costs_its_clock_only():
-    """The date is asked for after the version, perhaps of another replica."""
+async def test_a_server_that_falls_silent_costs_only_its_clock():
+    """The date is requested after the version, perhaps from another replica."""
 
     async def never(_request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(3600)

@@ -12,7 +12,7 @@ MINIMAL = ["--client-kubeconfig", "/lower.yaml"]
 
 
 def parse(*arguments: str, **environment: str) -> command_line.Options:
-    """Parse flags beside the one that is always needed."""
+    """Parse flags, with the required one added."""
     return command_line.parse([*MINIMAL, *arguments], environment)
 
 
@@ -29,8 +29,8 @@ def test_defaults_are_those_of_tensile_kube():
     assert config.kubelet.port == 10250
 
 
-def test_a_tensile_kube_manifest_parses_word_for_word():
-    """The flags and variables of tensile-kube's own manifest are taken as they are."""
+def test_a_tensile_kube_manifest_parses_unchanged():
+    """The flags and variables of tensile-kube's own manifest."""
     options = parse(
         "--nodename=vn-a",
         "--provider=k8s",
@@ -92,13 +92,13 @@ def test_taint_comes_from_the_environment():
     ],
 )
 def test_bad_values_name_their_flag(arguments, environment, message):
-    """A wrong value is one clear error that names the flag or variable."""
+    """Or variable."""
     with pytest.raises(ConfigError, match=message):
         command_line.parse([*MINIMAL, *arguments], environment)
 
 
 def test_lower_kubeconfig_is_required():
-    """Without a lower cluster there is nothing to stand for; tensile-kube panics here."""
+    """tensile-kube panics here."""
     with pytest.raises(ConfigError, match="--client-kubeconfig: required"):
         command_line.parse([], {})
 
@@ -117,7 +117,7 @@ def test_the_preset_of_the_policy_is_a_flag():
 
 
 def test_unknown_controller_and_bad_label_warn():
-    """As with tensile-kube, an unknown controller or an odd label is skipped, but not silently."""
+    """They are skipped as in tensile-kube, but not silently."""
     options = parse("--enable-controllers=PVControllers,Foo", VKUBELET_NODE_LABEL="a:b:c")
     assert options.config.enable_controllers == ["PVControllers"]
     assert len(options.warnings) == 2
@@ -132,8 +132,8 @@ def test_unknown_controller_and_bad_label_warn():
         "--authorization-webhook-cache-unauthorized-ttl=30s",
     ],
 )
-def test_flags_of_tensile_kube_without_effect_are_taken_with_a_warning(flag):
-    """A manifest that gives them starts as it is, and the log says what holds instead; others are not warned."""
+def test_flags_of_tensile_kube_without_effect_give_a_warning(flag):
+    """A manifest with them starts, and the log names the effective value; others give no warning."""
     options = parse(flag)
     assert [warning.partition(" has no effect: ")[0] for warning in options.warnings] == [
         flag.partition("=")[0]

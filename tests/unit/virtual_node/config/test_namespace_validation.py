@@ -15,7 +15,7 @@ from virtual_node.config.types import ClusterConfig, NamespaceConfig
 
 
 def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")) -> list[str]:
-    """What is wrong with clusters that have these namespace settings."""
+    """Return the errors of clusters with these namespace settings."""
     return list(
         namespace_validation.problems(
             [
@@ -47,7 +47,7 @@ def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")
     ],
 )
 def test_colliding_namespaces_are_refused_with_their_field(settings, field):
-    """Each of them let two upper namespaces, or a user and the lower system, meet in one lower namespace."""
+    """Each of them maps two upper namespaces, or a user and the lower system, to one lower namespace."""
     problems = found(settings)
     assert len(problems) == 1
     assert problems[0].startswith(f"{field}: ")
@@ -68,7 +68,7 @@ def test_colliding_namespaces_are_refused_with_their_field(settings, field):
     ],
 )
 def test_unambiguous_namespaces_are_accepted(settings):
-    """No upper namespace that may come leads where another one does."""
+    """No two allowed upper namespaces have the same lower one."""
     assert found(settings) == []
 
 
@@ -87,8 +87,8 @@ def test_unambiguous_namespaces_are_accepted(settings):
         ({"prefix": "a-", "map": {"x": "t"}}, {"prefix": "b-", "map": {"x": "t"}}, False),
     ],
 )
-def test_two_entries_for_one_lower_cluster_must_not_meet(one, other, collide):
-    """Known by the same kubeconfig and context; where it is not known the owner of the lower namespace decides."""
+def test_two_entries_for_one_lower_cluster_must_not_collide(one, other, collide):
+    """Known by the same kubeconfig and context; otherwise the owner of the lower namespace decides."""
     for first, second in ((one, other), (other, one)):
         problems = found(first, second)
         assert bool(problems) is collide
@@ -107,8 +107,8 @@ SETTINGS = st.fixed_dictionaries(
 
 
 @given(settings=SETTINGS, names=st.lists(NAMES, min_size=2, unique=True))
-def test_no_two_namespaces_meet_under_an_accepted_configuration(settings, names):
-    """Whatever is accepted, upper namespaces that may come have a lower namespace each."""
+def test_no_two_namespaces_collide_under_an_accepted_configuration(settings, names):
+    """Each allowed upper namespace has its own lower namespace."""
     if found(settings):
         return
     mapping = NamespaceMap(settings["prefix"], settings["map"])
@@ -117,8 +117,8 @@ def test_no_two_namespaces_meet_under_an_accepted_configuration(settings, names)
 
 
 @given(one=SETTINGS, other=SETTINGS, first=NAMES, second=NAMES)
-def test_no_two_namespaces_meet_under_two_accepted_entries(one, other, first, second):
-    """The same for two entries that lead to one lower cluster."""
+def test_no_two_namespaces_collide_under_two_accepted_entries(one, other, first, second):
+    """The same for two entries with one lower cluster."""
     if first == second or found(one, other):
         return
     if namespace_map.allowed(first, one["allowed"]) and namespace_map.allowed(second, other["allowed"]):

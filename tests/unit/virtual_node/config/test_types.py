@@ -1,4 +1,4 @@
-"""The YAML configuration: strict, and every complaint names its field."""
+"""The YAML configuration is strict, and every error names its field."""
 
 from __future__ import annotations
 
@@ -70,14 +70,13 @@ clusters:
     ],
 )
 def test_mistakes_name_their_field(text, message):
-    """Whatever is wrong, the error names the field and what would be right."""
+    """And the valid values."""
     document = text if text.startswith("kind") else HEAD + text
     with pytest.raises(ConfigError, match=message):
         config_file.parse(document, source="c.yaml")
 
 
-def test_not_yaml_is_one_line():
-    """A file that is not YAML at all is one line too."""
+def test_invalid_yaml_is_one_line():
     with pytest.raises(ConfigError) as caught:
         config_file.parse("a: [", source="c.yaml")
     assert "\n" not in str(caught.value)
@@ -94,7 +93,6 @@ def test_kubeconfig_paths_are_relative_to_the_file(tmp_path):
 
 
 def test_an_unreadable_file_is_named(tmp_path):
-    """A missing file is an error that names it."""
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         config_file.load(tmp_path / "missing.yaml")
 
@@ -110,8 +108,8 @@ def test_an_unreadable_file_is_named(tmp_path):
         ("zzz: 1", "unknown field `zzz`"),
     ],
 )
-def test_a_misspelt_field_is_guessed(field: str, told: str):
-    """Where it is, and what it may have been meant to be."""
+def test_a_misspelt_field_gets_a_suggestion(field: str, told: str):
+    """With its position."""
     with pytest.raises(ConfigError) as caught:
         config_file.parse(HEAD + field)
     assert str(caught.value).endswith(told)
@@ -128,8 +126,8 @@ def test_a_misspelt_field_is_guessed(field: str, told: str):
         ("{name: a, 1: 2, policy: {hostPorts: true, namespaces: {x: {hostPort: true}}}}", {"name": "a", "policy": {"hostPorts": True}}),
     ],
 )  # fmt: skip
-def test_what_is_usable_of_a_rejected_file_is_kept(tmp_path: Path, text: str, kept: dict[str, Any]):
-    """What is unknown or of a wrong type is left out, and nothing else."""
+def test_the_valid_part_of_a_rejected_file_is_kept(tmp_path: Path, text: str, kept: dict[str, Any]):
+    """Only unknown fields and wrong types are left out."""
     file = tmp_path / "c.yaml"
     file.write_text(f"{HEAD}\nclusters: [{text}, {{name: b}}]\nclustres: 1\n", encoding="utf-8")
     wanted = [msgspec.convert(one, ClusterConfig) for one in (kept, {"name": "b"})]
@@ -137,8 +135,8 @@ def test_what_is_usable_of_a_rejected_file_is_kept(tmp_path: Path, text: str, ke
 
 
 @pytest.mark.parametrize("text", ["", "[", "- a", "clusters: b", "{1: 2}", "\0", "{'a`b': 1}"])
-def test_nothing_is_usable_of_a_file_that_is_no_configuration(tmp_path: Path, text: str):
-    """The defaults, instead of an error; so where there is no file."""
+def test_an_unusable_file_gives_the_defaults(tmp_path: Path, text: str):
+    """As does a missing one."""
     file = tmp_path / "c.yaml"
     assert usable.load_usable(file) == Config()
     file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Attacks: an upper pod's user writes on it what would make a native lower pod look like ours."""
+"""Attacks: a user writes annotations on an upper pod that would make an unmanaged lower pod look owned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELETING = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSec
 
 
 def native(**metadata):
-    """A pod that a user of the lower cluster runs there under the upper pod's name."""
+    """Create a pod of a lower user with the upper pod's name."""
     body = pod("web", uid=NATIVE, nodeName="lower-node")
     body["metadata"] |= metadata
     body["status"] = {"phase": "Running"}
@@ -33,13 +33,13 @@ def native(**metadata):
 
 
 def is_untouched(scene: Scene) -> bool:
-    """Whether nothing was written to, or deleted from, the lower cluster's pods."""
+    """Report whether nothing was written to, or deleted from, the lower cluster's pods."""
     return not scene.lower.asked("patch", "pods") and not scene.lower.asked("delete", "pods")
 
 
 @pytest.mark.parametrize("status", [{}, {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}])
-async def test_forged_lower_uid_does_not_take_over_a_native_pod(status):
-    """The mark names the native pod's live uid; only the pod that carries it fails."""
+async def test_forged_lower_uid_does_not_take_over_an_unmanaged_pod(status):
+    """The annotation has the unmanaged pod's live uid; only the pod that carries it fails."""
     async with running() as scene:
         scene.lower.put("pods", native())
         scene.bind()
@@ -52,7 +52,7 @@ async def test_forged_lower_uid_does_not_take_over_a_native_pod(status):
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_pod_with_forged_lower_uid_is_deleted_without_the_native_pod(is_restarted):
+async def test_pod_with_forged_lower_uid_is_deleted_without_the_unmanaged_pod(is_restarted):
     """Its deletion reaches the upper pod only, in the process that saw it first and in a new one."""
     upper, lower = clusters()
     lower.put("pods", native())
@@ -71,7 +71,7 @@ async def test_pod_with_forged_lower_uid_is_deleted_without_the_native_pod(is_re
 
 
 async def test_pod_stripped_of_all_labels_is_recognised_by_its_own_annotation():
-    """The lower object proves it: the upper pod has no mark yet, and the process is new."""
+    """The lower object proves it: the upper pod has no annotation yet, and the process is new."""
     upper, lower = clusters()
     async with mirroring(Scene(upper, lower)) as first:
         first.bind()
@@ -84,8 +84,8 @@ async def test_pod_stripped_of_all_labels_is_recognised_by_its_own_annotation():
         assert second.above()["status"]["phase"] != "Failed"
 
 
-async def test_pod_that_lost_every_mark_is_left_alone():
-    """Nothing on the lower object proves it any more, whatever the upper pod says."""
+async def test_pod_that_lost_all_ownership_data_is_left_alone():
+    """Nothing on the lower object proves the ownership, whatever the upper pod has."""
     upper, lower = clusters()
     async with mirroring(Scene(upper, lower)) as first:
         first.bind()

@@ -1,4 +1,4 @@
-"""Annotations that programs in the lower cluster take as orders need permission; ordinary ones do not."""
+"""Annotations that programs in the lower cluster obey need permission; ordinary ones do not."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ORDINARY = ("prometheus.io/scrape", "kubectl.kubernetes.io/restartedAt", "sideca
     "key", ["iam.amazonaws.com/role", "k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"]
 )
 def test_annotations_that_grant_identities_or_networks_are_refused_by_default(key):
-    """The privileged preset is about pod security, and does not allow them."""
+    """Also by the privileged preset, which is only about pod security."""
     body = pod(annotations=dict.fromkeys((*ORDINARY, key), "x"))
     assert broken(body, preset="privileged") == [("annotations", f"metadata.annotations[{key}]")]
     assert judge(body, annotations=AnnotationRules(deny=[])) == []
 
 
-def test_a_violation_names_what_is_allowed_and_the_setting():
+def test_a_violation_names_the_allowed_values_and_the_setting():
     """As for all other rules."""
     rules = AnnotationRules(allow=["a/*"], deny=["a/b"])
     (found,) = judge(pod(annotations={"a/b": "", "a/c": "1"}), annotations=rules)
@@ -42,7 +42,7 @@ def test_a_list_of_allowed_annotations_keeps_the_default_list_of_forbidden_ones(
     assert len(broken(body, annotations=AnnotationRules(allow=["prometheus.io/*"]))) == 2
 
 
-def test_annotations_of_this_project_and_those_that_are_not_carried_are_not_judged():
+def test_annotations_of_this_project_and_dropped_ones_are_not_checked():
     """The virtual node adds some to every lower pod."""
     none: dict[str, Any] = {"annotations": AnnotationRules(allow=[])}
     keys = (

@@ -30,8 +30,8 @@ DIGEST = "sha256:" + "0" * 64
         ("EVIL/app:1", "evil/app:1"),
     ],
 )
-def test_the_full_name_is_what_a_container_runtime_pulls(image, name):
-    """So that no spelling gets around a pattern."""
+def test_the_full_name_is_that_of_a_container_runtime(image, name):
+    """So that no spelling evades a pattern."""
     assert full_name(image) == name
 
 
@@ -60,7 +60,7 @@ def test_an_image_must_match_an_allowed_pattern_and_no_forbidden_one(image, allo
     assert _judged(image, allow, deny) is allowed
 
 
-def test_init_and_debug_containers_and_image_volumes_are_judged_too():
+def test_init_and_debug_containers_and_image_volumes_are_checked():
     """Every way to run or mount an image."""
     body = pod(
         initContainers=[{**container(), "name": "init"}],

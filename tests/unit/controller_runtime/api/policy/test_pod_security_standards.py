@@ -19,7 +19,7 @@ APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/app"
 
 
 def _with(kind: str = "containers", **fields: Any) -> dict[str, Any]:
-    """A pod whose container of a kind has further fields."""
+    """Return a pod with further fields in a container of a kind."""
     extra = {**container(), **fields}
     if kind == "containers":
         return pod(containers=[extra])
@@ -76,7 +76,7 @@ PRIVILEGED_ONLY: list[tuple[str, dict[str, Any]]] = [
     ("seccompProfiles", pod(annotations={"seccomp.security.alpha.kubernetes.io/pod": "unconfined"})),
     ("sysctls", pod(of_pod={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]})),
     ("sysctls", pod(of_pod={"sysctls": [{"name": "net/ipv4/tcp_syncookies", "value": "1"}]})),
-    # Not in the standards: what reaches beyond the node.
+    # Not in the standards: effects beyond the node.
     ("csiDrivers", _volume(csi={"driver": "secrets-store.csi.k8s.io"})),
     ("podCertificates", _volume(projected={"sources": [{"podCertificate": {"signerName": "example.com/s"}}]})),
     ("volumeTypes", _volume(futureType={})),
@@ -130,14 +130,14 @@ RESTRICTED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_the_pod_that_all_tests_change_is_allowed():
+def test_the_unchanged_pod_is_allowed():
     """Otherwise the rows would prove nothing."""
     assert judge(pod(), preset="restricted") == []
 
 
 @pytest.mark.parametrize(("rule", "body"), PRIVILEGED_ONLY)
 def test_only_privileged_allows_it(rule, body):
-    """The rule is named, and nothing else is wrong."""
+    """The rule is named, and no other is violated."""
     assert {one.rule for one in judge(body, preset="restricted")} == {rule}
     assert {one.rule for one in judge(body)} == {rule}, "baseline is the default"
     assert judge(body, preset="privileged") == []
@@ -145,7 +145,7 @@ def test_only_privileged_allows_it(rule, body):
 
 @pytest.mark.parametrize(("rule", "body"), BASELINE)
 def test_restricted_forbids_it_and_baseline_does_not(rule, body):
-    """The rule is named, and nothing else is wrong."""
+    """The rule is named, and no other is violated."""
     assert {one.rule for one in judge(body, preset="restricted")} == {rule}
     assert judge(body, preset="baseline") == []
 
@@ -153,13 +153,12 @@ def test_restricted_forbids_it_and_baseline_does_not(rule, body):
 @pytest.mark.parametrize("body", RESTRICTED)
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_allows_it(level, body):
-    """What restricted allows, all allow."""
     assert judge(body, preset=level) == []
 
 
 @pytest.mark.parametrize("host_users", [None, True])
 def test_a_user_namespace_can_be_required(host_users):
-    """No preset asks for it; ``hostUsers: false`` in the policy does."""
+    """No preset requires it; ``hostUsers: false`` in the policy does."""
     body = pod() if host_users is None else pod(hostUsers=host_users)
     assert broken(body, preset="restricted", host_users=False) == [("hostUsers", "spec.hostUsers")]
     assert judge(pod(hostUsers=False), preset="restricted", host_users=False) == []

@@ -1,4 +1,4 @@
-"""What holds for every pod: levels contain each other, and violations name what is in the pod."""
+"""Properties of the policy for every pod: levels contain each other, and violations name fields of the pod."""
 
 from __future__ import annotations
 

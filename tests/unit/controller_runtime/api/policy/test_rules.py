@@ -1,4 +1,4 @@
-"""Where the rules for a namespace come from: presets, rules, overrides."""
+"""Source of the rules for a namespace: presets, rules, overrides."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def _policy(yaml: dict) -> Policy:
 
 
 def test_every_rule_has_a_value_and_a_check():
-    """A rule that a user can write and that nothing looks at would be a trap."""
+    """Otherwise a user could configure a rule without effect."""
     rules = set(Rules.__struct_fields__) - {"preset"}
     assert set(RULES) == rules
     assert {**DEFAULTS, **PRESETS["baseline"]}.keys() == rules
     assert {frozenset(values) for values in PRESETS.values()} == {frozenset(PRESETS["baseline"])}
 
 
-def test_a_violation_names_rule_field_value_what_is_allowed_and_where_that_is_set():
-    """With nothing configured: the default preset."""
+def test_a_violation_names_rule_field_value_allowed_values_and_setting():
+    """Without configuration: the default preset."""
     assert summary(judge(PRIVILEGED)) == (
         "privileged: spec.containers[app].securityContext.privileged is true, allowed: false "
         "(set by clusters[edge].policy.preset, default baseline)"
@@ -51,7 +51,7 @@ def test_a_violation_names_rule_field_value_what_is_allowed_and_where_that_is_se
         ({"privileged": False, "namespaces": {"shop": {"hostPorts": True}}}, "clusters[edge].policy.privileged"),
     ],
 )  # fmt: skip
-def test_the_source_is_the_setting_that_decides(policy, source):
+def test_the_source_is_the_decisive_setting(policy, source):
     """An administrator finds it in the configuration."""
     rules = PolicySet(_policy(policy), cluster="edge").of("shop")
     assert (rules.values["privileged"], rules.sources["privileged"]) == (False, source)
@@ -113,7 +113,7 @@ def test_allowed_host_paths_of_the_volumes_are_rules_of_the_cluster(policy, name
     assert (rules.values["host_paths"], rules.sources["host_paths"]) == (allowed, source)
 
 
-def test_a_summary_fits_into_an_event_whatever_a_tenant_writes():
+def test_a_summary_fits_into_an_event_for_any_pod():
     """An event's message may have 1 KiB."""
     long = "x" * 5000
     body = pod(
@@ -138,13 +138,13 @@ def test_a_summary_fits_into_an_event_whatever_a_tenant_writes():
         ({"namespaces": {"ci": {"hostPaths": ["x"]}}}, "p.namespaces[ci].hostPaths: 'x'"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_said_with_its_field(policy, problem):
-    """A policy that does not do what it says must not start."""
+def test_an_invalid_policy_is_reported_with_its_field(policy, problem):
+    """The program must not start with a policy that has no effect."""
     (found,) = validation.problems("p", _policy(policy))
     assert found.startswith(problem)
 
 
-def test_a_good_policy_has_no_problems():
+def test_a_valid_policy_has_no_problems():
     """All types of volumes, and wildcards."""
     policy = {
         "volumeTypes": ["*", "emptyDir", "nfs"],

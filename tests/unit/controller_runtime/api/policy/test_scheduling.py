@@ -1,4 +1,4 @@
-"""Rules about nodes, taints, schedulers and priority, and what keeps pods off control-plane nodes."""
+"""Rules about nodes, taints, schedulers and priority, and the fields that keep pods off control-plane nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _preferred(operator: str) -> dict[str, Any]:
         ({"affinity": _preferred("Exists")}, f"spec.affinity.nodeAffinity[{CONTROL_PLANE}]"),
     ],
 )
-def test_control_plane_nodes_cannot_be_chosen_whatever_the_preset(spec, field):
+def test_control_plane_nodes_cannot_be_selected_with_any_preset(spec, field):
     """Only ``controlPlane: true`` allows it."""
     assert broken(pod(**spec)) == [("controlPlane", field)]
     assert broken(pod(**spec), preset="privileged") == [("controlPlane", field)]
@@ -58,8 +58,8 @@ def test_control_plane_nodes_cannot_be_chosen_whatever_the_preset(spec, field):
         {"affinity": _affinity("In", "disk"), "nodeSelector": {"zone": "a"}},
     ],
 )
-def test_other_choices_of_nodes_are_allowed(spec):
-    """A toleration of everything is common, and users keep off control-plane nodes themselves."""
+def test_other_node_selections_are_allowed(spec):
+    """A toleration of everything is common, and such pods are kept off control-plane nodes separately."""
     assert judge(pod(**spec)) == []
 
 
@@ -85,7 +85,7 @@ TAINT = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
 )  # fmt: skip
 @pytest.mark.parametrize("key", CONTROL_PLANE_KEYS)
 def test_a_toleration_of_every_taint_does_not_lead_to_control_plane_nodes(toleration, affinity, key):
-    """Tainted or not; worker nodes stay as they were."""
+    """Tainted or not; worker nodes stay possible."""
     spec = {"tolerations": [toleration], "affinity": affinity}
     labels = {"disk": "ssd"}
     assert not _runs_on(spec, {**labels, key: ""})
@@ -105,7 +105,6 @@ def test_ordinary_pods_are_not_changed_and_run_on_a_control_plane_node_without_a
 
 
 def test_nothing_is_added_where_control_plane_nodes_are_allowed():
-    """The administrator has said so."""
     spec = {"tolerations": [{"operator": "Exists"}]}
     assert keep_off_control_plane(spec, PolicySet(Policy(control_plane=True)).of("shop")) is spec
 
@@ -144,7 +143,7 @@ def test_labels_that_may_be_selected_can_be_listed():
 
 
 def test_the_default_scheduler_is_always_allowed_and_others_by_name():
-    """The field that is named is the one that the user wrote."""
+    """The violation names the user's field."""
     assert judge(pod(schedulerName="default-scheduler")) == []
     body = pod(schedulerName="volcano", annotations={"virtual-node.io/scheduler-name": "volcano"})
     assert broken(body, preset="privileged") == [
@@ -154,7 +153,7 @@ def test_the_default_scheduler_is_always_allowed_and_others_by_name():
 
 
 def test_runtime_classes_are_allowed_by_name_only():
-    """A class chooses the handler, and brings a node selector and tolerations that no other rule sees."""
+    """A class selects the handler, and adds a node selector and tolerations that no other rule sees."""
     body = pod(runtimeClassName="on-control-plane")
     assert broken(body, preset="privileged") == [("runtimeClasses", "spec.runtimeClassName")]
     assert judge(body, runtime_classes=["on-*"]) == []
@@ -162,7 +161,7 @@ def test_runtime_classes_are_allowed_by_name_only():
 
 @pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical", "gold"])
 def test_priority_classes_are_allowed_by_name_only(name):
-    """The system's preempt the pods of all others."""
+    """System classes preempt the pods of all others."""
     body = pod(priorityClassName=name)
     assert broken(body, preset="privileged") == [("priorityClasses", "spec.priorityClassName")]
     assert judge(body, priority_classes=[name]) == []

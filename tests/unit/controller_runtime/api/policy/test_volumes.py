@@ -29,13 +29,13 @@ def _volume(**source: Any) -> dict[str, Any]:
     ],
 )
 def test_host_paths_are_allowed_by_directory(path, allowed, refused):
-    """Of whole path elements, and nothing climbs out."""
+    """By whole path elements, without ``..``."""
     found = [one.found for one in judge(_volume(hostPath={"path": path}), host_paths=allowed)]
     assert found == ([refused] if refused else [])
 
 
 def test_inline_drivers_are_allowed_by_name():
-    """A driver that was made for the cluster's own use mounts what no tenant may see."""
+    """A driver for the cluster's own use may mount data that tenants must not see."""
     body = _volume(csi={"driver": "secrets-store.csi.k8s.io"})
     assert broken(body, csi_drivers=["other"]) == [("csiDrivers", "spec.volumes[data].csi.driver")]
     assert judge(body, csi_drivers=["secrets-store.*"]) == []
@@ -50,22 +50,22 @@ def test_signers_of_certificates_are_allowed_by_name():
     assert judge(body, pod_certificates=["example.com/*"]) == []
 
 
-def test_volumes_of_types_that_are_not_known_are_refused():
+def test_volumes_of_unknown_types_are_refused():
     """A type of a later Kubernetes may have powers that this release cannot judge."""
     assert broken(_volume(laser={})) == [("volumeTypes", "spec.volumes[data].laser")]
     assert judge(_volume(laser={}), volume_types=["*"]) == []
 
 
 def test_a_generic_ephemeral_volume_counts_as_a_claim():
-    """The virtual node makes one of it, and the fit agent sees the volume before that."""
+    """The virtual node makes a claim of it; the fit agent sees the volume before that."""
     sources: list[dict[str, Any]] = [{"ephemeral": {}}, {"persistentVolumeClaim": {"claimName": "c"}}]
     for source in sources:
         assert judge(_volume(**source), volume_types=["persistentVolumeClaim"]) == []
         assert [rule for rule, _ in broken(_volume(**source), volume_types=["emptyDir"])] == ["volumeTypes"]
 
 
-def test_the_token_volume_that_every_pod_has_needs_no_rule():
-    """Volumes of the same type that users add do, and so do unknown sources in it."""
+def test_the_injected_token_volume_needs_no_rule():
+    """User volumes of the same type do, and so do unknown sources in it."""
     token = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
     body = pod(volumes=[{"name": "kube-api-access-x7k2p", **token}, {"name": "mine", **token}])
     assert broken(body, volume_types=["emptyDir"]) == [("volumeTypes", "spec.volumes[mine].projected")]

@@ -1,4 +1,4 @@
-"""A credential plugin that does what a test says, and the calendar."""
+"""A scripted credential plugin, and the clock of the test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V1 = "client.authentication.k8s.io/v1"
 
 
 class Clock:
-    """Wall time that tests move."""
+    """Wall time that tests advance."""
 
     def __init__(self) -> None:
         self.moment = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Program:
-    """A plugin: prints ``answer.json`` and notes each run in ``runs``."""
+    """A plugin: prints ``answer.json`` and records each run in ``runs``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,18 +45,18 @@ class Program:
         )
 
     def write(self, body: str) -> None:
-        """Another body."""
+        """Replace the program's code."""
         self.path.write_text(f"#!{sys.executable}\n{body}")
         self.path.chmod(0o755)
 
     def answer(self, **status: Any) -> None:
-        """What it prints from now on."""
+        """Set its output."""
         whole = {"kind": "ExecCredential", "apiVersion": V1, "status": status}
         (self.directory / "answer.json").write_text(json.dumps(whole))
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """What each run noted."""
+        """Return the record of each run."""
         file = self.directory / "runs"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -65,5 +65,5 @@ Make = Callable[..., ExecCredentials]
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header of a token."""
+    """Return the header of a token."""
     return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""What the plugin is told, and what it may answer."""
+"""The input of a credential plugin, and its valid and invalid outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.controller_runtime.auth.exec_credentials.plugin import V1, Make,
 
 
 async def test_input_of_the_plugin(make: Make, program: Program) -> None:
-    """Arguments, environment and KUBERNETES_EXEC_INFO are what the specification says."""
+    """Arguments, environment and KUBERNETES_EXEC_INFO are those of the specification."""
     credentials = make(args=["a", "b c"], env={"EXTRA": "x"}, cluster={"server": "https://api"})
     await credentials.headers()
     (run,) = program.runs
@@ -30,8 +30,8 @@ async def test_input_of_the_plugin(make: Make, program: Program) -> None:
     }
 
 
-async def test_chatty_plugin(make: Make, program: Program) -> None:
-    """A megabyte of complaints on stderr does not block a plugin, and its end is what the error tells."""
+async def test_much_output_on_stderr_does_not_block_the_plugin(make: Make, program: Program) -> None:
+    """The end of it is part of the error."""
     program.write("import sys\nsys.stderr.write('x' * 2**20 + ' out of\\nluck')\nsys.exit(3)")
     with pytest.raises(ConfigError, match=r"exit code 3: x+ out of luck$") as caught:
         await make().headers()
@@ -40,7 +40,7 @@ async def test_chatty_plugin(make: Make, program: Program) -> None:
 
 @pytest.mark.parametrize("pipe", ["stdout", "stderr"])
 async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe: str) -> None:
-    """A plugin whose output does not end is killed before it fills the memory."""
+    """It is killed before it fills the memory."""
     program.write(f"import sys\nwhile True:\n    sys.{pipe}.write('x' * 2**20)")
     with pytest.raises(ConfigError, match="more than 4,194,304 bytes of output"):
         await make().headers()
@@ -91,7 +91,7 @@ async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe
     ],
 )
 async def test_bad_output(make: Make, program: Program, output: str, message: str) -> None:
-    """Output that is no credential is an error that names user, plugin and problem, on one line."""
+    """The error names user, plugin and problem, on one line."""
     (program.directory / "answer.json").write_text(output)
     with pytest.raises(ConfigError, match=message) as caught:
         await make().headers()
@@ -100,7 +100,7 @@ async def test_bad_output(make: Make, program: Program, output: str, message: st
 
 
 async def test_missing_plugin_gives_the_hint() -> None:
-    """A plugin that is not installed: the kubeconfig's own install hint is part of the message."""
+    """The kubeconfig's own install hint is part of the message."""
     plugin = Plugin("/nowhere/plugin", source="u", install_hint="brew install\n  plugin")
     with pytest.raises(
         ConfigError, match=r"^u\.exec\.command: /nowhere/plugin: No such file or directory \(brew"
@@ -109,7 +109,7 @@ async def test_missing_plugin_gives_the_hint() -> None:
 
 
 async def test_client_certificate_of_a_plugin(make: Make, program: Program) -> None:
-    """A plugin's client certificate goes into a new TLS context, the same one again does not."""
+    """A new certificate makes a new TLS context, the same one does not."""
     ca = make_ca("ca")
 
     def answer(name: str) -> None:
@@ -134,7 +134,7 @@ async def test_client_certificate_of_a_plugin(make: Make, program: Program) -> N
 
 
 async def test_unusable_client_certificate_of_a_plugin(make: Make, program: Program) -> None:
-    """A pair that does not match is an error; nothing is sent under the old identity in silence."""
+    """A mismatched pair is an error; no request uses the old identity."""
     ca = make_ca("ca")
     program.answer(
         clientCertificateData=sign(ca, "a").certificate.decode(), clientKeyData=sign(ca, "b").key.decode()
@@ -145,7 +145,7 @@ async def test_unusable_client_certificate_of_a_plugin(make: Make, program: Prog
 
 
 async def test_from_a_kubeconfig(tmp_path: Path, program: Program) -> None:
-    """A relative command is taken from the kubeconfig's directory, and the cluster is handed over if asked for."""
+    """A relative command is resolved in the kubeconfig's directory, and the cluster is passed if requested."""
     content = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],

@@ -1,4 +1,4 @@
-"""When the plugin is run, and when it is not."""
+"""When the plugin runs, and when it does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.controller_runtime.auth.exec_credentials.plugin import Clock, Ma
 
 
 async def test_runs_once_for_all_callers(make: Make, program: Program) -> None:
-    """A hundred requests at start run the plugin once, and later ones not at all."""
+    """A hundred concurrent requests at start run the plugin once, and later ones not at all."""
     credentials = make()
     found = await asyncio.gather(*(credentials.headers() for _ in range(100)))
     assert found == [bearer("one")] * 100
@@ -23,8 +23,10 @@ async def test_runs_once_for_all_callers(make: Make, program: Program) -> None:
     assert len(program.runs) == 1
 
 
-async def test_without_expiry_it_is_good_until_refused(make: Make, program: Program, clock: Clock) -> None:
-    """A credential without expirationTimestamp lives for ever, but for a 401."""
+async def test_credential_without_expiry_is_valid_until_refused(
+    make: Make, program: Program, clock: Clock
+) -> None:
+    """A credential without expirationTimestamp is used until a 401."""
     credentials = make()
     await credentials.headers()
     clock.moment += timedelta(days=1000)
@@ -50,7 +52,7 @@ async def test_renewed_before_expiry(
 
 
 async def test_early_renewal_may_fail(make: Make, program: Program, clock: Clock) -> None:
-    """What is still good is used while the plugin fails, without running it for every request; then it is told."""
+    """A valid credential is used while the plugin fails, without running it for every request; after its expiry the error is raised."""
     program.answer(token="one", expirationTimestamp=clock.after(3600))
     credentials = make()
     await credentials.headers()
@@ -62,13 +64,13 @@ async def test_early_renewal_may_fail(make: Make, program: Program, clock: Clock
         assert await credentials.headers() == bearer("one")
     assert (program.directory / "tried").read_text() == "x"
     clock.moment += timedelta(seconds=10)
-    credentials._ran_at = float("-inf")  # a second goes by
+    credentials._ran_at = float("-inf")  # a second later
     with pytest.raises(ConfigError, match="exit code 1"):
         await credentials.headers()
 
 
-async def test_refused_again_and_again_does_not_hammer_the_plugin(make: Make, program: Program) -> None:
-    """A plugin that hands out what the server refuses runs once per few seconds, not once per request."""
+async def test_repeated_refusals_run_the_plugin_rarely(make: Make, program: Program) -> None:
+    """A plugin with refused credentials runs once per few seconds, not once per request."""
     credentials = make()
     await credentials.headers()
     for _ in range(20):
@@ -76,10 +78,10 @@ async def test_refused_again_and_again_does_not_hammer_the_plugin(make: Make, pr
     assert len(program.runs) == 2
 
 
-async def test_expired_again_and_again_does_not_hammer_the_plugin(
+async def test_repeatedly_expired_credentials_run_the_plugin_rarely(
     make: Make, program: Program, clock: Clock
 ) -> None:
-    """A clock that is wrong makes each credential look expired; it is used, and the plugin is spared."""
+    """With a wrong clock each credential looks expired; it is used nevertheless."""
     program.answer(token="one", expirationTimestamp=clock.after(-10))
     credentials = make()
     for _ in range(20):
@@ -87,8 +89,7 @@ async def test_expired_again_and_again_does_not_hammer_the_plugin(
     assert len(program.runs) < 5
 
 
-async def test_cancelled_caller_does_not_spoil_it_for_others(make: Make, program: Program) -> None:
-    """The run goes on when the caller that began it goes away."""
+async def test_cancelled_caller_does_not_cancel_the_run_of_others(make: Make, program: Program) -> None:
     credentials = make()
     first, second = (asyncio.create_task(credentials.headers()) for _ in range(2))
     await asyncio.sleep(0)
@@ -98,8 +99,7 @@ async def test_cancelled_caller_does_not_spoil_it_for_others(make: Make, program
     assert len(program.runs) == 1
 
 
-async def test_close_ends_a_plugin_that_hangs(make: Make, program: Program) -> None:
-    """A plugin that never answers is killed with its owner."""
+async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> None:
     announced = program.directory / "pid"
     os.mkfifo(announced)
     program.write(
@@ -117,8 +117,8 @@ async def test_close_ends_a_plugin_that_hangs(make: Make, program: Program) -> N
     await credentials.close()
 
 
-async def test_what_a_plugin_has_started_ends_with_it(make: Make, program: Program) -> None:
-    """A wrapper around the program that hangs, say: it would hold the next renewal up for as long as it likes."""
+async def test_children_of_a_plugin_end_with_it(make: Make, program: Program) -> None:
+    """A hanging child of a wrapper script would otherwise block the next renewal."""
     said = program.directory / "said"
     os.mkfifo(said)
     program.write(
@@ -136,10 +136,10 @@ async def test_what_a_plugin_has_started_ends_with_it(make: Make, program: Progr
         await waiting
 
 
-async def test_plugin_that_hangs_is_given_up(
+async def test_hanging_plugin_is_an_error(
     make: Make, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin that never answers is an error after a while."""
+    """After a time limit."""
     monkeypatch.setattr(exec_credentials, "_RUN_TIMEOUT", 0.3)
     program.write("import time\ntime.sleep(1000)\n")
     with pytest.raises(ConfigError, match=r"no answer in 0\.3 s"):

@@ -1,4 +1,4 @@
-"""No test here sees the machine that runs it."""
+"""Isolation of tests from the machine's configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller_runtime.auth import kubeconfig
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No kubeconfig, cluster or proxy of the machine that runs the tests."""
+    """Hide kubeconfigs, cluster and proxies of the machine that runs the tests."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name.startswith("KUBERNETES_") or name == "KUBECONFIG":
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Kubeconfigs as tests write them, and whom a server sees that they introduce."""
+"""Kubeconfigs for tests, and the identity that a server sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIR = sign(CA, "someone", usage="client")
 def whole(
     *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **context: Any
 ) -> dict[str, Any]:
-    """A kubeconfig with one context, ``one``."""
+    """Return a kubeconfig with one context, ``one``."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -41,7 +41,7 @@ def write(path: Path, content: Any) -> str:
 
 
 def write_token(path: Path, token: str) -> None:
-    """Write a kubeconfig of that token, for a server that nobody reaches."""
+    """Write a kubeconfig with that token, for an unreachable server."""
     write(path, whole(cluster={"server": "http://127.0.0.1:1"}, user={"token": token}))
 
 
@@ -51,7 +51,7 @@ def b64(data: bytes) -> str:
 
 
 async def peer_name(client: ssl.SSLContext) -> str:
-    """Whom a TLS server sees that a client context introduces."""
+    """Return the identity that a TLS server sees in a client context's certificate."""
     return await asyncio.to_thread(_handshake, client)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a kubeconfig is told in one line, by file and field."""
+"""Errors of a kubeconfig are one line with file and field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64, w
 
 
 def broken(**changes: Any) -> dict[str, Any]:
-    """A kubeconfig with some top-level fields replaced."""
+    """Return a kubeconfig with some top-level fields replaced."""
     return {**whole(), **changes}
 
 
@@ -117,7 +117,7 @@ def broken(**changes: Any) -> dict[str, Any]:
     ],
 )
 async def test_errors_name_file_and_field(tmp_path: Path, content: Any, message: str) -> None:
-    """Whatever is wrong, the message is one line with the file, the field and the problem."""
+    """The message is one line with the file, the field and the problem."""
     path = write(tmp_path / "k", content)
     with pytest.raises(ConfigError, match=message) as caught:
         await kubeconfig.load(path)
@@ -126,13 +126,13 @@ async def test_errors_name_file_and_field(tmp_path: Path, content: Any, message:
 
 
 async def test_unreadable_file(tmp_path: Path) -> None:
-    """A directory in place of a file is told as the system tells it."""
+    """A directory in place of a file gives the system's error."""
     with pytest.raises(ConfigError, match="Is a directory"):
         await kubeconfig.load(str(tmp_path))
 
 
 async def test_unknown_context(tmp_path: Path) -> None:
-    """A context asked for by name and not there: the message lists those that are."""
+    """The message lists the existing ones."""
     with pytest.raises(ConfigError, match=r"there is no context 'prod' \(there are: one\)"):
         await kubeconfig.load(write(tmp_path / "k", whole()), context="prod")
 

@@ -1,4 +1,4 @@
-"""Where a kubeconfig is looked for, and how several become one."""
+"""Where a kubeconfig is searched, and how several are merged."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ async def test_ipv6_service_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_pod_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that mounts no token is told so."""
+    """The error says that the pod mounts no token."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(ConfigError, match=r"in-cluster: .*/account/token is not there; does the pod mount"):
         await kubeconfig.load()
 
 
-async def test_lower_cluster_is_never_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lower_cluster_has_no_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An explicit path that cannot be loaded never falls back to the pod's account or another file."""
     (tmp_path / "account").mkdir()
     (tmp_path / "account/token").write_text("t")
@@ -78,7 +78,7 @@ async def test_lower_cluster_is_never_our_own(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing anywhere, or only a pod's account that must not be used, is one clear line."""
+    """Without any kubeconfig, or with only a forbidden pod's account, the error is one line."""
     with pytest.raises(ConfigError, match=r"^no kubeconfig: give one by flag"):
         await kubeconfig.load()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
@@ -90,7 +90,7 @@ async def test_nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 async def test_server_override(tmp_path: Path) -> None:
-    """``--server`` replaces the URL and keeps the rest; alone it is enough, as for kubectl."""
+    """``--server`` replaces the URL and keeps the rest; alone it suffices, as for kubectl."""
     path = write(tmp_path / "k", whole(user={"token": "t"}))
     config = await kubeconfig.load(path, server="https://other:9")
     assert (config.host, await config.headers()) == ("other", {"Authorization": "Bearer t"})
@@ -99,7 +99,7 @@ async def test_server_override(tmp_path: Path) -> None:
 
 
 async def test_kubeconfig_list_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a list the first to name a thing wins, missing files are passed over, paths stay their file's own."""
+    """The first definition of a name wins, missing files are skipped, relative paths belong to their own file."""
     first, second = tmp_path / "a/config", tmp_path / "b/config"
     write(
         first,
@@ -124,7 +124,7 @@ async def test_kubeconfig_list_is_merged(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``proxy-url`` comes before $HTTPS_PROXY, which $NO_PROXY and loopback addresses go round."""
+    """``proxy-url`` comes before $HTTPS_PROXY, which does not apply to $NO_PROXY and loopback addresses."""
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
     path = write(tmp_path / "k", whole(cluster={"proxy-url": "http://own:1"}))
     assert (await kubeconfig.load(path)).proxy_url == "http://own:1"

@@ -1,4 +1,4 @@
-"""We read kubeconfigs as kubernetes-asyncio does, and need it for some users only."""
+"""Kubeconfigs are read as by kubernetes-asyncio, which is needed for some users only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_openid_connect_user(tmp_path: Path) -> None:
     ],
 )
 async def test_bad_auth_provider(tmp_path: Path, provider: dict[str, Any], message: str) -> None:
-    """What kubernetes-asyncio cannot do is one line that names the field."""
+    """An error of kubernetes-asyncio is one line that names the field."""
     path = write(tmp_path / "k", whole(user={"auth-provider": provider}))
     with pytest.raises(ConfigError, match=rf"users\[name=u\]\.user\.auth-provider: .*{message}"):
         await kubeconfig.load(path)
@@ -69,7 +69,7 @@ async def test_reads_what_kubernetes_asyncio_reads(
     assert ours.tls_server_name == theirs.tls_server_name
 
 
-def test_generated_models_are_not_imported_for_nothing(tmp_path: Path) -> None:
+def test_generated_models_are_not_imported(tmp_path: Path) -> None:
     """A kubeconfig with a token is loaded without the 850 modules of kubernetes-asyncio."""
     path = write(tmp_path / "k", whole(user={"token": "t"}))
     program = (

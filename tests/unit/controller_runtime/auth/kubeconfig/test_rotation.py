@@ -18,7 +18,7 @@ from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, peer_n
 
 @pytest.mark.looptime
 async def test_token_file_rotates(tmp_path: Path) -> None:
-    """A token file is read again after a minute, and at once after a 401; lost, its last token stays."""
+    """A token file is read again after a minute, and at once after a 401; if it is lost, its last token stays."""
     token = tmp_path / "token"
     token.write_text("one\n")
     config = await kubeconfig.load(write(tmp_path / "k", whole(user={"tokenFile": "token", "token": "old"})))
@@ -41,7 +41,7 @@ async def test_token_file_rotates(tmp_path: Path) -> None:
     [(None, "No such file"), (b"", "is empty"), (b"a\nb", "is no token"), (b"\xff\xfe", "is not text")],
 )
 async def test_bad_token_file(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    """Without one good token there is nothing to send, and the message names field, file and problem."""
+    """Without a valid token the message names field, file and problem."""
     if content is not None:
         (tmp_path / "token").write_bytes(content)
     with pytest.raises(
@@ -52,7 +52,7 @@ async def test_bad_token_file(tmp_path: Path, content: bytes | None, problem: st
 
 @pytest.mark.looptime
 async def test_certificate_files_rotate(tmp_path: Path) -> None:
-    """A renewed certificate file makes a new context within a minute; a broken one leaves the old."""
+    """A renewed certificate file makes a new context within a minute; an invalid one leaves the old."""
     PAIR.write(tmp_path / "crt", tmp_path / "key")
     (tmp_path / "ca").write_bytes(CA.certificate)
     user = {"client-certificate": "crt", "client-key": "key"}
@@ -81,8 +81,8 @@ async def test_certificate_files_rotate(tmp_path: Path) -> None:
 
 
 @pytest.mark.looptime
-async def test_file_read_while_it_was_written(tmp_path: Path) -> None:
-    """A file that was half there is tried again, even if its time and size do not tell that it is whole now."""
+async def test_partially_written_file_is_read_again(tmp_path: Path) -> None:
+    """Even if its time and size do not change."""
     pair = tmp_path / "pair"
     pair.write_bytes(PAIR.certificate + PAIR.key)
     tls = TlsMaterial(source="s", authority=CA.certificate, certificate=pair)

@@ -38,7 +38,7 @@ async def test_static_headers(tmp_path: Path, user: dict[str, Any], expected: di
 
 
 async def test_impersonation(tmp_path: Path) -> None:
-    """``as`` and what goes with it are sent with every request as kubectl sends them, beside our own credentials."""
+    """``as`` and its groups are sent with every request as kubectl does, with the user's own credentials."""
     user = {
         "token": "t",
         "as": "jane",
@@ -105,7 +105,7 @@ async def test_client_certificate_and_authority(tmp_path: Path, *, as_data: bool
 
 
 async def test_insecure_and_server_name(tmp_path: Path) -> None:
-    """``insecure-skip-tls-verify`` trusts anybody, ``tls-server-name`` is the name to verify."""
+    """``insecure-skip-tls-verify`` trusts any server, ``tls-server-name`` is the name to verify."""
     cluster = {"insecure-skip-tls-verify": True, "tls-server-name": "inside.example"}
     config = await kubeconfig.load(write(tmp_path / "k", whole(cluster=cluster)))
     assert config.ssl is not None

@@ -1,4 +1,4 @@
-"""What is weak in the way to an API server is found in the kubeconfig, and said once for each."""
+"""Insecure connections to an API server are found in the kubeconfig, each reported once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _load(
         ("HTTP://10.0.0.1", True, "t", ["plain HTTP"]),
     ],
 )  # fmt: skip
-async def test_weak_ways_are_named(tmp_path, server, insecure, token, found):
+async def test_insecure_connections_are_named(tmp_path, server, insecure, token, found):
     """With what to do; loopback is left out."""
     config = await _load(tmp_path, server, insecure=insecure, token=token)
     assert len(weaknesses(config)) == len(found)
@@ -54,7 +54,7 @@ async def test_weak_ways_are_named(tmp_path, server, insecure, token, found):
 
 
 def test_inspect_warns():
-    """One finding for each, which fails no check by itself."""
+    """One finding for each; none fails a check by itself."""
     upper = Cluster(name="upper")
     facts = Facts(
         upper=upper, lowers=[], cluster_id="", now=datetime.now(UTC), weaknesses=[("lower1", "weak", "mend")]

@@ -1,4 +1,4 @@
-"""Taking an installation out of clusters that answer from a list."""
+"""``cleanup`` of an installation, with fake clusters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _upper(api: Any) -> tuple[UpperCleanup, list[str]]:
     return UpperCleanup(api, nodes=["vn"], clusters=["tokyo"], say=said.append), said
 
 
-async def test_only_our_virtual_nodes_are_cordoned_and_removed():
-    """Real nodes and the virtual nodes of another installation go on."""
+async def test_only_own_virtual_nodes_are_cordoned_and_deleted():
+    """Real nodes and the virtual nodes of another installation stay."""
     api = Api(virtual("vn"), virtual("another"), thing("Node", "worker", spec={}))
     cleanup, _ = _upper(api)
     await cleanup.cordon()
@@ -38,8 +38,8 @@ async def test_only_our_virtual_nodes_are_cordoned_and_removed():
     assert api.deleted == ["Node/vn"]
 
 
-async def test_pods_end_in_order_and_the_last_ones_are_forced():
-    """A pod that its lower cluster does not end holds the uninstall up for a while, not for ever."""
+async def test_pods_end_gracefully_and_the_last_ones_are_forced():
+    """A pod that its lower cluster does not end delays the uninstall by a limited time."""
     api = Api(
         thing("Pod", "quick", namespace="shop", spec={"nodeName": "vn"}),
         thing("Pod", "stuck", namespace="shop", spec={"nodeName": "vn"}),
@@ -53,8 +53,8 @@ async def test_pods_end_in_order_and_the_last_ones_are_forced():
     assert any("stuck did not end in time" in line for line in said)
 
 
-async def test_a_deletion_that_is_refused_is_told_once(monkeypatch):
-    """Somebody's admission webhook keeps a pod: one line of the Job's log, not two a second."""
+async def test_a_refused_deletion_is_logged_once(monkeypatch):
+    """An admission webhook may keep a pod: one line of the Job's log, not two a second."""
     api = Api(virtual("vn"), thing("Pod", "kept", namespace="shop", spec={"nodeName": "vn"}))
 
     async def refuse(*_args, **_more):
@@ -66,8 +66,8 @@ async def test_a_deletion_that_is_refused_is_told_once(monkeypatch):
     assert len([line for line in said if "kept by policy" in line]) == 1
 
 
-async def test_pods_of_a_real_node_that_has_the_name_of_ours_are_left_alone():
-    """A wrong nodeName, which the daemon refuses, must not empty a real node when the release is removed."""
+async def test_pods_of_a_real_node_with_the_configured_name_are_left_alone():
+    """A wrong nodeName, which the daemon refuses, must not drain a real node when the release is removed."""
     api = Api(
         thing("Node", "vn", spec={}),
         thing("Pod", "database", namespace="shop", spec={"nodeName": "vn"}),
@@ -80,16 +80,15 @@ async def test_pods_of_a_real_node_that_has_the_name_of_ours_are_left_alone():
     assert said == ["node vn is not virtual; its pods are left alone"]
 
 
-async def test_pods_whose_node_is_gone_already_end_all_the_same():
-    """Somebody deleted the Node; its pods are ours still."""
+async def test_pods_of_a_deleted_virtual_node_are_deleted():
     api = Api(thing("Pod", "web", namespace="shop", spec={"nodeName": "vn"}))
     cleanup, _ = _upper(api)
     await cleanup.delete_pods(deadline=30.0)
     assert api.deleted == ["Pod/shop/web"]
 
 
-async def test_a_daemon_set_that_tolerates_everything_holds_nothing_up():
-    """kube-proxy makes its pod anew on a cordoned node, as often as it is deleted."""
+async def test_a_daemon_set_that_tolerates_everything_does_not_block():
+    """kube-proxy's pod is recreated on a cordoned node after each deletion."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "ds", "controller": True}
     api = Api(
         virtual("vn"),
@@ -105,8 +104,8 @@ async def test_a_daemon_set_that_tolerates_everything_holds_nothing_up():
     assert api.forced == []
 
 
-async def test_pods_that_wait_for_our_scheduler_are_made_anew():
-    """Nobody else would ever place them. A bare pod is told of: nobody would make it again."""
+async def test_pods_that_wait_for_the_charts_scheduler_are_recreated():
+    """No other scheduler would place them. A bare pod is only reported, because nothing would recreate it."""
     labels = {names.LABEL_VIRTUAL_POD: "true"}
     owned = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]}
 
@@ -135,8 +134,8 @@ async def test_pods_that_wait_for_our_scheduler_are_made_anew():
     ]
 
 
-async def test_a_claim_loses_our_finalizer_and_nothing_else():
-    """A user's claim stays, and can be deleted without us from then on."""
+async def test_a_claim_loses_only_our_finalizer():
+    """A user's claim stays, and can then be deleted without the virtual node."""
     mirror = thing(
         "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Bound"},
         spec={"csi": {"driver": pv.DRIVER, "volumeHandle": "tokyo/pv"}},
@@ -155,8 +154,8 @@ async def test_a_claim_loses_our_finalizer_and_nothing_else():
     assert api.deleted == [], "a bound mirror holds a claim's data together"
 
 
-async def test_mirrors_that_nobody_uses_go_with_their_driver():
-    """The last installation takes the inert CSI driver with it."""
+async def test_unused_mirrors_are_deleted_with_their_driver():
+    """The last installation deletes the inert CSI driver."""
     mirror = thing(
         "PersistentVolume", "tokyo-pv", labels={names.LABEL_LOWER_CLUSTER: "tokyo"}, status={"phase": "Available"},
         spec={"csi": {"driver": pv.DRIVER, "volumeHandle": "tokyo/pv"}},
@@ -167,8 +166,8 @@ async def test_mirrors_that_nobody_uses_go_with_their_driver():
     assert api.deleted == ["PersistentVolume/tokyo-pv", f"CSIDriver/{pv.DRIVER}"]
 
 
-async def test_named_leases_and_secrets_that_are_gone_already_are_fine():
-    """Cleaning up twice is as good as once."""
+async def test_missing_leases_and_secrets_are_no_error():
+    """Cleaning up twice has the same result."""
     api = Api(thing("Lease", "vn", namespace="system"))
     cleanup, _ = _upper(api)
     for _ in range(2):
@@ -176,16 +175,16 @@ async def test_named_leases_and_secrets_that_are_gone_already_are_fine():
     assert api.deleted == ["Lease/system/vn"]
 
 
-def test_a_misspelt_flag_is_an_error_without_clusters_too(capsys):
-    """Nothing is left out silently for a typo."""
+def test_a_misspelt_flag_is_an_error(capsys):
+    """Also without clusters."""
     with pytest.raises(SystemExit) as raised:
         cleanup.main(["--no-clusters", "--webhook-configuraton=a"])
     assert raised.value.code == 2
     assert "--webhook-configuraton=a" in capsys.readouterr().err
 
 
-async def test_lower_clusters_get_some_time_when_nothing_is_left(monkeypatch):
-    """Pods and daemons that end slowly use a short time-out up; what is below goes all the same."""
+async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
+    """Slow pods and daemons may use up a short time-out; lower objects are deleted nevertheless."""
     api = Api(virtual("vn"), thing("Pod", "slow", namespace="shop", spec={"nodeName": "vn"}))
     api.stubborn.add("slow")
     given: list[float] = []
@@ -228,8 +227,8 @@ clusters: [{name: a, kubeconfig: /etc/a, lables: {}}, {name: b, kubeconfig: /etc
 """
 
 
-def test_the_hook_cleans_up_after_a_configuration_that_is_rejected(monkeypatch, tmp_path, capsys):
-    """What the daemon could not start with must not keep anybody from uninstalling it; by hand the file is corrected."""
+def test_the_hook_cleans_up_after_a_rejected_configuration(monkeypatch, tmp_path, capsys):
+    """It must not block the uninstall; by hand the file has to be corrected."""
     file = tmp_path / "virtual-node.yaml"
     file.write_text(_REJECTED, encoding="utf-8")
     ran: list[Config] = []
@@ -250,8 +249,8 @@ def test_the_hook_cleans_up_after_a_configuration_that_is_rejected(monkeypatch, 
     assert "no lower cluster can be read from it" in capsys.readouterr().err
 
 
-async def test_a_cluster_without_a_kubeconfig_is_not_looked_for_elsewhere(monkeypatch, capsys):
-    """The default kubeconfig may lead to the upper cluster, or to anybody's."""
+async def test_a_cluster_without_a_kubeconfig_gets_no_default(monkeypatch, capsys):
+    """The default kubeconfig may lead to the upper or any other cluster."""
     monkeypatch.setattr(connect, "by_file", None)
     own: Any = SimpleNamespace(dry_run=False)
     await cleanup._lower(ClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)

@@ -1,4 +1,4 @@
-"""``cleanup --dry-run``: everything is told, nothing is touched."""
+"""``cleanup --dry-run`` reports everything and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
 class ReadOnly(Api):
-    """An API server that takes no write, and lists what is in a namespace."""
+    """An API server that refuses writes, and lists the content of a namespace."""
 
     def __init__(self, cluster: str, *objects: dict[str, Any]) -> None:
         super().__init__(*objects)
@@ -64,8 +64,8 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
 
 
-async def test_what_would_go_is_told_and_nothing_is_written(monkeypatch, capsys):
-    """Above and below; a namespace that would be empty then, too, and no word of what is not there."""
+async def test_reports_all_deletions_and_writes_nothing(monkeypatch, capsys):
+    """In both clusters; a namespace that would become empty, too, and no missing objects."""
     above = ReadOnly(
         "upper",
         virtual("vn"),
@@ -105,8 +105,8 @@ async def test_what_would_go_is_told_and_nothing_is_written(monkeypatch, capsys)
     assert "still drain" not in told.err, "nobody was told to end"
 
 
-async def test_a_lower_cluster_that_is_away_is_told_of_and_holds_nothing_up(monkeypatch, capsys, tmp_path):
-    """With what led there, and how to find what is left."""
+async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp_path):
+    """With its kubeconfig, and how to find the remaining objects; the rest is reported."""
     file = kubeconfig_of(tmp_path, "http://127.0.0.1:1")
     upper = ReadOnly("upper", virtual("vn"))
     monkeypatch.setattr(command, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
@@ -121,15 +121,15 @@ async def test_a_lower_cluster_that_is_away_is_told_of_and_holds_nothing_up(monk
     assert f"what is left there carries the label virtual-node.io/upper-cluster={CLUSTER}" in told
 
 
-async def test_what_would_stay_is_told_with_why(monkeypatch, capsys):
-    """The very reasons that the command itself would give."""
+async def test_kept_objects_are_reported_with_the_reason(monkeypatch, capsys):
+    """The same reasons as of the command itself."""
     below = ReadOnly("tokyo", ours("PersistentVolumeClaim", "data"))
     await _rehearse(monkeypatch, ReadOnly("upper", virtual("vn")), below)
     assert "tokyo: claim shop/data is kept: it was kept before (dry run)" in capsys.readouterr().err
 
 
-async def test_what_is_not_there_is_not_told_of():
-    """A Secret that goes by its name is looked for first."""
+async def test_missing_objects_are_not_reported():
+    """A Secret that is deleted by name is looked up first."""
     told: list[str] = []
     client: Any = ReadOnly("upper", thing("Secret", "tls", namespace="system"))
     rehearsal = rehearsed(client, told.append)
@@ -141,7 +141,7 @@ async def test_what_is_not_there_is_not_told_of():
 
 @pytest.mark.parametrize("flag", ["--dry-run=client", "--dryrun", "--dry_run"])
 def test_a_misspelt_dry_run_does_not_run(flag, monkeypatch):
-    """Kubectl's form of it, too, ends before any cluster is spoken to."""
+    """Also kubectl's form ends before any request."""
     monkeypatch.setattr(command, "_run", None)
     with pytest.raises(SystemExit) as raised:
         command.main(["--no-clusters", flag])

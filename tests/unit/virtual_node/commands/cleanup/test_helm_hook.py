@@ -1,4 +1,4 @@
-"""The uninstall Job does its work where something is uninstalled, and nowhere else."""
+"""The uninstall Job works only during an uninstallation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ APPLIED = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
 
 
 WHOLE = {"f:metadata": {"f:labels": {"f:helm.sh/chart": {}}}, "f:spec": {"f:selector": {}, "f:template": {}}}
-"""What is owned by who applies what `helm template` prints."""
+"""managedFields after applying the output of `helm template`."""
 HELMS = {"f:metadata": {"f:annotations": {"f:meta.helm.sh/release-name": {}}}, "f:spec": {"f:selector": {}}}
-"""What is owned by Helm 4, which applies on the server's side."""
+"""managedFields of Helm 4, with server-side apply."""
 
 
 def _owner(manager: str, fields: dict[str, Any], *, operation: str = "Apply") -> dict[str, Any]:
@@ -90,8 +90,8 @@ def _client(*found: dict[str, Any], job: dict[str, Any] | None = None) -> Any:
         ),
     ],
 )
-async def test_who_installed_it_says_whether_hooks_are_run(metadata, runs):
-    """Helm and Argo CD run the Job when they delete; with anything else it is there because it was applied."""
+async def test_the_field_manager_shows_whether_hooks_run(metadata, runs):
+    """Helm and Argo CD run the Job when they delete; with others it exists because it was applied."""
     assert runs_hooks(metadata) is runs
     client = _client(_metadata(HELM), metadata)
     if runs:
@@ -128,8 +128,8 @@ JOB: dict[str, Any] = {"f:spec": {"f:template": {}}}
         ),
     ],
 )
-async def test_a_job_that_kubectl_made_beside_helms_deployments_does_nothing(job, runs):
-    """Where each Deployment's apply ends in a conflict with Helm, the Job alone shows who was there."""
+async def test_a_job_of_kubectl_beside_helms_deployments_does_nothing(job, runs):
+    """Where each Deployment's apply ends in a conflict with Helm, only the Job shows its field manager."""
     assert made_by_kubectl(job) is not runs
     client = _client(_metadata(HELM, _owner("helm", HELMS)), job=job)
     if runs:
@@ -141,16 +141,16 @@ async def test_a_job_that_kubectl_made_beside_helms_deployments_does_nothing(job
         await uninstalls(client, "system", "app.kubernetes.io/instance=vn")
 
 
-async def test_without_deployments_nothing_is_known_and_nothing_done():
-    """A Job that is applied before the Deployments are does not begin either."""
+async def test_without_deployments_nothing_is_done():
+    """A Job may be applied before the Deployments."""
     with pytest.raises(
         ConfigError, match=r"has no Deployment of app\.kubernetes\.io/instance=vn; nothing was done"
     ):
         await uninstalls(_client(), "system", "app.kubernetes.io/instance=vn")
 
 
-def test_the_job_that_was_applied_touches_nothing(monkeypatch):
-    """With --as-hook the look at the Deployments comes before everything else, and ends the command with an error."""
+def test_an_applied_job_changes_nothing(monkeypatch):
+    """With --as-hook the Deployments are checked first, and the command ends with an error."""
     written: list[str] = []
 
     class Client:

@@ -1,4 +1,4 @@
-"""Taking an installation out of a lower cluster: all that is ours, nothing that others use."""
+"""``cleanup`` of a lower cluster: all own objects, none that others use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _lower(api: Any, *, upper_claims: frozenset[str] = frozenset()) -> tuple[Low
     return cleanup, said
 
 
-async def test_below_only_what_carries_our_label_goes():
-    """Strangers, and the objects of another virtual node of the same upper cluster, are not touched."""
+async def test_only_objects_with_our_label_are_deleted():
+    """Unmanaged objects, and those of another virtual node of the same upper cluster, stay."""
     api = Api(
         ours("Pod", "web"),
         ours("ConfigMap", "settings"),
@@ -35,7 +35,7 @@ async def test_below_only_what_carries_our_label_goes():
 
 
 async def test_copies_that_pods_of_another_installation_use_stay():
-    """Virtual nodes of one upper cluster share one copy of each ConfigMap, with the name of whoever made it."""
+    """Virtual nodes of one upper cluster share one copy of each ConfigMap, labelled by the one that made it."""
     api = Api(
         ours("Pod", "web"),
         ours("ConfigMap", "settings"),
@@ -48,8 +48,8 @@ async def test_copies_that_pods_of_another_installation_use_stay():
     assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
 
 
-async def test_tokens_of_our_pods_go_whoever_has_pods_there_too():
-    """The process that would remove them with their pod may have been stopped before; they are nobody else's."""
+async def test_own_tokens_are_deleted_from_shared_namespaces():
+    """The process that would delete them with their pod may have been stopped before."""
     token, theirs = ours("Secret", "web-token-1"), ours("Secret", "theirs-token-2", node="another")
     for secret in (token, theirs):
         secret["metadata"]["labels"][names.LABEL_TOKEN_OF] = "u"
@@ -73,8 +73,8 @@ def _slice(service: str) -> dict[str, Any]:
     return one
 
 
-async def test_services_that_another_installation_always_wants_stay():
-    """With where they lead and their namespace; our own mark is taken off, and what only we wanted goes."""
+async def test_services_that_another_installation_always_mirrors_stay():
+    """With endpoints and namespace; the own annotation is removed, and Services of this installation alone are deleted."""
     labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
     api = Api(
         thing("Namespace", "shop", labels=labels),
@@ -95,7 +95,7 @@ async def test_services_that_another_installation_always_wants_stay():
     assert "tokyo: Service shop/dns is kept: another always wants it" in said
 
 
-async def test_claims_below_are_kept_and_told_of():
+async def test_lower_claims_are_kept_and_reported():
     """Data is never deleted by an uninstall."""
     api = Api(ours("PersistentVolumeClaim", "data"), ours("PersistentVolumeClaim", "old"))
     cleanup, said = _lower(api, upper_claims=frozenset({"up-data"}))
@@ -107,8 +107,7 @@ async def test_claims_below_are_kept_and_told_of():
     ]
 
 
-async def test_an_empty_namespace_of_ours_goes():
-    """A namespace that we made and nobody else uses is removed."""
+async def test_an_empty_own_namespace_is_deleted():
     labels = {names.LABEL_UPPER_CLUSTER: CLUSTER}
     api = Api(thing("Namespace", "shop", labels=labels), thing("Namespace", "theirs"))
     cleanup, _ = _lower(api)

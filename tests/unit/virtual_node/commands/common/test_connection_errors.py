@@ -1,4 +1,4 @@
-"""A cluster that gives no answer: one line that says what is wrong, whose kubeconfig led there, and what to do."""
+"""An unreachable cluster: one line with the problem, the kubeconfig, and what to do."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
         (ApiError("something new"), [], "https://up:6443 (kubeconfig /k, context prod): something new"),
     ],
 )  # fmt: skip
-def test_the_cause_and_the_next_step(error: ApiError, expiries: list[Expiry], told: str):
-    """Whatever ended the request, it is told in words, and what has ended is told before what is only refused."""
+def test_cause_and_next_step(error: ApiError, expiries: list[Expiry], told: str):
+    """For each kind of failure; an expired credential is reported before a refused one."""
     assert told in str(explain(error, PLACE, expiries=expiries, now=NOW))
 
 
-def test_a_proxy_on_the_way_is_named():
-    """It may be the one that does not answer; its password stays where it is."""
+def test_a_proxy_is_named():
+    """Without its password."""
     place = ClusterConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
     assert "(in-cluster, through http://proxy:3128)" in str(
         explain(ApiError("x"), place, expiries=[], now=NOW)
@@ -69,7 +69,7 @@ def test_a_proxy_on_the_way_is_named():
 @pytest.mark.parametrize(
     "words", [["status"], ["diagnose", "pod/web"], ["diagnose", "node/vn"], ["diagnose", "deploy/web"]]
 )
-async def test_every_command_says_it_in_one_line(person: Person, words: list[str]):
+async def test_every_command_reports_it_in_one_line(person: Person, words: list[str]):
     """And ends with exit code 2."""
     person_file = kubeconfig(person.folder, "http://127.0.0.1:1")
     code = await asyncio.to_thread(cli.main, [*words, f"--kubeconfig={person_file}"])
@@ -79,8 +79,8 @@ async def test_every_command_says_it_in_one_line(person: Person, words: list[str
     assert "context prod): nothing listens there; is the cluster up" in err
 
 
-async def test_a_client_says_what_went_wrong_itself():
-    """The words above are those that the client really uses."""
+async def test_the_texts_are_those_of_the_client():
+    """The table above uses the client's real messages."""
     async with serve(lambda _request: _refuse()) as server, Client(ClusterConfig(server.url)) as client:
         with pytest.raises(ApiError) as caught:
             await client.version()

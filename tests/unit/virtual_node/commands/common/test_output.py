@@ -1,4 +1,4 @@
-"""Tables that stay readable: in pipes, on narrow terminals, without colours, whatever a cluster says."""
+"""Tables are readable: in pipes, on narrow terminals, without colours, with any content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = [("vn-a", "True", "≤25ms", "3h"), ("vn-long-name", "False", "-", "12m")
 
 
 class Terminal(io.StringIO):
-    """What a person looks at."""
+    """A terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -44,8 +44,8 @@ def test_a_pipe_gets_plain_lines():
     ]
 
 
-def test_a_pipe_gets_long_lines_whole(monkeypatch: pytest.MonkeyPatch):
-    """However narrow the terminal is from which it was started."""
+def test_a_pipe_gets_complete_lines(monkeypatch: pytest.MonkeyPatch):
+    """Independent of the width of the terminal."""
     monkeypatch.setenv("COLUMNS", "20")
     stream = io.StringIO()
     output.table(("A", "B"), [("x" * 200, "y")], stream=stream, spare=("B",))
@@ -53,7 +53,7 @@ def test_a_pipe_gets_long_lines_whole(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_terminal_shows_the_state_in_colour(terminal: Terminal):
-    """Good is green, bad is red, and the columns stand where they stand in a pipe."""
+    """Green or red, with the same columns as in a pipe."""
     output.table(COLUMNS, ROWS, stream=terminal)
     assert "\x1b[32mTrue" in terminal.getvalue()
     assert "\x1b[1;31mFalse" in terminal.getvalue()
@@ -71,10 +71,10 @@ def test_no_color_is_respected(terminal: Terminal, monkeypatch: pytest.MonkeyPat
     ("width", "shown"),
     [("80", COLUMNS), ("33", ("NODE", "READY", "AGE")), ("24", ("NODE", "READY")), ("10", ("NODE", "READY"))],
 )
-def test_a_narrow_terminal_does_without_spare_columns(
+def test_a_narrow_terminal_omits_optional_columns(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, width: str, shown: tuple[str, ...]
 ):
-    """The least important first; no line is broken where it fits, and what is not spare is always there."""
+    """The least important first; other columns stay, and no line is broken where it fits."""
     monkeypatch.setenv("COLUMNS", width)
     monkeypatch.setenv("NO_COLOR", "1")
     output.table(COLUMNS, ROWS, stream=terminal, spare=("LAG", "AGE"))
@@ -84,7 +84,7 @@ def test_a_narrow_terminal_does_without_spare_columns(
     assert len(_lines(terminal)) == 3
 
 
-def test_what_a_cluster_says_moves_no_cursor_and_breaks_no_line():
+def test_control_characters_and_markup_are_escaped():
     """Line breaks, escape sequences and markup in messages are only text."""
     stream = io.StringIO()
     output.table(("A", "B"), [("one\ntwo\t three", "\x1b[31mred[/] [bold]")], stream=stream)
@@ -93,10 +93,8 @@ def test_what_a_cluster_says_moves_no_cursor_and_breaks_no_line():
     assert _lines(stream)[2:] == ["✓ a?b", "    [c]", "    → d e"]
 
 
-def test_a_report_is_a_table_where_it_fits_and_a_listing_where_not(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-):
-    """Long texts are wrapped under their title; a pipe gets the table, however wide."""
+def test_a_report_is_a_table_or_a_listing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    """If the table does not fit, long texts are wrapped under their title; a pipe always gets the table."""
     said = "word " * 30
     entries = [output.Entry(output.BAD, "title", [said], ["next"])]
     arguments = (("TITLE", "SAID"), [("title", said)], entries)
@@ -124,8 +122,8 @@ def test_headings_can_be_left_out():
     assert _lines(stream)[0] == "vn-a           True    ≤25ms   3h"
 
 
-def test_later_rows_go_under_the_columns_of_those_above():
-    """As a watch prints them; what is longer than the column moves only its own line."""
+def test_later_rows_align_with_earlier_ones():
+    """In a watch; a value longer than its column moves only its own line."""
     stream = io.StringIO()
     output.table(COLUMNS, [ROWS[0]], stream=stream, headers=False, above=ROWS)
     output.table(

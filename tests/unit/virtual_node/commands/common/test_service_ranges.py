@@ -23,7 +23,7 @@ UPPER, OTHER = "10.96.0.0/16", "10.97.0.0/16"
 
 
 class Cluster:
-    """An API server with a Service range, which it tells by objects, by its refusals, or not at all."""
+    """An API server with a Service range that is visible in objects, in refusals, or not at all."""
 
     def __init__(self, cidr: str, *, tells: str = "objects", may_create: bool = True) -> None:
         self.range = ipaddress.ip_network(cidr)
@@ -80,8 +80,8 @@ async def _check(folder: Path, upper: Cluster, lower: Cluster, mode: Literal["ow
 @pytest.mark.parametrize("may_create", [True, False])
 @pytest.mark.parametrize("tells", ["objects", "refusals", "nothing"])
 @pytest.mark.parametrize("same", [True, False])
-async def test_ranges_are_compared_however_clusters_tell_them(tmp_path, same, tells, may_create):
-    """The upper one without any right to create: by the addresses of its Services where it tells nothing else."""
+async def test_ranges_are_compared(tmp_path, same, tells, may_create):
+    """The upper range without any right to create: by the addresses of its Services if nothing else shows it."""
     above = Cluster(UPPER, tells=tells, may_create=may_create)
     (row,) = await _check(tmp_path, above, Cluster(UPPER if same else OTHER, tells=tells), "same")
     assert (row.cluster, row.ok) == ("tokyo", same)
@@ -92,7 +92,7 @@ async def test_ranges_are_compared_however_clusters_tell_them(tmp_path, same, te
         )
 
 
-async def test_nothing_is_asked_without_the_setting(tmp_path: Path):
+async def test_nothing_is_checked_without_the_setting(tmp_path: Path):
     """Other configurations need no overlap of ranges."""
     upper, lower = Cluster(UPPER), Cluster(OTHER)
     assert await _check(tmp_path, upper, lower, "own") == []
@@ -111,6 +111,6 @@ async def test_nothing_is_asked_without_the_setting(tmp_path: Path):
         ({}, True, "unknown: a cluster does not tell its range"),
     ],
 )
-def test_verdict_names_only_what_is_missing(fits, ok, detail):
-    """A range that was not told is no fault."""
+def test_verdict_names_only_missing_ranges(fits, ok, detail):
+    """An unknown range is no fault."""
     assert service_ranges.verdict(fits, [OTHER])[:2] == (ok, detail)

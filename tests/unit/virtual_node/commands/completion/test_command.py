@@ -1,4 +1,4 @@
-"""What TAB offers, and that real shells get it."""
+"""Candidates of TAB, and the scripts of shells."""
 
 from __future__ import annotations
 
@@ -76,25 +76,25 @@ def _values(found: Completion) -> list[str]:
         (["--out"], []),
     ],
 )
-def test_candidates_are_read_off_the_parser(words: Sequence[str], expected: Sequence[str]):
-    """Commands, choices, flags and their values; nothing twice, nothing hidden, nothing after ``--``."""
+def test_candidates_are_read_from_the_parser(words: Sequence[str], expected: Sequence[str]):
+    """Commands, choices, flags and their values; no duplicates, nothing hidden, nothing after ``--``."""
     assert _values(_ask(*words)) == list(expected)
 
 
-def test_no_word_at_all_is_an_empty_one():
-    """Nothing typed, nothing said: all commands."""
+def test_no_word_is_an_empty_word():
+    """All commands."""
     assert _values(_ask()) == ["show", "shout"]
 
 
 def test_files_are_left_to_the_shell():
-    """A flag whose value is a file says so, in both spellings."""
+    """For flags with files as values, in both spellings."""
     assert _ask("show", "-f", "").files
     assert _ask("show", "--filename=").files
     assert not _ask("show", "pod", "").files
 
 
-def test_flags_without_a_command_are_those_of_the_default_one():
-    """The daemon is what runs without a command."""
+def test_flags_without_a_command_are_those_of_the_daemon():
+    """It is the default command."""
     assert _values(_ask("--qui", default="show")) == ["--quiet"]
     assert _values(_ask("--output", "", default="show")) == ["table", "json"]
 
@@ -106,14 +106,14 @@ def test_subcommands_are_followed():
 
 
 def test_a_description_is_one_line_of_help():
-    """What argparse would print, with its percent signs."""
+    """As argparse prints it, with percent signs."""
     (found,) = _ask("show", "--outp").candidates
     assert found.description == "how 100% of it is printed"
 
 
 @pytest.mark.parametrize("command", [*cli.COMMANDS])
 def test_every_command_has_its_flags_completed(command: str, capsys: pytest.CaptureFixture[str]):
-    """No command acts while it is asked for its parser, and every one that has flags offers its help."""
+    """Without running; every command with flags offers its help."""
     parser = completion.parser_of(command, cli.main)
     assert capsys.readouterr() == ("", "")
     assert (parser is None) == (command in {"providers", "help"})
@@ -123,8 +123,8 @@ def test_every_command_has_its_flags_completed(command: str, capsys: pytest.Capt
     assert parser is None or out[0].startswith("--help\t")
 
 
-def test_the_answer_is_what_cobra_prints(capsys: pytest.CaptureFixture[str]):
-    """What kubectl reads: candidates with descriptions behind tabs, and a directive last."""
+def test_the_output_has_cobras_format(capsys: pytest.CaptureFixture[str]):
+    """Candidates with descriptions after tabs, and a directive last, as kubectl reads it."""
     cli.main(["__complete", "status", "-o", "j"])
     assert capsys.readouterr().out == "json\n:4\n"
     cli.main(["__complete", "status", "--kubeconfig", ""])
@@ -134,7 +134,7 @@ def test_the_answer_is_what_cobra_prints(capsys: pytest.CaptureFixture[str]):
 
 
 def test_an_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
-    """The shells that there are get named."""
+    """It lists the known ones."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["completion", "tcsh"])
     assert ended.value.code == 2
@@ -142,8 +142,8 @@ def test_an_unknown_shell_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_has_the_syntax_of_its_shell(shell: str):
-    """The shell itself reads it, where it is installed."""
+def test_a_script_is_valid_in_its_shell(shell: str):
+    """If the shell is installed."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     flag = "--no-execute" if shell == "fish" else "-n"

@@ -1,4 +1,4 @@
-"""Real shells complete with the scripts: commands, flags, values, files, and names with signs that bash cuts words at."""
+"""Real shells complete with the scripts: commands, flags, values, files, and names with characters that split words in bash."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ NATIVE = {
         complete -C {line}
     """,
 }
-"""What hands a line over to a shell's completion; bash and zsh are without a terminal, so what they ask is answered."""
+"""Passes a line to a shell's completion; bash and zsh have no terminal, so their queries are answered."""
 
 
 @pytest.fixture(params=NATIVE)
 def shell(request: pytest.FixtureRequest) -> str:
-    """Every shell that is installed."""
+    """Each installed shell."""
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return str(request.param)
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _stand_in(folder: Path, shell: str, answer: Sequence[str]) -> Path:
-    """A program that answers so, at once; returns where it notes what it was asked, a word a line."""
+    """Make a program with this output; return the file in which it records its arguments, one per line."""
     noted, script = folder / "noted", folder / "script"
     script.write_text(SCRIPTS[shell], encoding="utf-8")
     said = " ".join(map(_quoted, answer))
@@ -77,9 +77,9 @@ def _quoted(word: str) -> str:
 
 
 def _complete(shell: str, folder: Path, line: str) -> list[str]:
-    """What a shell would put in the place of the last word, whole, without descriptions."""
+    """Return the completions of the last word, complete, without descriptions."""
     words = line.split(" ")
-    # As bash cuts them, by its COMP_WORDBREAKS.
+    # Split as bash does, by its COMP_WORDBREAKS.
     pieces = [piece for word in words for piece in re.findall(r"[=:@]+|[^=:@]+", word) or [""]]
     script = NATIVE[shell].format(
         line=_quoted(line),
@@ -130,7 +130,7 @@ ADMIN, ARN = "kubernetes-admin@kubernetes", "arn:aws:eks:eu:1:cluster/a"
     ],
 )  # fmt: skip
 def test_a_shell_completes(shell: str, folder: Path, line: str, answer: list[str], expected: list[str]):
-    """The program is told the words as they were typed, and its answer takes the place of the last one."""
+    """The program gets the words as they were typed, and its output replaces the last one."""
     noted = _stand_in(folder, shell, answer)
     found = _complete(shell, folder, f"virtual-node {line}")
     assert noted.read_text(encoding="utf-8").splitlines() == ["__complete", *line.split(" ")]
@@ -139,8 +139,8 @@ def test_a_shell_completes(shell: str, folder: Path, line: str, answer: list[str
     assert sorted(found) == sorted(expected)
 
 
-def test_bash_reads_a_name_with_signs_of_its_own_as_that_name(folder: Path):
-    """A context may have any name; what is in one must not be run with the line that it completes."""
+def test_bash_quotes_names_with_special_characters(folder: Path):
+    """A context may have any name, and its name must not be executed."""
     name = "$(touch run) of 'b'; touch run"
     _stand_in(folder, "bash", [name, ":4"])
     (word,) = _complete("bash", folder, "virtual-node status --context ")
@@ -151,7 +151,7 @@ def test_bash_reads_a_name_with_signs_of_its_own_as_that_name(folder: Path):
     assert not (folder / "run").exists()
 
 
-def test_a_shell_is_answered_by_the_program_itself(shell: str, folder: Path):
-    """Not by a stand-in."""
+def test_a_shell_runs_the_program(shell: str, folder: Path):
+    """The real one."""
     _executable(folder, f'exec {sys.executable} -m virtual_node "$@"')
     assert _complete(shell, folder, "virtual-node diag") == ["diagnose"]

@@ -1,4 +1,4 @@
-"""TAB offers what there is in a cluster, and is never kept waiting by it."""
+"""TAB offers names of objects in a cluster, within a time limit."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ THERE: Objects = {
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time for a machine that has much else to do."""
+    """A long limit for a busy machine."""
     monkeypatch.setattr(names, "LIMIT", 60.0)
 
 
 @pytest.fixture
 def tab(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Types a line whose last word is not complete; a list of what is offered, the directive last."""
+    """Types a line with an incomplete last word; returns the candidates, the directive last."""
 
     async def types(*words: str, objects: Objects = THERE, forbidden: Sequence[str] = ()) -> list[str]:
         async def script(request: Any) -> Any:
@@ -104,26 +104,26 @@ def tab(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
         (["run", "--enable-controllers", "PVControllers,"], ["PVControllers,ServiceControllers"]),
     ],
 )
-async def test_what_there_is_is_offered(tab: Any, words: list[str], offered: list[str]):
-    """By what a word stands for; what has been typed is not offered again."""
+async def test_names_of_objects_are_candidates(tab: Any, words: list[str], offered: list[str]):
+    """Of the kind that the position expects; names already on the line are left out."""
     assert await tab(*words) == [*offered, ":4"]
 
 
-async def test_a_namespace_goes_on_with_a_name(tab: Any):
-    """So no space comes behind its slash: cobra's bit 2."""
+async def test_a_namespace_is_followed_by_a_name(tab: Any):
+    """So no blank follows its slash: cobra's bit 2."""
     assert await tab("diagnose", "pod", "ban") == ["bank/", ":6"]
     assert await tab("diagnose", "pod/ban") == ["pod/bank/", ":6"]
 
 
-async def test_what_may_not_be_listed_costs_its_own_names_only(tab: Any):
-    """Namespaces are for administrators; the pods of one's own come all the same."""
+async def test_a_forbidden_list_omits_only_its_own_names(tab: Any):
+    """Namespaces are for administrators; the pods of the own one are still offered."""
     assert await tab("diagnose", "pod", "", forbidden=[SPACES]) == ["web", "worker-1", ":4"]
     assert await tab("diagnose", "pod", "", forbidden=[SHOP]) == ["shop/", "shop-2/", "bank/", ":6"]
     assert await tab("status", "", forbidden=[NODES]) == [":4"]
 
 
-async def test_only_metadata_is_asked_for_and_not_of_ten_thousand_pods(tmp_path: Path):
-    """A server with much in it is not read through for a TAB."""
+async def test_only_metadata_of_a_limited_number_is_requested(tmp_path: Path):
+    """A large cluster is not read completely for a TAB."""
     async with serve(_answered) as server:
         given = {"kubeconfig": [kubeconfig(tmp_path, server.url)], "kind": ["pod"], "namespace": ["shop"]}
         await asyncio.to_thread(names.ask, Question(Names.OBJECTS, "", "name", given))
@@ -139,10 +139,10 @@ async def _answered(request: Any) -> Any:
 @pytest.mark.parametrize(
     "typed", ["~/kubeconfig", "$HOME/kubeconfig", "'{home}/kube'config", '"{home}/kubeconfig"']
 )
-def test_a_kubeconfig_is_read_as_the_shell_would_hand_it_over(
+def test_a_kubeconfig_is_expanded_like_in_a_shell(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: str
 ):
-    """A script gets the word before the shell has looked at it."""
+    """A script gets the word before the shell expands it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     kubeconfig(tmp_path, "http://127.0.0.1:1")
     given = {"kubeconfig": [typed.format(home=tmp_path)]}
@@ -150,7 +150,7 @@ def test_a_kubeconfig_is_read_as_the_shell_would_hand_it_over(
     assert ([one.value for one in found], ended) == (["prod"], True)
 
 
-def test_the_context_of_a_lower_cluster_is_one_of_its_kubeconfig(
+def test_contexts_of_a_lower_cluster_are_those_of_its_kubeconfig(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     """Not of the upper one's."""
@@ -160,8 +160,8 @@ def test_the_context_of_a_lower_cluster_is_one_of_its_kubeconfig(
     assert [one.value for one in found] == ["prod"]
 
 
-def test_the_contexts_of_all_kubeconfigs_are_offered_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """As kubectl merges them; one that is not there is passed over."""
+def test_contexts_of_all_kubeconfigs_are_offered_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """As kubectl merges them; missing files are skipped."""
     (tmp_path / "more").mkdir()
     more = Path(kubeconfig(tmp_path / "more", "http://127.0.0.1:1"))
     more.write_text('{"contexts": [{"name": "test"}, {"name": "prod"}]}', encoding="utf-8")
@@ -172,10 +172,10 @@ def test_the_contexts_of_all_kubeconfigs_are_offered_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("trouble", ["nobody", "silent", "no file", "no yaml"])
-def test_trouble_is_no_candidates_and_no_words(
+def test_errors_give_no_candidates_and_no_output(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ):
-    """Whoever presses TAB gets nothing then, soon, and no file names either."""
+    """Soon, and no file names either."""
     monkeypatch.setattr(names, "LIMIT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1] if trouble == "silent" else 1
@@ -188,10 +188,10 @@ def test_trouble_is_no_candidates_and_no_words(
     assert capsys.readouterr() == (":4\n", "")
 
 
-def test_what_cannot_be_interrupted_is_left_behind(
+def test_a_hanging_resolver_does_not_delay_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """A resolver that hangs sits in a thread that the interpreter would wait for: the process ends without it."""
+    """The interpreter would wait for its thread, so the process exits without it."""
     ended: list[int] = []
     over = threading.Event()
 

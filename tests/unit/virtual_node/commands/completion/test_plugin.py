@@ -1,4 +1,4 @@
-"""``kubectl virtual-node``: the same program under kubectl's name, with kubectl's manners."""
+"""``kubectl virtual-node``: the same program as a plugin of kubectl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _scripts() -> dict[str, str]:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Called as kubectl calls its plugin."""
+    """Run the program as kubectl runs its plugin."""
     monkeypatch.setattr(sys, "argv", [f"/usr/local/bin/{program.PLUGIN_FILE}"])
 
 
@@ -41,15 +41,14 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/usr/bin/kubectl_complete-virtual_node", "kubectl virtual-node"),
     ],
 )
-def test_the_name_is_the_one_that_was_typed(monkeypatch: pytest.MonkeyPatch, argv0: str, expected: str):
-    """By the file that was started."""
+def test_the_name_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, argv0: str, expected: str):
     monkeypatch.setattr(sys, "argv", [argv0])
     assert program.name() == expected
     assert program.name("status") == f"{expected} status"
 
 
 def test_kubectl_finds_both_scripts():
-    """They are declared under the names that kubectl looks for, and lead to functions that there are."""
+    """They are declared under the names that kubectl expects, and lead to existing functions."""
     scripts = _scripts()
     assert scripts[program.PLUGIN_FILE] == scripts["virtual-node"]
     for file in (program.PLUGIN_FILE, program.COMPLETION_FILE):
@@ -61,7 +60,7 @@ def test_kubectl_finds_both_scripts():
 def test_the_plugin_lists_its_commands(
     plugin: None, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ):
-    """Without a command there is a list, a line for each, and no daemon."""
+    """Without a command there is a list, and no daemon."""
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "usage: kubectl virtual-node COMMAND [FLAGS]"
@@ -70,14 +69,14 @@ def test_the_plugin_lists_its_commands(
     assert all(len(line) < 110 for line in lines)
 
 
-def test_help_lists_the_commands_for_everyone(capsys: pytest.CaptureFixture[str]):
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]):
     """``virtual-node help`` is the same list under the program's own name."""
     assert cli.main(["help"]) == 0
     assert capsys.readouterr().out.startswith("usage: virtual-node COMMAND")
 
 
 def test_the_plugin_starts_no_daemon_by_flags_alone(plugin: None, capsys: pytest.CaptureFixture[str]):
-    """The daemon's flags want the daemon's command there."""
+    """As a plugin, the daemon's command is required."""
     assert cli.main(["--client-kubeconfig=x"]) == 2
     assert "kubectl virtual-node run" in capsys.readouterr().err
 
@@ -89,14 +88,13 @@ def test_the_plugin_knows_its_version(plugin: None, capsys: pytest.CaptureFixtur
 
 
 def test_errors_name_the_plugin(plugin: None, capsys: pytest.CaptureFixture[str]):
-    """What the user reads can be typed again."""
+    """The user's command can be repeated."""
     assert cli.main(["statsu"]) == 2
     assert capsys.readouterr().err.startswith("kubectl virtual-node: unknown command 'statsu'")
 
 
 @pytest.mark.parametrize("command", FLAGGED)
 def test_usage_lines_name_the_plugin(plugin: None, capsys: pytest.CaptureFixture[str], command: str):
-    """Every command's usage begins with what was typed."""
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     assert capsys.readouterr().out.startswith(f"usage: kubectl virtual-node {command} ")
@@ -104,14 +102,14 @@ def test_usage_lines_name_the_plugin(plugin: None, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("command", [command for command in FLAGGED if command != "run"])
 def test_usage_lines_name_the_program(capsys: pytest.CaptureFixture[str], command: str):
-    """And the program's own name otherwise."""
+    """Without kubectl."""
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     assert capsys.readouterr().out.startswith(f"usage: virtual-node {command} ")
 
 
-def test_kubectl_is_answered_as_it_asks(tmp_path: Path):
-    """The completion script takes kubectl's words, offers no daemon flags without a command, and ends in a directive."""
+def test_completion_for_kubectl(tmp_path: Path):
+    """The completion script accepts kubectl's words, offers no daemon flags without a command, and ends in a directive."""
     module, _, function = _scripts()[program.COMPLETION_FILE].partition(":")
     script = tmp_path / program.COMPLETION_FILE
     script.write_text(

@@ -1,4 +1,4 @@
-"""``virtual-node diagnose``: kubectl's ways to name a thing, verdicts from what can be seen, exit codes to rely on."""
+"""``virtual-node diagnose``: kubectl's ways to name objects, verdicts from visible objects, reliable exit codes."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ async def test_a_pod_is_named_as_with_kubectl(person: Person, words: list[str]):
         ["-n", "shop", "--", "pod", "web"],
     ],
 )
-async def test_flags_may_stand_anywhere(person: Person, words: list[str]):
-    """Whoever types kubectl all day puts them between the type and the name."""
+async def test_flags_may_be_anywhere(person: Person, words: list[str]):
+    """As with kubectl, also between the type and the name."""
     code, out, err = await person.types("diagnose", *words, objects=_objects(), flags_first=True)
     assert (code, err) == (0, "")
     assert "pod shop/web" in out
@@ -100,7 +100,7 @@ async def test_flags_may_stand_anywhere(person: Person, words: list[str]):
         (["service/web"], "'service/web' is none of pod, node, deployment"),
     ],
 )
-async def test_what_there_is_not_is_said_in_a_line(person: Person, words: list[str], told: str):
+async def test_a_missing_object_is_reported_in_one_line(person: Person, words: list[str], told: str):
     """No traceback for any name, and exit code 2."""
     objects = {**_objects(), "/api/v1/namespaces/default/pods": []}
     code, out, err = await person.types("diagnose", *words, objects=objects)
@@ -109,8 +109,8 @@ async def test_what_there_is_not_is_said_in_a_line(person: Person, words: list[s
     assert len(err.splitlines()) <= 2
 
 
-async def test_a_verdict_needs_no_more_than_the_pod(person: Person):
-    """Nodes, events and Leases may be others' business; the rights that would tell more are named."""
+async def test_a_verdict_needs_only_the_pod(person: Person):
+    """Nodes, events and Leases may be forbidden; the missing rights are named."""
     objects = _objects()
     objects[SHOP] = [pod("web", nodeName="vn", status=PULLING)]
     code, out, err = await person.types(
@@ -123,8 +123,8 @@ async def test_a_verdict_needs_no_more_than_the_pod(person: Person):
         assert f"kubectl auth can-i {right}" in err
 
 
-async def test_nodes_that_may_not_be_seen_are_not_taken_for_missing(person: Person):
-    """A pod without a node, and nobody to ask about nodes: the scheduler's words are all there is."""
+async def test_forbidden_nodes_do_not_count_as_missing(person: Person):
+    """A pod without a node: the verdict is the scheduler's message."""
     status = conditions(
         "PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu."
     )
@@ -137,29 +137,28 @@ async def test_nodes_that_may_not_be_seen_are_not_taken_for_missing(person: Pers
     assert "There is no virtual node" not in out
 
 
-async def test_the_pod_itself_is_the_one_thing_it_takes(person: Person):
-    """The right is named."""
+async def test_the_right_to_read_the_pod_is_required(person: Person):
+    """It is named."""
     code, _, err = await person.types("diagnose", "pod/web", objects=_objects(), forbidden=(f"{SHOP}/web",))
     assert (code, "kubectl auth can-i get pods --namespace=shop" in err) == (2, True)
 
 
-async def test_a_pod_on_a_real_node_is_not_told_that_its_node_is_missing(person: Person):
-    """It is no virtual node's pod, and that is said."""
+async def test_a_pod_on_a_real_node_is_reported_as_such(person: Person):
+    """It is no virtual node's pod."""
     objects = _objects(**{SHOP: [pod("web", nodeName="real", status={"phase": "Pending", "conditions": []})]})
     code, out, _ = await person.types("diagnose", "pod/web", objects=objects)
     assert code == 1
     assert "real is a node of the upper cluster itself, not a virtual one." in out
 
 
-async def test_a_pod_that_has_completed_is_well(person: Person):
-    """A Job's pod is not in trouble for having ended."""
+async def test_a_completed_pod_is_healthy(person: Person):
     ended = {"phase": "Succeeded", "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]}  # fmt: skip
     code, out, _ = await person.types("diagnose", "pod/web", objects=_objects(**{SHOP: [pod("web", nodeName="vn", status=ended)]}))  # fmt: skip
     assert (code, "The pod has completed" in out) == (0, True)
 
 
-async def test_a_pod_that_runs_and_is_not_ready_is_not_well(person: Person):
-    """Its events may be gone already."""
+async def test_a_running_pod_that_is_not_ready_is_unhealthy(person: Person):
+    """Its events may have expired."""
     status = {"phase": "Running", **conditions("Ready", "False", "ContainersNotReady", "containers with unready status: [c]")}  # fmt: skip
     code, out, _ = await person.types("diagnose", "pod/web", objects=_objects(**{SHOP: [pod("web", nodeName="vn", status=status)]}))  # fmt: skip
     assert code == 1
@@ -167,8 +166,8 @@ async def test_a_pod_that_runs_and_is_not_ready_is_not_well(person: Person):
     assert "[c]" in out  # brackets are no markup
 
 
-async def test_a_lower_cluster_that_is_away_keeps_nobody_from_a_verdict(person: Person):
-    """It is noted, and what the upper cluster knows is told."""
+async def test_an_unreachable_lower_cluster_is_noted_beside_the_verdict(person: Person):
+    """The verdict uses the upper cluster."""
     below = person.folder / "below"
     below.write_text(
         json.dumps(
@@ -190,7 +189,7 @@ async def test_a_lower_cluster_that_is_away_keeps_nobody_from_a_verdict(person: 
 
 
 async def test_a_deployment_is_judged_by_its_pods(person: Person):
-    """The same verdict is told once, with the pods that it is about, and as data for each pod."""
+    """The same verdict is shown once, with its pods, and as data for each pod."""
     objects = _objects()
     objects[SHOP] += [pod(f"web-{n}", nodeName="vn", status=PULLING, labels={"app": "web"}) for n in range(4)]
     code, out, _ = await person.types("diagnose", "deploy/web", objects=objects)
@@ -204,8 +203,8 @@ async def test_a_deployment_is_judged_by_its_pods(person: Person):
     assert (code, "Nothing is wrong with its 1 pod." in out) == (0, True)
 
 
-async def test_a_large_deployment_costs_no_more_than_its_pods_in_trouble(person: Person):
-    """Good pods are told by themselves; nodes and Leases are read once, however many pods ask for them."""
+async def test_a_large_deployment_costs_only_its_unhealthy_pods(person: Person):
+    """Healthy pods need no reads; nodes and Leases are read once for all pods."""
     objects = _objects()
     objects[SHOP] = [
         pod(f"web-{n}", nodeName="vn", status=RUNNING if n < 40 else PULLING, labels={"app": "web"})
@@ -230,15 +229,15 @@ async def test_a_large_deployment_costs_no_more_than_its_pods_in_trouble(person:
         ({}, "It has no pods."),
     ],
 )
-async def test_a_deployment_without_pods_is_asked_why(person: Person, change: dict[str, Any], told: str):
-    """Quota, admission, or nobody wants any."""
+async def test_a_deployment_without_pods_has_a_reason(person: Person, change: dict[str, Any], told: str):
+    """Quota, admission, or zero replicas."""
     objects = _objects(**{SHOP: []})
     objects[DEPLOYMENTS][0] |= change
     code, out, _ = await person.types("diagnose", "deploy/web", objects=objects)
     assert (code, told in out) == (1, True)
 
 
-def test_selectors_are_said_as_the_api_takes_them():
+def test_selectors_are_formatted_for_the_api():
     """Labels and all four operators."""
     expressions = [
         {"key": "a", "operator": "In", "values": ["1", "2"]},
@@ -282,15 +281,15 @@ SERVER = {"/version": _version, f"{NODES}/vn/proxy/healthz": _healthy}
 async def test_a_virtual_node_is_judged_by_the_doctors_rules(
     person: Person, changes: dict[str, Any], code: int, told: str
 ):
-    """Is it heard of, can it be reached, is it cordoned, how are its pods?"""
+    """Lease, kubelet API, cordon, pods."""
     objects = {**_objects(), LEASES: [lease()], "/apis/apps/v1/deployments": [], **changes}
     found, out, err = await person.types("diagnose", "node", "vn", objects=objects, answers=SERVER)
     assert (found, err) == (code, "")
     assert told in out
 
 
-async def test_a_virtual_node_is_judged_by_what_may_be_seen(person: Person):
-    """The node alone says whether it is Ready."""
+async def test_a_virtual_node_is_judged_by_visible_objects(person: Person):
+    """The node alone shows whether it is Ready."""
     code, out, err = await person.types(
         "diagnose", "node/vn", objects=_objects(), answers=SERVER,
         forbidden=(PODS, f"{LEASES}/*", "/apis/apps/*"),

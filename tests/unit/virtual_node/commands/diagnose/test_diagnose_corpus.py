@@ -1,4 +1,4 @@
-"""A corpus of pods with the verdict that each must get, among them those that once got wrong advice."""
+"""A corpus of pods with the verdict that each must get, including former wrong verdicts."""
 
 from __future__ import annotations
 

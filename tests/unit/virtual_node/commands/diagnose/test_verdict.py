@@ -1,4 +1,4 @@
-"""Every way a pod may not run has its verdict, with evidence and a next step."""
+"""Every reason why a pod does not run has a verdict, with evidence and a next step."""
 
 from __future__ import annotations
 
@@ -159,12 +159,11 @@ UNPLACED = {"nodeName": ""}
         (_facts(), "nothing explains it"),
     ],
 )
-def test_the_verdict(facts, verdict):
-    """The first finding is what stops the pod."""
+def test_the_first_finding_is_the_reason(facts, verdict):
     assert verdict in diagnose(facts)[0].title
 
 
-def test_a_crash_comes_with_its_last_words():
+def test_a_crash_is_shown_with_the_end_of_its_log():
     """Exit code, restarts, log lines, and the command that shows more."""
     finding = diagnose(_facts(status=CRASH, logs=["one", "boom"]))[0]
     assert finding.evidence == ["exit code 3, Error, 4 restarts", "one", "boom"]
@@ -201,6 +200,6 @@ def test_status_describes_a_virtual_node():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0s"), (45, "45s"), (720, "12m"), (10800, "3h"), (500000, "5d")]
 )
-def test_ages_are_kubectls(seconds, text):
+def test_ages_have_kubectls_format(seconds, text):
     """One number, one letter."""
     assert age(seconds) == text

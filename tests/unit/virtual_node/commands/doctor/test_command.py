@@ -1,4 +1,4 @@
-"""``virtual-node doctor``: what it prints, and how it ends."""
+"""``virtual-node doctor``: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from virtual_node.commands.doctor.facts import Facts
 
 
 @pytest.mark.parametrize(("facts", "code"), [(healthy(), 0), (healthy(leases={}), 1)])
-def test_the_command_prints_and_exits(
+def test_output_and_exit_code(
     facts: Facts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """A table that ends in the one sentence, the same as data, and the exit code of what was found."""
+    """A table that ends in one sentence, the same as data, and the exit code of the findings."""
 
     async def look(_options: object) -> Facts:
         return facts
@@ -38,8 +38,8 @@ def test_the_command_prints_and_exits(
     assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
 
 
-def test_an_ignored_link_decides_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """It is not shown either; a name that no link has is refused."""
+def test_an_ignored_link_has_no_effect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """It is not shown either; an unknown name is refused."""
 
     async def look(_options: object) -> Facts:
         return healthy(leases={})
@@ -54,8 +54,8 @@ def test_an_ignored_link_decides_nothing(monkeypatch: pytest.MonkeyPatch, capsys
     assert "nodeReady" in capsys.readouterr().err
 
 
-async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(person: Person):
-    """A credential plugin that fails, say: what the upper cluster and the other lower ones tell is told."""
+async def test_an_unusable_lower_kubeconfig_is_a_broken_link(person: Person):
+    """For example with a failing credential plugin; the other clusters are still checked."""
     answers = {"/version": lambda _request: reply({"gitVersion": "v1.34.1"})}
     code, out, err = await person.types(
         "doctor", "--client-kubeconfig=/nonexistent", "-o=json", answers=answers
@@ -66,8 +66,8 @@ async def test_a_lower_clusters_kubeconfig_that_leads_nowhere_is_a_broken_link(p
     assert links["lowerApi"]["detail"] == "kubeconfig /nonexistent: no such file"
 
 
-async def test_an_upper_cluster_that_accepts_nobody_is_told_of_as_by_every_command(person: Person):
-    """In the same words, with the kubeconfig and its context that led there."""
+async def test_refused_upper_credentials_are_reported_as_by_every_command(person: Person):
+    """With the kubeconfig and its context."""
     answers = {"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")}
     code, out, err = await person.types("doctor", "-o=json", answers=answers)
     (link,) = [one for one in json.loads(out)["links"] if one["name"] == "upperApi"]
@@ -75,7 +75,7 @@ async def test_an_upper_cluster_that_accepts_nobody_is_told_of_as_by_every_comma
     assert "context prod) does not accept the kubeconfig's credentials (401)" in link["detail"]
 
 
-def test_a_kubeconfig_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+def test_a_missing_kubeconfig_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     """Exit code 2, and one line."""
     assert cli.main(["doctor", "--kubeconfig", "/nonexistent"]) == 2
     assert "/nonexistent" in capsys.readouterr().err

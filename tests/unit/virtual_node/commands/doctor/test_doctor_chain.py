@@ -1,4 +1,4 @@
-"""Every way in which everything may be pending has its link, in the order in which a pod meets them."""
+"""Every reason why all pods may be pending has its link, in the order in which a pod meets them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _crashing() -> dict[str, Any]:
 
 
 def test_a_healthy_installation_has_no_broken_link():
-    """Everything is installed and holds; only what was not asked for is skipped."""
+    """Everything is installed and ok; only optional links are skipped."""
     links = examine(healthy())
     assert {link.name: link.state for link in links if link.state is not State.OK} == {
         "lowerApi": State.SKIPPED,
@@ -192,8 +192,8 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "name", "detail", "step"), BROKEN)
-def test_what_is_wrong_breaks_its_link(facts: Facts, name: str, detail: str, step: str):
-    """The first broken link is the one at fault; it says what was seen and what to do."""
+def test_each_fault_breaks_its_link(facts: Facts, name: str, detail: str, step: str):
+    """The first broken link is the cause; it names the evidence and what to do."""
     links = examine(facts)
     found = first_broken(links)
     assert found is not None
@@ -204,12 +204,12 @@ def test_what_is_wrong_breaks_its_link(facts: Facts, name: str, detail: str, ste
 
 
 def test_every_link_can_break():
-    """No link of the chain is decoration: the table above breaks each."""
+    """The table above breaks each."""
     assert {name for _, name, _, _ in BROKEN} == {rule.name for rule in CHAIN}
 
 
-def test_a_link_needs_those_before_it_only():
-    """What follows from a broken link is skipped and says from which; what does not is looked at all the same."""
+def test_a_link_depends_only_on_earlier_ones():
+    """Consequences of a broken link are skipped and refer to it; independent links are checked."""
     links = links_of(healthy(nodes=[], descheduler=lease(99)))
     assert links["nodeReady"].detail == "because of: virtual nodes"
     assert {name for name, link in links.items() if link.state is State.SKIPPED} == {
@@ -224,8 +224,8 @@ def test_a_link_needs_those_before_it_only():
 @pytest.mark.parametrize(
     "name", ["nodes", "pending", "bound", "leases", "installation", "webhook", "descheduler"]
 )
-def test_what_cannot_be_read_is_neither_well_nor_ill(name: str):
-    """A link whose facts are out of reach is unknown and says why, and the doctor does not say that all is well."""
+def test_unreadable_facts_are_unknown(name: str):
+    """The link gives the reason, and the doctor does not report health."""
     facts = healthy(unread={name: "events is forbidden (403 Forbidden)"})
     links = links_of(facts)
     unseen = [rule.name for rule in CHAIN if name in rule.reads]
@@ -236,7 +236,7 @@ def test_what_cannot_be_read_is_neither_well_nor_ill(name: str):
 
 
 def test_a_missing_right_is_named_once():
-    """Ten links need the same right: the others point to the link that names it."""
+    """Ten links need the same right: the others refer to the link that names it."""
     refused = "pods is forbidden: User cannot list resource"
     facts = healthy(denied=["list pods"], unread=dict.fromkeys(("pending", "bound", "installation"), refused))
     text = " ".join(link.detail for link in examine(facts))
@@ -244,15 +244,15 @@ def test_a_missing_right_is_named_once():
     assert text.count("list pods") == 1
 
 
-def test_leases_that_cannot_be_read_accuse_nobody():
-    """Ready is what is left to go by, and not enough to call a node healthy."""
+def test_unreadable_leases_are_no_fault():
+    """Ready alone remains, and does not suffice to call a node healthy."""
     links = links_of(healthy(leases={}, unread={"leases": "no"}))
     assert links["nodeReady"].state is State.UNKNOWN
     assert links["nodeReady"].detail == "all are Ready; their Leases cannot be seen: no"
 
 
-def test_what_is_broken_comes_before_what_only_this_person_may_not_see():
-    """Rights to look are no link of a pod's way; they are named last, and alone they are still named."""
+def test_broken_links_come_before_missing_rights():
+    """Missing rights are listed last, and alone they are still named."""
     links = examine(healthy(denied=["list events"], nodes=[]))
     found = first_broken(links)
     assert found is not None

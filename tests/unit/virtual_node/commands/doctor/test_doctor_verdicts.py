@@ -1,4 +1,4 @@
-"""The doctor accuses only on evidence, and counts what lower clusters say."""
+"""The doctor reports faults only on evidence, and counts the reasons of lower clusters."""
 
 from __future__ import annotations
 
@@ -31,42 +31,41 @@ from virtual_node.health.connections import Failure, failure
     [
         # A pod for real nodes that waits for room there.
         healthy(nodes=[node(), node("real", virtual=False, taints=())], pending=[pod(tolerations=[])]),
-        # One that is just being scheduled, is held back on purpose, or is going.
+        # A pod that is just being scheduled, is gated on purpose, or is ending.
         healthy(pending=[pod(age=10, status={})]),
         healthy(pending=[pod(status={}, schedulingGates=[{"name": "g"}], tolerations=[])]),
         healthy(
             pending=[{**pod(tolerations=[]), "metadata": {**pod()["metadata"], "deletionTimestamp": "x"}}]
         ),
-        # One that is bound and starts.
+        # A pod that is bound and starting.
         healthy(pending=[bound(age=5, status={})]),
-        # A taint that merely prefers.
+        # A taint with effect PreferNoSchedule.
         healthy(
             nodes=[node(taints=[{"key": "a", "effect": "PreferNoSchedule"}])], pending=[pod(tolerations=[])]
         ),
-        # The API server cannot be asked for that, or not by us.
+        # The API server does not support the request, or forbids it.
         healthy(kubelets={"vn": Probe(400, "address not allowed")}),
         healthy(kubelets={"vn": Probe(403, 'nodes "vn" is forbidden: cannot get resource "nodes/proxy"')}),
-        # The probe pod is refused by somebody else.
+        # Another webhook refuses the probe pod.
         healthy(webhook=webhook(dry_run=Probe(403, "exceeded quota: pods"))),
-        # Not installed, and nobody needs it.
+        # Not installed, and not required.
         healthy(webhook=Webhook(), scheduler=None, descheduler=None),
         healthy(lower=[lower_cluster()]),
     ],
 )
-def test_what_is_no_fault_breaks_nothing(facts: Facts):
-    """The doctor accuses only on evidence."""
+def test_ordinary_states_break_nothing(facts: Facts):
     assert first_broken(examine(facts)) is None
 
 
-def test_a_node_that_is_ready_but_silent_for_long_may_have_another_clock():
-    """Kubernetes times renewals by its own clock: what it calls Ready has been renewed."""
+def test_a_ready_node_with_an_old_lease_may_have_another_clock():
+    """Kubernetes compares renewals with its own clock, so a Ready node has been renewed."""
     links = links_of(healthy(leases={"vn": lease(600)}))
     assert "last renewed 600 s ago (it lasts 40 s); it is Ready all the same" in links["nodeReady"].detail
     assert "clocks" not in links_of(healthy(leases={"vn": lease(90)}))["nodeReady"].detail
 
 
-def test_the_url_of_a_webhook_need_not_answer_to_us():
-    """The API server may be the only one who gets there; the dry run decides."""
+def test_the_url_of_a_webhook_may_be_unreachable_for_the_doctor():
+    """The API server may be the only one that reaches it; the dry run decides."""
     client = {"url": "https://x/mutate", "caBundle": ""}
     facts = webhook(configurations=[configuration(client)], urls={"https://x/mutate": Probe(0, "refused")})
     links = links_of(healthy(webhook=facts))
@@ -79,7 +78,7 @@ def _event(reason: str, message: str) -> dict[str, Any]:
     return {"reason": reason, "message": message, "involvedObject": involved}
 
 
-def test_events_speak_of_the_extender_too():
+def test_events_of_the_extender_count():
     """A condition may have been overwritten since; events of other pods do not count."""
     said = _event("FailedScheduling", 'Post "https://h/prioritize": x509: unknown authority')
     links = links_of(healthy(pending=[pod()], events=[said]))
@@ -90,7 +89,7 @@ def test_events_speak_of_the_extender_too():
 
 
 def test_the_verdict_of_lower_clusters_counts_reasons():
-    """Pods with the same fault together, the first three faults, and the next step fits the first."""
+    """Pods with the same fault together, the first three faults, and the next step of the first."""
     unschedulable = conditions("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
     refused = conditions("virtual-node.io/Admitted", "False", "ExceededQuota", "quota cpu")
     image = container({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})
@@ -119,8 +118,8 @@ def test_the_verdict_of_lower_clusters_counts_reasons():
     assert links_of(healthy(pending=[bound(status={})]))["lowerVerdict"].detail == "Pod shop/web: Pending"
 
 
-def test_lower_pods_have_the_last_word():
-    """With a lower kubeconfig the lower pod says what has not come up yet."""
+def test_the_status_of_the_lower_pod_wins():
+    """With a lower kubeconfig it has what is not yet mirrored."""
     below = {
         "metadata": {"name": "web", "labels": {"virtual-node.io/upper-uid": "web"}},
         "status": {"phase": "Pending", "reason": "NodeLost", "message": "gone"},
@@ -140,11 +139,11 @@ def test_lower_pods_have_the_last_word():
         ("what", Failure.OTHER),
     ],
 )
-def test_texts_of_failures_are_told_apart(text: str, kind: Failure):
-    """In the words of Go and aiohttp."""
+def test_kinds_of_failures_are_distinguished(text: str, kind: Failure):
+    """In messages of Go and aiohttp."""
     assert failure(text) is kind
 
 
 def test_many_names_are_cut():
-    """A line stays a line."""
+    """To one line."""
     assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

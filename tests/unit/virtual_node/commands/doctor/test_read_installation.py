@@ -61,8 +61,8 @@ LOOPING = container(
         ),
     ],
 )  # fmt: skip
-def test_a_process_that_does_not_run_is_looked_at(installation: Installation, detail: str, step: str):
-    """Where the virtual node is installed in the upper cluster, its Deployment and containers say why it is missing."""
+def test_a_missing_process_is_explained_by_its_deployment(installation: Installation, detail: str, step: str):
+    """And by its containers."""
     for facts in (healthy(nodes=[]), healthy(leases={"vn": lease(99)})):
         found = first_broken(examine(replace(facts, installation=installation)))
         assert found is not None
@@ -70,8 +70,8 @@ def test_a_process_that_does_not_run_is_looked_at(installation: Installation, de
         assert step in found.next
 
 
-def test_an_unscheduled_process_says_so():
-    """Its pod waits for a node itself."""
+def test_an_unscheduled_process_is_reported():
+    """Its own pod waits for a node."""
     installation = _installed(phase="Pending", **conditions("PodScheduled", "False", message="0/3 nodes"))
     del installation.pods[0]["spec"]["nodeName"]
     found = first_broken(examine(healthy(nodes=[], installation=installation)))
@@ -79,8 +79,7 @@ def test_an_unscheduled_process_says_so():
     assert "Pod vn/p has no node: 0/3 nodes" in found.detail
 
 
-def test_an_installation_that_cannot_be_seen_is_not_called_missing():
-    """Without the right to look nothing is claimed."""
+def test_an_invisible_installation_is_not_reported_as_missing():
     found = first_broken(examine(healthy(nodes=[], unread={"installation": "403"})))
     assert found is not None
     assert "cannot be seen (403)" in found.detail

@@ -1,4 +1,4 @@
-"""Looking at an installation over a real connection: what is asked for, and what becomes of refusals."""
+"""Reading an installation over a real connection: requests, and the effect of refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _running() -> dict[str, Any]:
 
 
 def _pods(request: web.Request) -> web.StreamResponse:
-    """The pods that the selectors ask for."""
+    """Return the pods that the selectors match."""
     selected = request.query.get("fieldSelector", "")
     items = [_running()] if selected == "spec.nodeName=vn" else []
     return _listed(*items)(request)
@@ -82,7 +82,7 @@ async def _look(**answers: Answer) -> tuple[Facts, Server]:
 
 
 async def test_everything_is_read_once():
-    """Nodes, leases, pods, events and Leases, by the server's clock; what a virtual node holds is counted."""
+    """Nodes, leases, pods, events and Leases, by the server's clock; pods of virtual nodes are counted."""
     facts, server = await _look()
     assert facts.now == datetime(2026, 1, 1, tzinfo=UTC)
     assert (facts.answer.text, facts.denied, facts.unread) == ("v1.34.1", [], {})
@@ -95,8 +95,8 @@ async def test_everything_is_read_once():
     assert {asked.method for asked in server.asked if asked.path != REVIEWS} == {"GET"}
 
 
-async def test_rights_that_are_missing_are_named():
-    """As RBAC spells them, with their namespace; `nodes/proxy` is asked for the virtual nodes alone."""
+async def test_missing_rights_are_named():
+    """As RBAC spells them, with their namespace; `nodes/proxy` is requested for the virtual nodes only."""
 
     def review(request: web.Request) -> web.StreamResponse:
         return reply({"status": {"allowed": False}})
@@ -109,22 +109,20 @@ async def test_rights_that_are_missing_are_named():
     }
 
 
-async def test_a_refusal_is_noted_and_the_rest_is_read():
-    """One list that is forbidden costs one fact."""
+async def test_a_forbidden_list_costs_one_fact():
+    """The rest is read."""
     facts, _ = await _look(**{EVENTS: lambda _request: failure(403, "Forbidden", "events is forbidden")})
     assert facts.unread == {"events": "events is forbidden (403 Forbidden)"}
     assert len(facts.nodes) == 2
 
 
-async def test_an_apiserver_that_refuses_us_ends_the_look():
-    """Nothing else is asked of who does not know us."""
+async def test_refused_credentials_end_the_reading():
     facts, server = await _look(**{"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")})
     assert facts.answer.code == 401
     assert {asked.path for asked in server.asked} == {"/version"}
 
 
-async def test_nobody_there_is_an_answer_too():
-    """The error says where nobody was."""
+async def test_an_unreachable_apiserver_is_an_error_with_its_address():
     async with Client(ClusterConfig("http://127.0.0.1:1")) as client:
         facts = await reading.look(client, namespace="shop")
         below = await reading.look_below(client, "a.yaml")
@@ -136,13 +134,13 @@ async def test_nobody_there_is_an_answer_too():
     ("answer", "code"),
     [
         (web.Response, 200),
-        # What comes from behind the virtual node has got through to it.
+        # A response from behind the virtual node shows that the request got through.
         (lambda: failure(500, "InternalError", "dial tcp 10.9.9.9:10250: connection refused"), 200),
         (lambda: failure(500, "InternalError", "dial tcp 127.0.0.1:10250: connection refused"), 500),
         (lambda: failure(403, "Forbidden", "Forbidden (user=x)"), 403),
     ],
 )
-async def test_a_log_is_tried_where_nothing_is_proxied(answer: Callable[[], web.Response], code: int):
+async def test_a_log_is_read_where_proxying_is_impossible(answer: Callable[[], web.Response], code: int):
     """The API server proxies to no loopback address, but reads logs from it."""
     facts, server = await _look(
         **{
@@ -154,8 +152,8 @@ async def test_a_log_is_tried_where_nothing_is_proxied(answer: Callable[[], web.
     assert [asked.query["container"] for asked in server.asked if asked.path == LOG] == ["c"]
 
 
-async def test_a_failing_installation_is_asked_for_its_last_words():
-    """The log of the container before this one, as it is waiting to be started again."""
+async def test_the_log_of_a_crashed_container_is_read():
+    """That of the previous container, while the next one waits for its start."""
     mine = pod("vn", labels={"app.kubernetes.io/name": "virtual-node"})
     mine["status"] = {
         "containerStatuses": [{"name": "c", "lastState": {"terminated": {"exitCode": 1}}, "state": {}}]
@@ -177,8 +175,8 @@ async def test_a_failing_installation_is_asked_for_its_last_words():
     assert facts.installation.logs == {"shop/vn": []}
 
 
-async def test_a_replica_that_waits_is_asked_for_its_events():
-    """One that rejects its configuration runs, is not Ready, and has said why in an event; the probe's failure is none."""
+async def test_events_of_a_waiting_replica_are_read():
+    """A replica that rejects its configuration is not Ready and has an event with the reason; the probe's failure is no reason."""
     mine = pod("vn", labels={"app.kubernetes.io/name": "virtual-node"})
     mine["status"] = {"containerStatuses": [{"name": "c", "state": {"running": {}}}]}
 
@@ -199,10 +197,10 @@ async def test_a_replica_that_waits_is_asked_for_its_events():
 
 
 @pytest.mark.parametrize("label", ["app.kubernetes.io/name", "app.kubernetes.io/part-of"])
-async def test_only_what_runs_virtual_nodes_is_looked_at(label: str):
-    """Neither a failed `helm test` nor a descheduler that is scaled to 0 says why there is no virtual node.
+async def test_only_pods_of_virtual_nodes_are_read(label: str):
+    """A failed `helm test` or a descheduler scaled to 0 does not explain a missing virtual node.
 
-    With the chart's nameOverride the name is another, and they are found by what they are a part of.
+    With the chart's nameOverride they are found by their label part-of.
     """
 
     def labelled(name: str, component: str) -> dict[str, Any]:
@@ -236,8 +234,8 @@ async def _webhook(**table: Answer) -> tuple[Facts, Server]:
     )
 
 
-async def test_a_labelled_pod_is_tried_and_not_made():
-    """A server-side dry run; endpoints that say nothing of readiness are ready."""
+async def test_a_labelled_pod_is_tested_by_a_dry_run():
+    """Endpoints without a readiness are ready."""
     facts, server = await _webhook(
         **{TRIAL: lambda _request: reply({"metadata": {"name": "tried"}}, status=201)}
     )
@@ -250,8 +248,8 @@ async def test_a_labelled_pod_is_tried_and_not_made():
     assert trial.json["metadata"]["labels"] == {"virtual-pod": "true"}
 
 
-async def test_a_webhook_that_fails_is_quoted():
-    """In the API server's words."""
+async def test_a_failing_webhook_is_quoted():
+    """With the API server's message."""
     facts, _ = await _webhook(
         **{TRIAL: lambda _request: failure(500, "InternalError", "failed calling webhook")}
     )
@@ -259,8 +257,8 @@ async def test_a_webhook_that_fails_is_quoted():
     assert (facts.webhook.dry_run.code, facts.webhook.dry_run.text) == (500, "failed calling webhook")
 
 
-async def test_a_url_is_asked_with_the_bundle_that_is_announced():
-    """A bundle that cannot be read, or an address where nobody is, is an answer and not an error."""
+async def test_a_url_is_requested_with_the_registered_ca_bundle():
+    """An unreadable bundle or an unreachable address is a result and not an error."""
     for client in (
         {"url": "https://127.0.0.1:1/mutate", "caBundle": ""},
         {"url": "https://127.0.0.1:1/mutate", "caBundle": "bm9uc2Vuc2U="},
@@ -269,8 +267,8 @@ async def test_a_url_is_asked_with_the_bundle_that_is_announced():
         assert facts.webhook.urls["https://127.0.0.1:1/mutate"].code == 0
 
 
-def test_the_trial_pod_is_admitted_everywhere():
-    """By Pod Security's strictest level, and by quotas that want requests and limits."""
+def test_the_probe_pod_is_admitted_everywhere():
+    """By Pod Security's strictest level, and by quotas that require requests and limits."""
     spec = trial_pod()["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"]
@@ -278,8 +276,8 @@ def test_the_trial_pod_is_admitted_everywhere():
     assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
-async def test_a_lower_cluster_is_asked_for_nodes_and_our_pending_pods():
-    """By the label that ours carry; a refusal is its answer."""
+async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
+    """Pods by the ownership label; a refusal is recorded."""
     found: list[str] = []
 
     async def script(request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""What the report as a whole says: amounts, keys without values, second looks, exit codes and the last line."""
+"""The report as a whole: amounts, keys without values, second reads, exit codes and the last line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from virtual_node.commands.inspect.facts import FOREIGN_POD, Facts, Finding
 from virtual_node.translate.objects import copies
 
 
-def test_a_pod_that_fits_no_free_place_is_a_warning():
-    """A lower node would be large enough, but every one is taken: somebody may want to make room."""
+def test_a_pod_without_free_room_is_a_warning():
+    """A lower node would be large enough, but each is occupied."""
     facts = healthy()
     waiting_for("4")(facts)
     for name in ("n1", "n2"):
@@ -35,8 +35,8 @@ def test_a_pod_that_fits_no_free_place_is_a_warning():
     assert worries(facts=facts) == [("warning", "capacity", "Pod", "shop/web")]
 
 
-def test_capacity_tells_the_roomiest_node_and_what_is_lost():
-    """A promise of eight cores is no place for a pod of five: the report says how large a pod may be."""
+def test_capacity_names_the_largest_node_and_the_difference():
+    """Eight cores in sum may have no room for a pod of five: the report has the largest possible pod."""
     found = rules.inspect(healthy())
     (usable,) = [one for one in found if one.check == "capacity"]
     assert usable.severity == "info"
@@ -44,7 +44,7 @@ def test_capacity_tells_the_roomiest_node_and_what_is_lost():
 
 
 def test_values_of_copies_are_never_shown():
-    """A drifted Secret is told by its keys alone."""
+    """A drifted Secret is reported by its keys alone."""
     facts = healthy()
     secret = {"kind": "Secret", "metadata": meta("key", "u-key"), "data": {"token": "c2VjcmV0"}}
     lower_copy = copies.lower_copy(secret, OPTIONS)
@@ -54,8 +54,7 @@ def test_values_of_copies_are_never_shown():
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 
 
-def test_other_upper_clusters_are_counted_and_not_blamed():
-    """What another upper cluster made below is nobody's business here."""
+def test_objects_of_other_upper_clusters_are_only_counted():
     facts = healthy()
     leaking("ConfigMap", labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
     leaking(FOREIGN_POD, labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
@@ -66,16 +65,16 @@ def test_other_upper_clusters_are_counted_and_not_blamed():
     )
 
 
-def test_without_an_identity_nothing_below_is_blamed():
-    """Who may not read kube-system cannot tell what is ours: that is said, and nothing else is."""
+def test_without_an_identity_lower_objects_are_not_judged():
+    """Without access to kube-system ownership is unknown; only this is reported."""
     facts = healthy()
     leaking("Pod")(facts)
     unknown = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="", now=NOW)
     assert worries(facts=unknown) == [("warning", "unread", "Namespace", "kube-system")]
 
 
-def test_a_second_look_drops_what_was_on_its_way():
-    """Transient findings must be there twice; others, and new ones that do not pass, count at once."""
+def test_a_second_read_drops_transient_findings():
+    """They must occur twice; persistent ones count at once."""
 
     def look(*changes: Change) -> list[Finding]:
         facts = healthy()
@@ -102,7 +101,7 @@ def test_a_second_look_drops_what_was_on_its_way():
     ],
 )
 def test_exit_code(change, fail_on, expected):
-    """Findings count from the level on that was asked for; a cluster that could not be read always does."""
+    """Findings count from the requested level; an unreadable cluster always does."""
     facts = healthy()
     if change is not None:
         change(facts)
@@ -110,7 +109,7 @@ def test_exit_code(change, fail_on, expected):
 
 
 def test_summary():
-    """One line, with singular and plural as they should be."""
+    """One line, with correct singular and plural."""
     facts = healthy()
     assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: nothing to worry about"
     for kind in ("Pod", "Secret", "ConfigMap"):

@@ -1,4 +1,4 @@
-"""Reading: what is refused is noted, what does not answer is left, and nothing that is not compared is kept."""
+"""Reading: refusals are recorded, unreachable clusters skipped, and only compared fields kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from virtual_node.config.types import ClusterConfig, Config, NamespaceConfig
 
 
 class FakeClient:
-    """A cluster of a few objects by plural; what it refuses, and whether it answers at all."""
+    """A cluster of a few objects by plural, with refusals and outages."""
 
     def __init__(
         self, objects: dict[str, list[dict[str, Any]]], *, refuses: tuple[str, ...] = (), silent: bool = False
@@ -81,7 +81,7 @@ def opened(upper: FakeClient, lower: FakeClient, config: Config = CONFIG) -> rea
     return reading.Opened(config, cast("Client", upper), clients, [])
 
 
-async def test_only_what_has_a_counterpart_below_is_read_above():
+async def test_only_objects_with_a_counterpart_are_read():
     """Pods of virtual nodes, and ConfigMaps and Secrets of namespaces that have copies; never all Secrets."""
     labels = {
         "virtual-node.io/upper-cluster": "me",
@@ -99,7 +99,7 @@ async def test_only_what_has_a_counterpart_below_is_read_above():
     read = {(plural, namespace, fields) for plural, namespace, _, fields in upper.asked}
     assert ("secrets", "shop", None) in read
     assert {one for one in read if one[0] in {"secrets", "configmaps"}} == {("secrets", "shop", None)}
-    # Besides, pods of our own components, by their label.
+    # In addition, pods of this project's components, by their label.
     assert [labels for plural, _, labels, fields in upper.asked if plural == "pods" and not fields] == [
         "app.kubernetes.io/part-of=virtual-node"
     ]
@@ -112,8 +112,8 @@ async def test_only_what_has_a_counterpart_below_is_read_above():
     assert facts.lowers[0].nodes["vn"].options.namespace_map("shop") == "x-shop"
 
 
-async def test_of_foreign_pods_only_requests_are_kept():
-    """A lower cluster may run many thousands of them, with environments that are nobody's business."""
+async def test_only_requests_of_unmanaged_pods_are_kept():
+    """A lower cluster may run many thousands of them, with confidential environments."""
     container = {
         "name": "c",
         "env": [{"name": "PASSWORD", "value": "x"}],
@@ -131,8 +131,8 @@ async def test_of_foreign_pods_only_requests_are_kept():
 
 
 @pytest.mark.parametrize("refused", ["secrets", "persistentvolumeclaims", "leases"])
-async def test_what_is_refused_is_told_and_judges_nothing(refused):
-    """A right that is missing is a warning; objects that nobody could look for are not leaks."""
+async def test_refusals_are_reported_and_judge_nothing(refused):
+    """A missing right is a warning; objects that could not be looked up are not leaks."""
     labels = {"virtual-node.io/upper-cluster": "me", "virtual-node.io/upper-uid": "u"}
     old = "2020-01-01T00:00:00Z"
     metadata = {"name": "one", "namespace": "x-shop", "uid": "l", "labels": labels, "creationTimestamp": old}
@@ -148,8 +148,8 @@ async def test_what_is_refused_is_told_and_judges_nothing(refused):
     assert rules.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
 
 
-async def test_rights_of_a_controller_that_is_off_are_not_missed():
-    """Who runs without volumes need not let us list claims, and a check for warnings passes all the same."""
+async def test_rights_of_a_disabled_controller_are_not_required():
+    """Without volumes a check for warnings passes without the right to list claims."""
     config = msgspec.structs.replace(CONFIG, enable_controllers=[])
     refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
     clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
@@ -158,8 +158,8 @@ async def test_rights_of_a_controller_that_is_off_are_not_missed():
     assert not facts.upper.knows("PersistentVolumeClaim")
 
 
-async def test_a_silent_lower_cluster_does_not_hide_the_upper_one():
-    """It is noted by name, and asked for nothing more."""
+async def test_an_unreachable_lower_cluster_does_not_hide_the_upper_one():
+    """It is recorded by name, without further requests."""
     lower = FakeClient({}, silent=True)
     facts = await reading.read(opened(FakeClient({}), lower), Limits())
     assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
@@ -168,8 +168,8 @@ async def test_a_silent_lower_cluster_does_not_hide_the_upper_one():
     assert rules.exit_code(facts, [], fail_on="never") == rules.INCOMPLETE
 
 
-async def test_a_silent_upper_cluster_leaves_the_nodes_below():
-    """Nothing below can be told to be ours, but lower nodes are looked at, and nothing else is asked for."""
+async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
+    """Ownership of other objects is unknown, so they are not read."""
     lower = FakeClient({"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "spec": {"unschedulable": True}}]})
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), Limits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
@@ -179,8 +179,8 @@ async def test_a_silent_upper_cluster_leaves_the_nodes_below():
     ]  # fmt: skip
 
 
-async def test_an_upper_cluster_that_hides_its_identity():
-    """Without the right to get kube-system the command says so and goes on."""
+async def test_an_upper_cluster_with_a_hidden_identity():
+    """Without the right to get kube-system the command reports so and continues."""
     facts = await reading.read(opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), Limits())
     assert (facts.cluster_id, facts.upper.error) == ("", "")
     assert {one.object for one in rules.inspect(facts) if one.check == "unread"} == {"*", "kube-system"}

@@ -1,4 +1,4 @@
-"""Every finding has a state of the clusters in which it speaks, and one close by in which it is silent."""
+"""Every finding has a state of the clusters with it, and a similar one without it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ POD, NODE = "shop/web", "vn"
 
 
 def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001, FBT002 - the setting, which is both
-    """The lower namespace of the pods is not ours."""
+    """Make the lower namespace of the pods unmanaged."""
 
     def change(facts: Facts) -> None:
         facts.lowers[0].objects["Namespace"].clear()
@@ -54,7 +54,7 @@ def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001
 
 
 def test_namespaces_to_adopt_are_listed_with_the_setting():
-    """As it is to be written, with the patterns that are there already."""
+    """Ready to paste, with the existing patterns."""
     facts = healthy()
     native_namespace(["team-*"])(facts)
     (found,) = [one for one in rules.inspect(facts) if one.check == "adopt"]
@@ -133,7 +133,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
             [("error", "drift", "Pod", POD)],
         ),
         (sets(upper, "spec", "resources", {"requests": {"cpu": "2"}}), [("error", "drift", "Pod", POD)]),
-        # ... and where the very thing was asked for: admission's doing, or a resize that was refused.
+        # The same field was requested: admission changed it, or a resize was refused.
         (sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1"), []),
         (
             sets(lower, "spec", "containers", 0, "resources", {"requests": {"cpu": "500m"}}),
@@ -209,18 +209,18 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (both(claim(), lambda facts: facts.upper.objects["Node"].append(node("vn-gone"))), []),
-        # --- what could not be read
+        # C --- unreadable objects
         (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
         (lambda facts: facts.upper.unread.update(Lease="no"), [("warning", "unread", "Lease", "*")]),
     ],
 )  # fmt: skip
 def test_finding(change, expected):
-    """A state of the clusters and what is said of it; two healthy ones have nothing to be told."""
+    """A state of the clusters and its finding; two healthy ones have none."""
     assert worries(change) == expected
 
 
-def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
-    """The virtual node does not insist on what it has asked for; a registry mirror is no fault of anybody's."""
+def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
+    """The virtual node does not restore them; a registry mirror is no fault."""
     facts = healthy()
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
     (told,) = [one for one in rules.inspect(facts) if one.check == "drift"]
@@ -232,8 +232,8 @@ def test_images_that_admission_below_rewrites_are_told_once_per_cluster():
 @pytest.mark.parametrize(
     ("name", "expected"), [("vn", []), ("vn-old", [("warning", "leaked", "Service", "shop/dns")])]
 )
-def test_a_service_that_is_kept_for_a_virtual_node_of_an_old_name_is_told_of(name, expected):
-    """A renamed virtual node marks what it always wants anew; the old mark would keep the Service for ever."""
+def test_a_service_that_an_old_virtual_node_name_keeps_is_reported(name, expected):
+    """A renamed virtual node marks its Services again; the old annotation would keep the Service forever."""
     facts = healthy()
     dns = meta("dns", "u-dns")
     mark = {f"always.virtual-node.io/{name}": "true"}
@@ -244,8 +244,8 @@ def test_a_service_that_is_kept_for_a_virtual_node_of_an_old_name_is_told_of(nam
 
 
 @pytest.mark.parametrize(("whose", "told"), [("u-web", True), ("u-original", False)])
-def test_only_a_pods_own_mark_says_that_it_was_below_once(whose, told):
-    """A copy of a pod, restored from a backup, brings its original's mark along: that proves nothing."""
+def test_only_a_pods_own_uid_annotation_counts(whose, told):
+    """A pod restored from a backup has that of its original."""
     facts = healthy()
     facts.lowers[0].objects["Pod"].clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
@@ -267,7 +267,7 @@ def test_only_a_pods_own_mark_says_that_it_was_below_once(whose, told):
     ],
 )
 def test_expiry(left, life, renewed, expected):
-    """Days decide, but for what lives shorter and is renewed by somebody: there the last tenth does."""
+    """Limits are days, except for short-lived renewed credentials: the last tenth of their life."""
     facts = healthy()
     expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
     facts = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
@@ -275,7 +275,7 @@ def test_expiry(left, life, renewed, expected):
 
 
 def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
-    """A virtual node's release, and that of a component's pod; this command is 0.2.0."""
+    """Return a virtual node's release, and that of a component's pod; this command is 0.2.0."""
     facts = replace(healthy(), release="0.2.0")
     facts.upper.objects["Node"][0]["metadata"]["labels"]["virtual-node.io/version"] = node
     facts.upper.objects[COMPONENT_POD] = [
@@ -303,14 +303,14 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
         (_released("0.2.0", of="0.1.0"), []),
     ],
 )
-def test_releases_of_ours_that_differ_are_told(facts: Facts, expected: list[tuple[str, str, str, str]]):
-    """Between this command and the virtual nodes, and between components; a rollout on its way is seen twice first."""
+def test_different_releases_are_reported(facts: Facts, expected: list[tuple[str, str, str, str]]):
+    """Between this command and the virtual nodes, and between components; a rollout in progress must be seen twice."""
     assert worries(facts=facts) == expected
     found = [one for one in rules.inspect(facts) if one.check == "release"]
     assert all(one.transient for one in found)
 
 
-def test_the_faults_of_the_health_model_are_findings():
+def test_faults_of_the_health_model_are_findings():
     """A replica that crashes, a report on a Lease and a pod without a node, each with its check."""
     facts = _released("0.2.0")
     component = facts.upper.objects[COMPONENT_POD][0]
@@ -329,7 +329,7 @@ def test_the_faults_of_the_health_model_are_findings():
 
 
 def test_a_lost_cluster_is_a_finding_of_that_cluster():
-    """Told by its virtual node, although this machine may reach it."""
+    """By its virtual node's status, although this machine may reach it."""
     facts = healthy()
     lost = {**ready("False"), "reason": "LowerClusterUnreachable", "message": "no answer"}
     upper(facts, "Node")["metadata"]["labels"]["virtual-node.io/lower-cluster"] = "paris"
@@ -338,14 +338,14 @@ def test_a_lost_cluster_is_a_finding_of_that_cluster():
 
 
 def test_pods_that_cannot_be_listed_are_one_finding():
-    """Three lists of pods fail for one reason; no name of ours for a kind is shown."""
+    """Three lists of pods fail for one reason; internal names of kinds are not shown."""
     facts = healthy()
     facts.upper.unread = dict.fromkeys(("Pod", COMPONENT_POD, WAITING_POD), "pods is forbidden")
     assert worries(facts=facts) == [("warning", "unread", "Pod", "*")]
 
 
-def test_a_strangers_virtual_node_has_a_release_of_its_own():
-    """Another provider's node tells none, and is not ours to upgrade."""
+def test_virtual_nodes_of_other_providers_have_no_release():
+    """They cannot be upgraded with this project."""
     facts = _released("0.2.0")
     facts.upper.objects["Node"].append(node("vk", type="virtual-kubelet"))
     assert [one for one in worries(facts=facts) if one[1] == "release"] == []

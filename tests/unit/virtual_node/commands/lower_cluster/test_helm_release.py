@@ -19,7 +19,7 @@ __all__ = ["helm"]
 
 
 def test_a_release_is_read_from_its_record():
-    """Name, revision, the user's values and the chart come back as Helm has stored them."""
+    """Name, revision, the user's values and the chart."""
     found = record(config={"virtualNode": {"clusters": [TOKYO]}})
     release = helm_release.decode(found["data"]["release"])
     assert (release.name, release.namespace, release.revision) == ("vn", SPACE, 2)
@@ -28,8 +28,8 @@ def test_a_release_is_read_from_its_record():
     assert helm_release.decode(record()["data"]["release"]).values == {}
 
 
-def test_a_recorded_chart_becomes_files_again():
-    """Templates, files, the schema and the defaults, in which null stays."""
+def test_a_recorded_chart_is_written_to_files():
+    """Templates, files, the schema and the defaults, including null."""
     files = helm_release.chart_files(CHART)
     assert files["templates/a.yaml"] == b"a: {{ 1 }}"
     assert files["files/rights.yaml"] == b""
@@ -39,7 +39,7 @@ def test_a_recorded_chart_becomes_files_again():
 
 
 def test_joining_and_leaving_restores_the_values():
-    """A cluster is added behind the others; taken out, all other values are as before."""
+    """A cluster is added after the others; after its removal all values are as before."""
     before = {"virtualNode": {"clusters": [TOKYO], "replicas": 1}, "log": {"level": "debug"}}
     joined = helm_release.with_cluster(before, helm_release.entry("paris"))
     assert [one["name"] for one in joined["virtualNode"]["clusters"]] == ["tokyo", "paris"]
@@ -55,7 +55,7 @@ def _upgrading(**more: Any) -> argparse.Namespace:
 
 
 async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
-    """Helm gets the recorded chart, and the values as they are now: another command may have changed them meanwhile."""
+    """Helm gets the recorded chart, and the current values: another command may have changed them meanwhile."""
     api: Any = Api(record(config={"virtualNode": {"clusters": [TOKYO]}, "log": {"level": "debug"}}))
     revision = await helm_release.upgrade(
         api, _upgrading(kubeconfig="up.yaml", context="east"),
@@ -72,8 +72,8 @@ async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
     assert "--kubeconfig up.yaml --kube-context east" in arguments
 
 
-async def test_a_failed_upgrade_says_what_helm_said_and_what_to_do(helm: Path):
-    """The error quotes helm, and names the commands to look with."""
+async def test_a_failed_upgrade_quotes_helm_and_the_next_step(helm: Path):
+    """The error names commands that show more."""
     (helm / "code").write_text("1", encoding="utf-8")
     api: Any = Api(record())
     with pytest.raises(ConfigError, match=r"Error: it broke; .*helm history vn --namespace"):
@@ -81,7 +81,7 @@ async def test_a_failed_upgrade_says_what_helm_said_and_what_to_do(helm: Path):
 
 
 async def test_a_chart_with_a_file_outside_of_it_is_refused(helm: Path):
-    """A record decides about files of a temporary folder alone."""
+    """A record must not write outside of the temporary folder."""
     chart = {**CHART, "files": [{"name": "../../outside", "data": ""}]}
     api: Any = Api(record(chart=chart))
     with pytest.raises(ConfigError, match="a file outside of it"):
@@ -89,8 +89,8 @@ async def test_a_chart_with_a_file_outside_of_it_is_refused(helm: Path):
     assert not (helm / "arguments").exists()
 
 
-def test_without_helm_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch):
-    """It is looked for before anything is changed."""
+def test_without_helm_the_error_links_its_download(monkeypatch: pytest.MonkeyPatch):
+    """Before anything is changed."""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="helm is not on the PATH"):
         helm_release.require_helm()
@@ -100,7 +100,7 @@ def test_without_helm_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyP
     ("config", "nodes"),
     [({}, ["tokyo"]), ({"nodeName": "vn"}, ["vn"]), ({"nodes": [{"name": "a"}, {"name": "b"}]}, ["a", "b"])],
 )
-def test_virtual_nodes_of_an_entry_are_known(config: dict[str, Any], nodes: list[str]):
+def test_virtual_nodes_of_an_entry_are_found(config: dict[str, Any], nodes: list[str]):
     """The cluster's name, its nodeName, or each of its nodes."""
     assert helm_release.node_names({**TOKYO, "config": config}) == nodes
 
@@ -128,7 +128,7 @@ BROKEN = (
 
 
 async def test_malformed_records_of_other_charts_do_not_matter():
-    """Anything may be in a Secret that is labelled as Helm's; without our release, the error names the Secrets."""
+    """A Secret with Helm's label may have any content; without the release, the error names the Secrets."""
     odd = [_broken(one) for one in BROKEN]
     strange = record("odd", chart={"metadata": []})
     api: Any = Api(*odd, {**odd[0], "data": None}, strange, record())
@@ -150,7 +150,7 @@ async def test_malformed_records_of_other_charts_do_not_matter():
     ],
 )
 async def test_without_one_deployed_release_the_next_step_is_named(records: list[Any], words: str):
-    """None: the command that installs it; a broken one: where to look; several: the flag that chooses."""
+    """None: the command that installs it; a broken one: where to look; several: the flag that selects one."""
     api: Any = Api(*records)
     with pytest.raises(ConfigError, match=words):
         await helm_release.find(api, SPACE, None)

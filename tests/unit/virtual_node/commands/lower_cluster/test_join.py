@@ -1,4 +1,4 @@
-"""Decisions of `lower-cluster join` and `leave`: releases, values, marks, and what keeps a cluster from leaving."""
+"""Decisions of `lower-cluster join` and `leave`: releases, values, labels, and reasons not to leave."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from virtual_node.commands.lower_cluster.helm_release import Release
 __all__ = ["helm"]
 
 
-def test_only_what_differs_is_changed():
-    """Rules are compared as they are, data decoded; an object that is as it should be is not written."""
+def test_only_differences_are_written():
+    """Rules are compared as they are, data decoded; an equal object is not written."""
     found = {"rules": [{"verbs": ["get"]}], "data": {"token": base64.b64encode(b"old").decode()}}
     assert join_parts.changes(found, {"rules": [{"verbs": ["get"]}]}) == {}
     assert join_parts.changes(found, {"rules": []}) == {"rules": []}
@@ -54,7 +54,7 @@ def test_only_what_differs_is_changed():
         ("https://api.example.com", False, False),
     ],
 )
-def test_an_address_of_this_machine_alone_is_refused(server: str, given: bool, refused: bool):  # noqa: FBT001
+def test_a_loopback_address_is_refused(server: str, given: bool, refused: bool):  # noqa: FBT001
     """Kind writes 127.0.0.1 into kubeconfigs; pods of the upper cluster need another address."""
     if not refused:
         join_parts.require_reachable(server, given=given)
@@ -63,7 +63,7 @@ def test_an_address_of_this_machine_alone_is_refused(server: str, given: bool, r
         join_parts.require_reachable(server, given=given)
 
 
-def test_running_pods_and_bound_volumes_keep_a_cluster_from_leaving():
+def test_running_pods_and_bound_volumes_block_leave():
     """Finished pods, those of DaemonSets and volumes without a claim do not."""
     daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "apiVersion": "apps/v1"}]}
     pods = [
@@ -82,7 +82,7 @@ def test_running_pods_and_bound_volumes_keep_a_cluster_from_leaving():
 
 
 def test_the_probe_is_admitted_under_the_restricted_standard():
-    """It runs as no root, without privileges, with the runtime's seccomp profile, on one virtual node alone."""
+    """It runs without root and privileges, with the runtime's seccomp profile, on one virtual node only."""
     spec = join_probe.pod("tokyo", "pause:1")["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -91,7 +91,7 @@ def test_the_probe_is_admitted_under_the_restricted_standard():
 
 
 def _lower(*, users: dict[str, str], marked: bool, more: tuple[dict[str, Any], ...] = ()) -> Any:
-    """A lower cluster with the account, which these upper clusters use: identity → name there."""
+    """Return a lower cluster with the account that these upper clusters use: identity → name there."""
     made = [dict(one) for one in account.objects(_options())]
     if marked:
         made = [join_parts.marked(one) for one in made]
@@ -110,7 +110,7 @@ def _options() -> argparse.Namespace:
 
 
 async def _leave(lower: Any) -> list[str]:
-    """Have upper cluster ``me`` leave; returns what is deleted in the lower cluster."""
+    """Run `leave` for upper cluster ``me``; return what is deleted in the lower cluster."""
     release = Release("vn", SPACE, 1, {"clusterId": "me"})
     await leave_account.remove_account(_options(), lower, cluster_id=str(release.values["clusterId"]))
     found: list[str] = lower.deleted
@@ -118,7 +118,7 @@ async def _leave(lower: Any) -> list[str]:
 
 
 async def test_an_account_that_join_made_is_deleted():
-    """Nobody else uses it: accounts, roles, bindings and, last, the namespace."""
+    """No other upper cluster uses it: accounts, roles, bindings and, last, the namespace."""
     deleted = await _leave(_lower(users={"me": "tokyo"}, marked=True))
     assert len(deleted) == 9
     assert deleted[-1] == "Namespace/virtual-node"
@@ -148,13 +148,13 @@ async def test_an_account_that_join_made_is_deleted():
     ],
 )
 async def test_an_account_of_others_is_kept(lower: Any, capsys: pytest.CaptureFixture[str]):
-    """What join did not make, or what another upper cluster uses, is not deleted."""
+    """Objects that join did not make, or that another upper cluster uses."""
     assert await _leave(lower) == []
     assert "kept" in capsys.readouterr().out
 
 
 def _cluster(uid: str, *objects: dict[str, Any]) -> Any:
-    """A cluster with an identity, reached at an address that is not this machine's."""
+    """Return a cluster with an identity and a remote address."""
     system = thing("Namespace", "kube-system")
     system["metadata"]["uid"] = uid
     api: Any = Api(system, *objects)
@@ -174,9 +174,7 @@ def _secret(**metadata: Any) -> dict[str, Any]:
         ([_secret()], "lower", "that join did not make"),
     ],
 )
-async def test_what_could_not_work_is_refused_before_anything_changes(
-    upper: list[Any], lower: str, words: str
-):
+async def test_invalid_input_is_refused_before_anything_changes(upper: list[Any], lower: str, words: str):
     """The upper kubeconfig given for the lower one, the name of a real node, a Secret of `register`."""
     above, below = _cluster("upper", *upper), _cluster(lower)
     options = _joining()
@@ -193,7 +191,7 @@ def _joining(**more: Any) -> argparse.Namespace:
 
 
 def _accounts(kind: str, change: Any) -> list[dict[str, Any]]:
-    """The account's objects as they are in a lower cluster; those of a kind are changed."""
+    """Return the account's objects in a lower cluster, with changes of one kind."""
     found = [dict(one) for one in account.objects(_options())]
     for one in found:
         one["metadata"] = {**one["metadata"], "namespace": one["metadata"].get("namespace", ""), "uid": "u"}
@@ -224,24 +222,22 @@ def _accounts(kind: str, change: Any) -> list[dict[str, Any]]:
         ),
     ],
 )  # fmt: skip
-async def test_an_account_that_is_not_ours_is_refused_before_anything_changes(
-    kind: str, change: Any, words: str
-):
-    """A namesake of another tool would be marked and given rights; a binding to another role would stay unnoticed."""
+async def test_an_unmanaged_account_is_refused_before_anything_changes(kind: str, change: Any, words: str):
+    """Another tool's account of the same name would get labels and rights; a binding to another role would stay unnoticed."""
     above, below = _cluster("upper"), _cluster("lower", *_accounts(kind, change))
     with pytest.raises(ConfigError, match=words):
         await join.Join(_joining(), above, below, Release("vn", SPACE, 1)).run()
     assert (above.created, below.created, above.patched, below.patched) == ([], [], [], [])
     found = next(one for one in below.objects if one.kind == kind).to_dict()
     body = next(one for one in account.objects(_options()) if one["kind"] == kind)
-    assert account.conflict(found, body)  # `register` asks it, too
+    assert account.conflict(found, body)  # `register` reads it, too
 
 
 @pytest.mark.parametrize("action", ["join", "leave"])
 async def test_values_are_edited_instead_of_an_upgrade(
     action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The release of Argo CD or Flux is not touched; the command says what comes next, and a dry run writes nothing."""
+    """The release of Argo CD or Flux is not touched; the command prints the next step, and a dry run writes nothing."""
     file = tmp_path / "values.yaml"
     options = _joining(values=str(file), release=None, dry_run=True, server="https://10.0.0.1")
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
@@ -272,8 +268,8 @@ async def test_values_are_edited_instead_of_an_upgrade(
     assert above.deleted == []
 
 
-async def test_of_a_lost_cluster_the_upper_part_is_removed(helm: Path, capsys: pytest.CaptureFixture[str]):
-    """Without the lower cluster: Node and Secrets go, and the commands that clean the lower cluster are printed."""
+async def test_leave_of_a_lost_cluster_removes_the_upper_part(helm: Path, capsys: pytest.CaptureFixture[str]):
+    """Node and Secrets, and the commands that clean the lower cluster are printed."""
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     release = {
         "virtualNode": {
@@ -301,14 +297,14 @@ async def test_of_a_lost_cluster_the_upper_part_is_removed(helm: Path, capsys: p
     assert "lower-cluster leave tokyo --client-kubeconfig ADMIN_KUBECONFIG" in said
 
 
-async def test_a_cluster_that_was_lost_is_cleaned_once_it_answers():
-    """After --lost only the account in the lower cluster knows of it: that is enough for `leave` to remove the rest."""
+async def test_a_lost_cluster_is_cleaned_once_it_answers():
+    """After --lost the account in the lower cluster suffices for `leave` to remove the rest."""
     above, below = _cluster("upper"), _lower(users={"upper": "tokyo"}, marked=True)
     await leave.Leave(_joining(), above, below, Release("vn", SPACE, 1)).run()
     assert "Namespace/virtual-node" in below.deleted
 
 
-async def test_a_cluster_that_does_not_answer_is_refused_with_the_flag_for_lost_ones():
+async def test_an_unreachable_cluster_is_refused_with_the_flag_for_lost_ones():
     """Nothing is changed before the lower cluster has answered."""
     below = _cluster("lower")
 
@@ -324,8 +320,8 @@ async def test_a_cluster_that_does_not_answer_is_refused_with_the_flag_for_lost_
 @pytest.mark.parametrize(
     ("status", "words"), [(200, "answers: run the command without --lost"), (403, "answers"), (0, "")]
 )
-async def test_a_cluster_that_answers_is_not_lost(tmp_path: Path, status: int, words: str):
-    """A busy one would lose its Node and keep its pods; a kubeconfig that is not there says nothing about the cluster."""
+async def test_a_reachable_cluster_is_not_lost(tmp_path: Path, status: int, words: str):
+    """A busy one would lose its Node and keep its pods; a missing kubeconfig proves nothing about the cluster."""
 
     async def answer(_request: web.Request) -> web.StreamResponse:
         return reply({"gitVersion": "v1.34.4"}) if status == 200 else failure(status, "Forbidden", "no")
@@ -335,15 +331,15 @@ async def test_a_cluster_that_answers_is_not_lost(tmp_path: Path, status: int, w
         if status:
             with pytest.raises(ConfigError, match=words):
                 await leave_lost.require_silence(options)
-    if not status:  # the server is gone by now
+    if not status:  # the server is closed by now
         await leave_lost.require_silence(options)
     options.client_kubeconfig = str(tmp_path / "missing")
     with pytest.raises(ConfigError, match="missing: no such file"):
         await leave_lost.require_silence(options)
 
 
-async def test_a_real_node_of_the_name_is_neither_cordoned_nor_opened():
-    """The virtual node has refused its name: its pods are others' and do not keep the cluster from leaving."""
+async def test_a_real_node_of_the_name_is_neither_cordoned_nor_uncordoned():
+    """The virtual node has refused its name: its pods belong to others and do not block `leave`."""
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     above = _cluster(
         "upper", _secret(**mark), virtual("tokyo"), thing("Node", "metal", spec={}),
@@ -357,8 +353,8 @@ async def test_a_real_node_of_the_name_is_neither_cordoned_nor_opened():
     assert {name for name, _ in above.patched} == {"tokyo"}
 
 
-async def test_a_cluster_that_join_did_not_make_does_not_leave():
-    """The Secrets of `register` carry no mark: the error leads to the steps by hand, and nothing is cordoned."""
+async def test_leave_refuses_clusters_that_join_did_not_make():
+    """The Secrets of `register` carry no label: the error refers to the manual steps, and nothing is cordoned."""
     above = _cluster("upper", _secret(), virtual("tokyo"))
     options = _joining()
     release = Release("vn", SPACE, 1, {"virtualNode": {"clusters": [TOKYO]}})
@@ -367,8 +363,8 @@ async def test_a_cluster_that_join_did_not_make_does_not_leave():
     assert above.patched == []
 
 
-async def test_a_cluster_with_pods_does_not_leave_and_is_open_again():
-    """The cordon, without which pods would come meanwhile, is taken back."""
+async def test_a_cluster_with_pods_does_not_leave_and_is_uncordoned():
+    """The cordon keeps new pods away meanwhile."""
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     running = thing("Pod", "web", namespace="shop", spec={"nodeName": "tokyo"}, status={"phase": "Running"})
     above = _cluster("upper", _secret(**mark), virtual("tokyo"), running)
@@ -393,7 +389,7 @@ async def test_a_cluster_with_pods_does_not_leave_and_is_open_again():
 async def test_the_kubeconfig_of_another_lower_cluster_is_refused(
     users: dict[str, str], entries: list[Any], words: str
 ):
-    """Otherwise the account of a cluster that stays would be deleted; nothing is changed in either cluster."""
+    """Otherwise the account of another cluster would be deleted; nothing is changed in either cluster."""
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     above, below = _cluster("upper", _secret(**mark), virtual("tokyo")), _lower(users=users, marked=True)
     options = _joining(force=True, client_kubeconfig="paris.yaml")

@@ -1,4 +1,4 @@
-"""`lower-cluster join --values FILE`: one cluster more or less in a file that people and comments live in."""
+"""`lower-cluster join --values FILE`: adds or removes one cluster in a file with comments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_a_cluster_is_added_and_removed_and_all_else_stays(text: str):
+def test_a_cluster_is_added_and_removed_and_the_rest_stays(text: str):
     """The values are those of the release after `join` and `leave`; no comment is lost."""
     before = yaml.safe_load(text) or {}
     added = values_file.added(text, ENTRY, source="values.yaml")
@@ -62,7 +62,7 @@ def test_a_cluster_is_added_and_removed_and_all_else_stays(text: str):
         ("- a\n", "not values of the chart"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_edited_is_refused_with_the_entry(text: str, words: str):
-    """The user gets what to paste; nothing is written that says something else."""
+def test_a_file_that_cannot_be_edited_is_refused_with_the_entry(text: str, words: str):
+    """The user gets text to paste; the file is not changed."""
     with pytest.raises(ConfigError, match=words):
         values_file.added(text, ENTRY, source="values.yaml")

@@ -1,4 +1,4 @@
-"""``virtual-node status``: what can be seen is shown, what cannot is named, and the exit code means Ready."""
+"""``virtual-node status``: visible facts are shown, missing rights named, and the exit code means Ready."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _objects(*nodes: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _renewed(name: str) -> dict[str, Any]:
-    """A Lease that is fresh by the API server's clock, which is this machine's."""
+    """Return a Lease that is fresh by the API server's clock, which is this machine's."""
     now = timestamps.micro_time(datetime.now(UTC))
     return {"metadata": {"name": name}, "spec": {"renewTime": now, "leaseDurationSeconds": 40}}
 
 
-async def test_everything_is_shown_to_whoever_may_see_it(person: Person):
+async def test_everything_is_shown_with_all_rights(person: Person):
     """A line for each, sorted by name, and nothing on stderr."""
     code, out, err = await person.types(
         "status", objects=_objects(node("vn"), node("vn-a"), node("other", virtual=False))
@@ -39,8 +39,8 @@ async def test_everything_is_shown_to_whoever_may_see_it(person: Person):
     assert lines[1][4] == "1/1"
 
 
-async def test_what_may_not_be_seen_is_a_question_mark_and_the_right_is_named(person: Person):
-    """Without pods and Leases there is still Ready, which is what the exit code says."""
+async def test_forbidden_values_are_question_marks_with_the_right_named(person: Person):
+    """Without pods and Leases Ready is still known, which is the exit code."""
     code, out, err = await person.types("status", objects=_objects(), forbidden=(PODS, LEASES))
     row = out.splitlines()[1].split()
     assert (code, row[0], row[1], row[4], row[5], row[9]) == (0, "vn", "True", "?", "?", "?")
@@ -49,7 +49,7 @@ async def test_what_may_not_be_seen_is_a_question_mark_and_the_right_is_named(pe
     assert "kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease" in err
 
 
-async def test_quantities_are_in_units_that_people_use(person: Person):
+async def test_quantities_have_common_units(person: Person):
     """Cores and GiB in the table, without blanks that would break its columns; exact values in data."""
     one = node()
     one["status"]["allocatable"] = {"cpu": "7500m", "memory": "24632884Ki", "pods": "110"}
@@ -60,7 +60,7 @@ async def test_quantities_are_in_units_that_people_use(person: Person):
 
 
 async def test_data_names_the_missing_rights_too(person: Person):
-    """For programs, that would take zero for an answer."""
+    """Otherwise programs would read 0 as a value."""
     code, out, err = await person.types("status", "-o", "json", objects=_objects(), forbidden=(PODS,))
     found = json.loads(out)
     assert (code, err) == (0, "")
@@ -71,8 +71,8 @@ async def test_data_names_the_missing_rights_too(person: Person):
     ]
 
 
-async def test_without_the_nodes_there_is_nothing_to_show(person: Person):
-    """One line: the right that it takes."""
+async def test_without_the_right_to_nodes_there_is_an_error(person: Person):
+    """One line with the right."""
     code, out, err = await person.types("status", objects=_objects(), forbidden=(NODES,))
     assert (code, out) == (2, "")
     assert err == (
@@ -80,7 +80,7 @@ async def test_without_the_nodes_there_is_nothing_to_show(person: Person):
     )
 
 
-async def test_metrics_that_the_api_server_does_not_pass_on_cost_the_lag_only(person: Person):
+async def test_forbidden_metrics_omit_only_the_lag(person: Person):
     """nodes/proxy is a right of administrators."""
     code, out, err = await person.types("status", objects=_objects(), forbidden=(f"{NODES}/vn/proxy/*",))
     assert (code, out.splitlines()[1].split()[8]) == (0, "-")
@@ -97,8 +97,8 @@ async def test_a_node_that_is_not_ready_is_exit_code_1(person: Person, broken: d
     assert (code, len(out.splitlines()), out.splitlines()[1].split()[1]) == (1, 2, cell)
 
 
-async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
-    """In a line on stderr, for five of them at most; the table stays a table."""
+async def test_a_node_that_is_not_ready_has_a_reason_and_a_next_step(person: Person):
+    """In a line on stderr, for five of them at most."""
     away = [
         {**node(f"vn-{n}"), "status": conditions("Ready", "False", "X", f"cluster {n} is away")}
         for n in range(9)
@@ -114,14 +114,13 @@ async def test_a_node_that_is_not_ready_says_why_and_what_to_do(person: Person):
     ]
 
 
-async def test_a_cordoned_node_says_so_as_kubectl_does(person: Person):
-    """It is Ready, and takes nothing."""
+async def test_a_cordoned_node_is_shown_as_by_kubectl(person: Person):
     code, out, _ = await person.types("status", objects=_objects(node(unschedulable=True)))
     assert (code, out.splitlines()[1].split()[1]) == (0, "True,SchedulingDisabled")
 
 
-async def test_our_release_is_in_the_wide_table(person: Person):
-    """Beside the lower cluster's version, which is the kubelet's."""
+async def test_the_release_is_in_the_wide_table(person: Person):
+    """In addition to the lower cluster's version, which is the kubelet's."""
     told = node()
     told["metadata"]["labels"]["virtual-node.io/version"] = "1.2.3"
     told["status"]["nodeInfo"] = {"kubeletVersion": "v1.34.1"}
@@ -130,8 +129,8 @@ async def test_our_release_is_in_the_wide_table(person: Person):
     assert (row[headings.index("VERSION")], row[headings.index("AGE") + 2]) == ("v1.34.1", "1.2.3")
 
 
-async def test_names_and_labels_choose(person: Person):
-    """As with kubectl get; a name that is not there is guessed."""
+async def test_names_and_labels_select(person: Person):
+    """As with kubectl get; a missing name gets a suggestion."""
     objects = _objects(node("vn-tokyo"), node("vn-paris"))
     objects[NODES][0]["metadata"]["labels"]["zone"] = "asia"
     assert (await person.types("status", "-o", "name", objects=objects))[
@@ -148,12 +147,11 @@ async def test_names_and_labels_choose(person: Person):
 
 
 async def test_headings_can_be_left_out(person: Person):
-    """For awk."""
     _, out, _ = await person.types("status", "--no-headers", objects=_objects())
     assert [line.split()[0] for line in out.splitlines()] == ["vn"]
 
 
-async def test_an_empty_cluster_is_told_where_to_look_next(person: Person):
+async def test_an_empty_cluster_gets_a_next_step(person: Person):
     """On stderr, so that a script reads no table; and data is an empty list."""
     code, out, err = await person.types("status", objects={NODES: [], LEASES: []})
     assert (code, out) == (1, "")
@@ -167,8 +165,8 @@ async def test_an_empty_cluster_is_told_where_to_look_next(person: Person):
 UNPLACED = {"conditions": conditions("PodScheduled", "False", "Unschedulable", "0/2 nodes")["conditions"]}
 
 
-async def test_faults_are_told_below_the_table(person: Person):
-    """A pod without a node is a warning, which changes no exit code; a replica that crashes is an error."""
+async def test_faults_are_listed_after_the_table(person: Person):
+    """A pod without a node is a warning, which does not change the exit code; a crashing replica is an error."""
     objects = _objects()
     objects[SHOP].append(pod("later", status=UNPLACED))
     code, _, err = await person.types("status", objects=objects)
@@ -189,7 +187,7 @@ async def test_faults_are_told_below_the_table(person: Person):
 
 
 async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
-    """By the last warning about it, as it has no log."""
+    """From the last warning about it, because it has no log."""
     replica = pod("vn-0", labels={"app.kubernetes.io/part-of": "virtual-node"}, nodeName="real", status={})
     event = {
         "metadata": {"name": "e", "namespace": "shop"},
@@ -201,8 +199,8 @@ async def test_a_replica_that_cannot_mount_names_the_secret(person: Person):
     assert 'Pod shop/vn-0 is Pending: secret "tokoy" not found' in err
 
 
-async def test_a_chosen_node_is_not_blamed_for_others(person: Person):
-    """Faults of other nodes and clusters are left out, those of its own lower cluster are not."""
+async def test_faults_of_other_nodes_are_left_out(person: Person):
+    """Those of its own lower cluster are included."""
     away = {**node("vn-b"), "status": conditions("Ready", "False", "LowerClusterUnreachable", "no answer")}
     objects = _objects(node("vn-a"), away)
     assert await person.types("status", "vn-a", "-o", "name", objects=objects) == (0, "node/vn-a\n", "")

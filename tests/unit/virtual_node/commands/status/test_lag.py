@@ -24,12 +24,12 @@ def _metrics(*seconds: float, cluster: str = "tokyo", direction: str = "down") -
 
 
 def test_quantiles_are_the_bounds_of_their_buckets():
-    """A histogram knows no more than the bucket, and that is what is told."""
+    """A histogram has no more precise values."""
     assert lag.parse(_metrics(*[0.005] * 98, 0.5, 0.5), "tokyo") == {"down": {"p50": 0.01, "p99": 1.0}}
 
 
-def test_what_lies_beyond_the_last_bucket_is_at_least_its_bound():
-    """Infinity is no answer in JSON."""
+def test_beyond_the_last_bucket_its_bound_is_shown():
+    """Infinity is invalid in JSON."""
     assert lag.parse(_metrics(100.0), "tokyo") == {"down": {"p50": 10.0, "p99": 10.0}}
 
 
@@ -39,7 +39,6 @@ def test_other_clusters_of_the_process_do_not_count():
 
 
 def test_nothing_mirrored_yet_is_no_lag():
-    """A fresh process has measured nothing."""
     assert lag.parse(_metrics(), "tokyo") == {}
 
 
@@ -53,7 +52,7 @@ def test_nothing_mirrored_yet_is_no_lag():
     ],
 )
 def test_the_table_shows_the_worse_direction(found, text: str):
-    """One column is enough to see who is behind."""
+    """One column shows who is behind."""
     assert lag.shown(found) == text
 
 
@@ -61,7 +60,7 @@ VN = from_dict({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "vn"}})
 
 
 class _Upper:
-    """An upper API server behind which somebody else's kubelet answers."""
+    """An upper API server with another provider's kubelet behind it."""
 
     def __init__(self, metrics: str) -> None:
         self._metrics = metrics
@@ -79,7 +78,7 @@ class _Upper:
         'virtual_node_mirror_seconds_bucket{le="+Inf",cluster="vn",direction="up"} 5\n',
     ],
 )
-async def test_metrics_that_are_not_as_ours_are_no_lag(metrics: str):
-    """One node's odd answer must not cost the table of all."""
+async def test_unknown_metrics_are_no_lag(metrics: str):
+    """One node's invalid response must not break the table."""
     upper: Any = _Upper(metrics)
     assert await lag.of_node(upper, VN) is None

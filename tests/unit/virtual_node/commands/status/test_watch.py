@@ -1,4 +1,4 @@
-"""``virtual-node status --watch``: news, each once, and nothing that changes by itself."""
+"""``virtual-node status --watch``: changes, each once, without periodic ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from virtual_node.commands.status.watch import StatusWatch
 
 
 class Cluster:
-    """Lists what there is, and passes on what happens."""
+    """Lists objects, and sends events."""
 
     def __init__(self) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {NODES: [node()], LEASES: [lease()], PODS: []}
@@ -42,8 +42,8 @@ class Cluster:
         self.happenings[path].put_nowait({"type": kind, "object": thing})
 
 
-async def test_news_is_told_once_and_a_heartbeat_is_none(monkeypatch: pytest.MonkeyPatch):
-    """What was shown before is not repeated; a pod, a readiness, and a node that goes are told."""
+async def test_changes_are_shown_once_and_heartbeats_are_not(monkeypatch: pytest.MonkeyPatch):
+    """A new pod, a change of readiness, and a deleted node."""
     monkeypatch.setattr(status_watch, "_COALESCE", 0.01)
     told: asyncio.Queue[Sequence[dict[str, Any]]] = asyncio.Queue()
 
@@ -84,7 +84,7 @@ async def test_news_is_told_once_and_a_heartbeat_is_none(monkeypatch: pytest.Mon
         task.cancel()
 
 
-async def test_data_is_not_watched(person: Person):
-    """A stream of documents is kubectl's business."""
+async def test_data_cannot_be_watched(person: Person):
+    """Use kubectl for a stream of documents."""
     code, _, err = await person.types("status", "-w", "-o", "json", objects={NODES: [node()]})
     assert (code, err.startswith("virtual-node: --watch: shows tables")) == (2, True)

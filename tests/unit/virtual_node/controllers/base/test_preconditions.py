@@ -12,12 +12,12 @@ from controller_runtime.errors import Conflict, Invalid
 from virtual_node.controllers.base.preconditions import patch_only
 
 IMMUTABLE = {"details": {"causes": [{"field": "metadata.uid", "message": "field is immutable"}]}}
-"""What an API server says of a patch with another object's uid."""
+"""Message of an API server about a patch with another object's uid."""
 WRONG_SPEC = {"details": {"causes": [{"field": "spec.containers", "message": "Required value"}]}}
 
 
 class Api:
-    """Keeps the patches, or refuses them."""
+    """Records patches, or refuses them."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.sent: list[tuple[Any, dict[str, Any]]] = []
@@ -34,7 +34,7 @@ async def _patch(api: Any, patch: dict[str, Any], **options: Any) -> None:
 
 
 async def test_a_patch_carries_the_uid_of_its_object():
-    """The API server can refuse it for any other; the caller's own dict stays as it was."""
+    """So the API server refuses it for another one; the caller's dict is not changed."""
     api, patch = Api(), {"metadata": {"labels": {"a": "b"}}, "spec": {}}
     await _patch(api, patch)
     assert api.sent == [
@@ -44,7 +44,6 @@ async def test_a_patch_carries_the_uid_of_its_object():
 
 
 async def test_subresource_and_kind_of_patch_are_passed_on():
-    """A strategic patch of a subresource stays one."""
     api = Api()
     await _patch(api, {"spec": {}}, subresource="resize", patch_type=PatchType.STRATEGIC)
     options = {"namespace": "shop", "subresource": "resize", "patch_type": PatchType.STRATEGIC}
@@ -59,13 +58,13 @@ async def test_a_patch_may_carry_the_version_of_its_object():
 
 
 async def test_another_object_of_that_name_is_a_conflict():
-    """What is Invalid for its uid is not wrong in itself: the caller looks again and need not give up."""
+    """Invalid because of the uid is no permanent error: the caller reads again."""
     with pytest.raises(Conflict, match="Pod web is another one by now"):
         await _patch(Api(Invalid("metadata.uid: field is immutable", status=IMMUTABLE)), {})
 
 
-async def test_a_patch_that_is_wrong_in_itself_stays_invalid():
-    """Only the uid is turned into a Conflict."""
+async def test_an_invalid_patch_stays_invalid():
+    """Only an error about the uid becomes a Conflict."""
     with pytest.raises(Invalid):
         await _patch(Api(Invalid("spec.containers: Required value", status=WRONG_SPEC)), {})
     with pytest.raises(Invalid):

@@ -1,4 +1,4 @@
-"""The copies of ConfigMaps across a restart: a pod that runs already keeps what it names."""
+"""The copies of ConfigMaps across a restart: a running pod keeps what it references."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER = "upper-1"
 
 
 class Lower:
-    """A lower apiserver that notes what is deleted and patched in it."""
+    """A lower apiserver that records deletions and patches."""
 
     cluster = "lower"
 
@@ -69,7 +69,7 @@ class Watches:
 
 
 class Scene:
-    """A dependency controller that finds one copy below when it starts."""
+    """A dependency controller that finds one lower copy when it starts."""
 
     def __init__(self) -> None:
         self.lower = Lower()
@@ -99,7 +99,7 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[Scene]:
-    """A controller that runs. Not a fixture: those live outside of virtual time."""
+    """Run a controller. Not a fixture, because fixtures run outside of virtual time."""
     made = Scene()
     async with working(made.controller.run()):
         yield made
@@ -118,7 +118,7 @@ def config_map(name: str, data: dict[str, str]) -> Object:
 
 
 def user() -> Object:
-    """An upper pod that names the ConfigMap."""
+    """Return an upper pod that references the ConfigMap."""
     volume = {"name": "s", "configMap": {"name": "settings"}}
     return from_dict(
         {
@@ -130,23 +130,22 @@ def user() -> Object:
     )
 
 
-async def test_a_copy_that_nobody_claims_after_a_restart_goes():
-    """What no pod names any more does not stay below for ever."""
+async def test_an_unused_copy_is_deleted_after_a_restart():
     async with running() as scene:
         await asyncio.sleep(120)
         assert scene.lower.deleted == ["shop/settings"]
 
 
 async def test_a_running_pod_keeps_its_copy_across_a_restart():
-    """A container that restarts next week must still find its ConfigMap."""
+    """A container that restarts later must still find its ConfigMap."""
     async with running() as scene:
         scene.controller.claim(user())
         await asyncio.sleep(600)
         assert scene.lower.deleted == []
 
 
-async def test_a_claimed_copy_catches_up_with_what_changed_meanwhile():
-    """A change above while nobody looked arrives below after the restart."""
+async def test_a_used_copy_is_updated_after_a_restart():
+    """With upper changes during the downtime."""
     async with running() as scene:
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
         scene.controller.claim(user())
@@ -154,8 +153,7 @@ async def test_a_claimed_copy_catches_up_with_what_changed_meanwhile():
         assert scene.lower.patched == ["shop/settings"]
 
 
-async def test_a_claimed_copy_goes_when_its_pod_is_gone():
-    """Claiming is not for ever: the pod's end lets the copy go."""
+async def test_a_used_copy_is_deleted_after_its_pod():
     async with running() as scene:
         scene.controller.claim(user())
         await asyncio.sleep(1)
@@ -164,8 +162,7 @@ async def test_a_claimed_copy_goes_when_its_pod_is_gone():
         assert scene.lower.deleted == ["shop/settings"]
 
 
-async def test_a_copy_is_patched_under_its_uid():
-    """The API server can refuse the patch for any other object of that name."""
+async def test_a_copy_is_patched_with_a_uid_precondition():
     async with running() as scene:
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
         scene.controller.claim(user())
@@ -173,8 +170,8 @@ async def test_a_copy_is_patched_under_its_uid():
         assert scene.lower.uids == ["u-settings"]
 
 
-async def test_a_stranger_in_the_place_of_a_copy_is_not_replaced():
-    """A patch that is refused for its uid is no reason to delete and create: whose it is has to be seen first."""
+async def test_an_unmanaged_object_in_place_of_a_copy_is_not_replaced():
+    """A patch that is refused for its uid is no reason to delete and create: ownership is read first."""
     async with running() as scene:
         causes = {"details": {"causes": [{"field": "metadata.uid"}]}}
         scene.lower.refusal = Invalid("metadata.uid: field is immutable", status=causes)
@@ -182,4 +179,4 @@ async def test_a_stranger_in_the_place_of_a_copy_is_not_replaced():
         scene.controller.claim(user())
         await asyncio.sleep(5)
         assert scene.lower.deleted == []
-        assert len(scene.lower.uids) > 1  # it is tried again
+        assert len(scene.lower.uids) > 1  # it is retried

@@ -1,4 +1,4 @@
-"""Copies of ConfigMaps and Secrets where watches fail, lie behind, or meet another process."""
+"""Copies of ConfigMaps and Secrets where watches fail, are behind, or another process writes, too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config_map(**labels: str) -> dict[str, Any]:
 
 
 async def test_a_copy_loses_its_content_with_its_original():
-    """What is deleted above is deleted below; while an optional reference is left, an empty object holds its name."""
+    """While an optional reference is left, an empty object reserves its name."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map())
         scene.bind(volumes=OPTIONAL)
@@ -46,8 +46,8 @@ async def test_a_copy_loses_its_content_with_its_original():
         assert scene.lower.find("configmaps", KEY) is None
 
 
-async def test_a_copy_loses_its_content_with_its_original_though_others_have_pods_there():
-    """What is gone above is of use to nobody: a Secret that is deleted is not to stay below."""
+async def test_a_copy_loses_its_content_though_others_have_pods_there():
+    """A deleted Secret must not stay in the lower cluster."""
     upper, lower = clusters()
     one, other = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(one, other):
@@ -60,8 +60,8 @@ async def test_a_copy_loses_its_content_with_its_original_though_others_have_pod
         assert lower.the("configmaps", KEY)["data"] == {}
 
 
-async def test_a_copy_that_another_process_may_use_goes_after_the_last_pod_of_both():
-    """Nobody tells us when the pods of others end, so we look again."""
+async def test_a_shared_copy_is_deleted_after_the_last_pod_of_both_processes():
+    """Polled, because the end of others' pods is not watched."""
     upper, lower = clusters()
     one, other = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(one, other):
@@ -79,8 +79,8 @@ async def test_a_copy_that_another_process_may_use_goes_after_the_last_pod_of_bo
         assert lower.find("configmaps", KEY) is None
 
 
-async def test_a_copy_stays_while_only_our_watch_says_that_its_original_is_gone():
-    """Another process has seen the new original and copied it; ours will, later."""
+async def test_a_copy_stays_while_only_this_watch_shows_the_deletion():
+    """Another process has seen the new original and copied it; this watch will show it later."""
     async with running() as scene:
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
@@ -94,8 +94,8 @@ async def test_a_copy_stays_while_only_our_watch_says_that_its_original_is_gone(
         assert scene.lower.asked("delete", "configmaps") == []
 
 
-async def test_a_copy_that_is_wanted_again_in_the_last_moment_stays():
-    """The next pod of a Job comes while the copy is being removed."""
+async def test_a_copy_that_is_used_again_during_its_deletion_stays():
+    """The next pod of a Job is created while the copy is being deleted."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map())
         scene.bind(volumes=OPTIONAL)
@@ -118,8 +118,8 @@ async def test_a_copy_that_is_wanted_again_in_the_last_moment_stays():
         assert scene.below("next") is not None
 
 
-async def test_a_watch_that_dies_ends_its_cluster(monkeypatch: pytest.MonkeyPatch):
-    """A fault of ours in one of thousands of watches: started again by the supervisor, never stale unseen."""
+async def test_an_error_in_a_watch_ends_its_cluster(monkeypatch: pytest.MonkeyPatch):
+    """An unexpected error in one of thousands of watches: the supervisor restarts the cluster, so that no copy stays stale."""
     run = Informer.run
 
     async def break_down(self: Informer) -> None:
@@ -138,7 +138,7 @@ async def test_a_watch_that_dies_ends_its_cluster(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: pytest.MonkeyPatch):
-    """Decoding a megabyte for each pod would hold up all the others."""
+    """Decoding a megabyte for each pod would delay all others."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map())
         scene.bind("first", uid="u-0", volumes=OPTIONAL)
@@ -159,8 +159,8 @@ async def test_a_thousand_pods_of_one_config_map_compare_it_once(monkeypatch: py
         assert scene.lower.find("configmaps", KEY)["data"] == {"a": "2"}  # type: ignore[index]
 
 
-async def test_a_burst_of_pods_makes_a_copy_once():
-    """They all come before the cache shows the copy; none of them asks for it again."""
+async def test_a_burst_of_pods_creates_a_copy_once():
+    """They all start before the cache shows the copy."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map())
         await asyncio.sleep(1)
@@ -177,8 +177,8 @@ async def test_a_burst_of_pods_makes_a_copy_once():
         assert scene.lower.find("configmaps", KEY) is not None
 
 
-async def test_what_somebody_meddles_with_below_is_put_right():
-    """The original has not changed, as the upper cluster confirms."""
+async def test_changes_of_a_copy_in_the_lower_cluster_are_reverted():
+    """The original has not changed, as a read of the upper cluster confirms."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map())
         scene.bind(volumes=OPTIONAL)
@@ -188,8 +188,8 @@ async def test_what_somebody_meddles_with_below_is_put_right():
         assert scene.lower.find("configmaps", KEY)["data"] == {"a": "1"}  # type: ignore[index]
 
 
-async def test_two_processes_do_not_undo_each_other():
-    """One is cut off from the upper cluster's news: what the other writes stays, and is not fought over."""
+async def test_two_processes_do_not_revert_each_other():
+    """One is cut off from the upper cluster's events: what the other writes stays."""
     upper, lower = clusters()
     behind, current = Scene(upper, lower), Scene(upper, lower, node="another")
     async with mirroring(behind, current):
@@ -206,8 +206,8 @@ async def test_two_processes_do_not_undo_each_other():
         assert len(lower.asked("patch", "configmaps")) == 1
 
 
-async def test_a_secret_that_may_not_be_read_is_told_on_the_pod_and_holds_up_no_other():
-    """It is our right that is missing above; the lower cluster has refused nothing, and other pods go their way."""
+async def test_a_forbidden_secret_is_reported_on_its_pod_only():
+    """The right is missing in the upper cluster; other pods are not affected."""
     async with running(pod_sync_workers=1) as scene:
         await asyncio.sleep(1)
         scene.upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "secrets" else None
@@ -223,8 +223,8 @@ async def test_a_secret_that_may_not_be_read_is_told_on_the_pod_and_holds_up_no_
         assert "cannot be read in the upper cluster" in scene.events[0][1]
 
 
-async def test_a_copy_that_is_shown_after_its_last_pod_has_gone_goes_too():
-    """The watch below lies behind: when the copy was to go, the cache did not have it yet."""
+async def test_a_copy_shown_after_the_end_of_its_last_pod_is_deleted():
+    """The lower watch is behind: at the pod's end the cache did not have the copy yet."""
     async with running() as scene:
         scene.lower.held.add("configmaps")
         scene.upper.put("configmaps", config_map())

@@ -1,4 +1,4 @@
-"""A credential that has ended, while what gives a new one fails: one side is unreachable, and nothing else ends."""
+"""An expired credential with a failing renewal: one cluster is unreachable, and nothing else ends."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def _goes_on(work: Any, client: _NoCredentials) -> None:
 
 
 @pytest.mark.looptime
-async def test_the_lower_cluster_is_unreachable_and_the_reason_is_told():
-    """The Node says why it is not Ready, instead of falling silent with its controllers."""
+async def test_the_lower_cluster_is_unreachable_with_a_reason():
+    """The Node has it in its Ready condition, and its controllers continue."""
     client = _NoCredentials()
     health = HealthController(_context(client), changed=lambda: None)
     await _goes_on(health.run(), client)
@@ -66,8 +66,8 @@ async def test_the_lower_cluster_is_unreachable_and_the_reason_is_told():
 
 
 @pytest.mark.looptime
-async def test_the_lease_is_tried_again():
-    """The upper cluster's credential comes back; until then the Node's lease runs out, and nothing is started anew."""
+async def test_the_lease_is_retried():
+    """Until the upper cluster's credential is renewed the Node's Lease expires, and nothing is restarted."""
     client = _NoCredentials()
     registered = asyncio.Event()
     registered.set()
@@ -76,8 +76,8 @@ async def test_the_lease_is_tried_again():
 
 
 @pytest.mark.looptime
-async def test_a_missing_namespace_for_leases_is_not_asked_for_in_a_loop():
-    """An upper cluster without kube-node-lease answers NotFound to everything."""
+async def test_a_missing_namespace_for_leases_causes_no_loop():
+    """An upper cluster without kube-node-lease answers NotFound to every request."""
     client = _NoCredentials()
 
     async def missing(*_what: Any, **_more: Any) -> None:
@@ -94,7 +94,7 @@ async def test_a_missing_namespace_for_leases_is_not_asked_for_in_a_loop():
 
 @pytest.mark.looptime
 async def test_events_are_followed_again():
-    """Events of pods are no reason to start a cluster anew."""
+    """Errors of events of pods do not restart a cluster."""
     client = _NoCredentials()
     mirror = EventMirror(
         _context(client), find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None

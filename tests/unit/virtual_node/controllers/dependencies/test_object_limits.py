@@ -18,24 +18,24 @@ pytestmark = pytest.mark.looptime
 
 
 def referencing(*numbers: int, optional: bool = False) -> list[dict[str, Any]]:
-    """Containers of a pod that references ConfigMaps by number."""
+    """Return containers of a pod that references ConfigMaps by number."""
     sources = [{"configMapRef": {"name": f"c-{number}", "optional": optional}} for number in numbers]
     return [{"name": "main", "image": "i", "envFrom": sources}]
 
 
 def put_config_maps(scene: Scene, *numbers: int, namespace: str = "shop", value: str = "1") -> None:
-    """Have ConfigMaps in the upper cluster."""
+    """Create ConfigMaps in the upper cluster."""
     for number in numbers:
         metadata = {"name": f"c-{number}", "namespace": namespace}
         scene.upper.put("configmaps", {"kind": "ConfigMap", "metadata": metadata, "data": {"a": value}})
 
 
 def watched(scene: Scene) -> int:
-    """How many objects are watched."""
+    """Return the number of watched objects."""
     return len(scene.dependencies._watches._informers)
 
 
-async def test_a_pod_with_too_many_references_waits_and_costs_nothing():
+async def test_a_pod_with_too_many_references_waits_without_requests():
     """The attack (H4): a pod of 15 KB that references 300 objects."""
     async with running() as scene:
         scene.bind(containers=referencing(*range(300), optional=True))
@@ -54,7 +54,7 @@ async def test_a_pod_with_too_many_references_waits_and_costs_nothing():
 
 
 async def test_tokens_count_as_references():
-    """Each costs a request to the upper cluster, again and again."""
+    """Each costs repeated requests to the upper cluster."""
     sources = [{"serviceAccountToken": {"path": f"t-{number}", "audience": "a"}} for number in range(101)]
     async with running() as scene:
         scene.bind(volumes=[{"name": "t", "projected": {"sources": sources}}])
@@ -64,7 +64,7 @@ async def test_tokens_count_as_references():
 
 
 async def test_debug_containers_do_not_exceed_the_limit_of_their_pod():
-    """A user may add debug containers without end."""
+    """A user may add any number of them."""
     async with running() as scene:
         scene.bind(containers=referencing(*range(100), optional=True))
         await asyncio.sleep(10)
@@ -76,8 +76,8 @@ async def test_debug_containers_do_not_exceed_the_limit_of_their_pod():
         assert [reason for reason, _ in scene.events] == ["TooManyReferences"]
 
 
-async def test_pods_of_a_namespace_wait_while_it_references_too_much():
-    """Pods of other namespaces go on, and so does the namespace when other pods of its own have ended."""
+async def test_pods_of_a_namespace_wait_over_its_limit():
+    """Other namespaces continue, and so does this one when other pods of it have ended."""
     async with running(limits=LimitsConfig(references_per_namespace=10)) as scene:
         scene.upper.put("namespaces", {"kind": "Namespace", "metadata": {"name": "bank"}})
         for name, uid, numbers in (("one", "u-1", range(8)), ("two", "u-2", range(5, 12))):
@@ -104,8 +104,8 @@ async def test_pods_of_a_namespace_wait_while_it_references_too_much():
 
 
 @pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
-async def test_pods_wait_for_objects_that_are_too_large_together(watches):
-    """Pods of other namespaces go on, and so does the namespace once pods that need the other objects have ended."""
+async def test_pods_wait_over_the_limit_of_content(watches):
+    """Other namespaces continue, and so does this one once pods with references to the other objects have ended."""
     limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
     async with running(limits=limits) as scene:
         scene.upper.put("namespaces", {"kind": "Namespace", "metadata": {"name": "bank"}})
@@ -133,7 +133,7 @@ async def test_pods_wait_for_objects_that_are_too_large_together(watches):
 
 
 async def test_many_pods_that_waited_for_room_start_together():
-    """The first of them reads the object again; were each to begin a watch, it would end those that others wait for."""
+    """The first of them reads the object again; if each restarted the watch, it would end the one that others wait for."""
     limits = LimitsConfig(bytes_per_namespace=3000)
     async with running(limits=limits) as scene:
         put_config_maps(scene, 1, 2, 3, value="x" * 1200)
@@ -157,7 +157,7 @@ async def test_many_pods_that_waited_for_room_start_together():
 
 
 @pytest.mark.parametrize("watches", [50, 0], ids=["watched", "polled"])
-async def test_object_that_grows_beyond_the_limit_keeps_its_copy_as_it_is(watches):
+async def test_an_object_beyond_the_limit_keeps_its_copy(watches):
     """Neither cache keeps the new content; the copy follows again when the object is smaller."""
     limits = LimitsConfig(bytes_per_namespace=3000, watches_per_namespace=watches)
     async with running(limits=limits) as scene:
@@ -178,8 +178,8 @@ async def test_object_that_grows_beyond_the_limit_keeps_its_copy_as_it_is(watche
         assert scene.lower.the("configmaps", "shop/c-1")["data"] == {"a": "3"}
 
 
-async def test_content_that_only_a_copy_has_counts_as_before():
-    """Else a tenant grows one object after the other, and the copies of all of them are kept."""
+async def test_content_in_a_copy_alone_still_counts():
+    """Otherwise a tenant could grow one object after the other, and the copies of all of them are kept."""
     budget = ObjectBudget(3000)
     keys = [ObjectKey("Secret", "shop", f"s-{number}") for number in range(3)]
 
@@ -208,7 +208,7 @@ async def test_content_that_only_a_copy_has_counts_as_before():
 
 
 async def test_objects_beyond_the_limit_are_polled():
-    """What is not watched is read when a pod starts, and about once a minute."""
+    """Unwatched objects are read when a pod starts, and about once a minute."""
     async with running(limits=LimitsConfig(watches_per_namespace=2)) as scene:
         put_config_maps(scene, *range(5))
         scene.bind(containers=referencing(*range(6)))
@@ -243,7 +243,7 @@ async def test_objects_beyond_the_limit_are_polled():
         assert after - before < 20
 
 
-async def test_the_watches_of_a_lower_cluster_are_limited_in_all():
+async def test_the_watches_of_a_lower_cluster_have_a_total_limit():
     """A user may have many namespaces."""
     limits = LimitsConfig(watches_per_namespace=2, watches=3)
     async with running(limits=limits) as scene:
@@ -258,7 +258,7 @@ async def test_the_watches_of_a_lower_cluster_are_limited_in_all():
 
 
 async def test_a_tenant_with_many_namespaces_does_not_take_all_watches():
-    """The attack: as many namespaces as it takes, before others come. What loses its watch is followed by reads."""
+    """The attack: many namespaces before those of others. Objects that lose their watch are polled."""
     limits = LimitsConfig(watches_per_namespace=2, watches=4)
     async with running(limits=limits) as scene:
         for number, namespace in enumerate(("shop", "attack", "bank", "farm")):
@@ -291,8 +291,8 @@ async def test_polls_share_one_rate():
         assert len(scene.upper.asked("get", "configmaps")) - before <= 600 * 20
 
 
-async def test_what_cannot_be_read_is_not_asked_for_more_often():
-    """A right is missing above: each failure is one request a minute, as a success is."""
+async def test_unreadable_objects_are_not_polled_more_often():
+    """With a missing upper right each failure is one request a minute, as a success is."""
     async with running(limits=LimitsConfig(watches=0)) as scene:
         await asyncio.sleep(1)
         scene.upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "configmaps" else None
@@ -303,7 +303,7 @@ async def test_what_cannot_be_read_is_not_asked_for_more_often():
 
 
 async def test_a_restart_keeps_the_limits():
-    """Running pods keep what they reference, but not by a connection each."""
+    """Running pods keep what they reference, without a connection for each."""
     upper, lower = clusters()
     everything = LimitsConfig(references_per_pod=5000, references_per_namespace=5000, watches_per_namespace=0)
     async with mirroring(first := Scene(upper, lower, limits=everything)):

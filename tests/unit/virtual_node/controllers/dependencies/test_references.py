@@ -1,4 +1,4 @@
-"""A lower pod reads no ConfigMap or Secret that we did not make, whatever its references name."""
+"""A lower pod reads only ConfigMaps and Secrets that the virtual node made, for any reference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def secret(value: str = "cGFzc3dvcmQ=") -> dict[str, Any]:
 
 
 @WITHOUT_ORIGINAL
-async def test_a_pod_does_not_start_beside_a_native_object_of_that_name(spec):
+async def test_a_pod_does_not_start_beside_an_unmanaged_object_of_that_name(spec):
     """The attack: name a Secret of the lower cluster, optional or to pull images, and have no upper one."""
     async with running() as scene:
         scene.lower.put("secrets", secret())
@@ -51,8 +51,8 @@ async def test_a_pod_does_not_start_beside_a_native_object_of_that_name(spec):
 
 
 @WITHOUT_ORIGINAL
-async def test_the_name_of_a_missing_object_is_held_before_the_pod_starts(spec):
-    """A native object that comes later finds the name taken, so the pod never reads it."""
+async def test_the_name_of_a_missing_object_is_reserved_before_the_pod_starts(spec):
+    """An unmanaged object created later finds the name taken, so the pod never reads it."""
     async with running() as scene:
         scene.bind(**spec)
         await asyncio.sleep(1)
@@ -63,7 +63,7 @@ async def test_the_name_of_a_missing_object_is_held_before_the_pod_starts(spec):
         assert names.LABEL_UPPER_CLUSTER in held["metadata"]["labels"]
 
 
-async def test_an_original_that_comes_later_fills_the_placeholder():
+async def test_an_original_created_later_fills_the_placeholder():
     """A kubelet mounts an optional Secret when it appears."""
     async with running() as scene:
         scene.bind(**OPTIONAL)
@@ -76,7 +76,6 @@ async def test_an_original_that_comes_later_fills_the_placeholder():
 
 
 async def test_a_placeholder_is_deleted_after_the_last_pod():
-    """Nothing of ours stays when nobody needs it."""
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
@@ -87,7 +86,7 @@ async def test_a_placeholder_is_deleted_after_the_last_pod():
 
 
 async def test_a_placeholder_stays_while_the_lower_pod_ends():
-    """A long grace period must not outlive our hold on the name."""
+    """The name must stay reserved during a long grace period."""
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
@@ -99,8 +98,8 @@ async def test_a_placeholder_stays_while_the_lower_pod_ends():
         assert scene.lower.find("secrets", KEY) is None
 
 
-async def test_a_placeholder_that_somebody_deletes_is_made_again():
-    """The pod may start a container again at any time."""
+async def test_a_deleted_placeholder_is_created_again():
+    """The pod may start a container at any time."""
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
@@ -109,8 +108,8 @@ async def test_a_placeholder_that_somebody_deletes_is_made_again():
         assert scene.lower.find("secrets", KEY) is not None
 
 
-async def test_a_copy_stays_while_a_pod_uses_it_that_cannot_do_without():
-    """A kubelet keeps the files of a mandatory volume whose Secret is deleted; the name must not become free."""
+async def test_a_copy_stays_while_a_pod_needs_it():
+    """A kubelet keeps the files of a mandatory volume after its Secret is deleted; the name must stay reserved."""
     async with running() as scene:
         scene.upper.put("secrets", secret())
         scene.bind(**MANDATORY)
@@ -134,7 +133,7 @@ async def test_a_missing_mandatory_object_gets_no_placeholder():
 
 
 async def test_a_running_pod_of_an_earlier_release_gets_its_placeholders():
-    """Earlier releases started pods beside missing objects; an upgrade holds the names and stops nothing."""
+    """Earlier releases started pods beside missing objects; an upgrade reserves the names and stops no pod."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -147,8 +146,8 @@ async def test_a_running_pod_of_an_earlier_release_gets_its_placeholders():
         assert scene.is_below()
 
 
-async def test_a_debug_container_waits_for_what_it_references():
-    """The attack: add one to a running pod that names a native Secret. Others are added all the same."""
+async def test_a_debug_container_waits_for_its_references():
+    """The attack: add one to a running pod that names an unmanaged Secret. Others are added nevertheless."""
     async with running() as scene:
         scene.lower.put("secrets", secret())
         scene.bind()
@@ -178,8 +177,8 @@ FORGED = {
 }
 
 
-async def test_no_label_of_ours_is_copied_from_a_users_object():
-    """The attack (M2): we would read it in the lower cluster as our own record."""
+async def test_no_reserved_label_is_copied_from_a_users_object():
+    """The attack (M2): the virtual node would read it in the lower cluster as its own label."""
     async with running() as scene:
         body = secret()
         body["metadata"] |= FORGED
@@ -193,8 +192,8 @@ async def test_no_label_of_ours_is_copied_from_a_users_object():
         assert (copy["labels"]["app"], copy["annotations"]["note"]) == ("web", "kept")
 
 
-async def test_a_label_of_ours_that_an_earlier_release_copied_is_removed():
-    """An upgrade repairs what was forged before, and the copy is followed again."""
+async def test_a_reserved_label_copied_by_an_earlier_release_is_removed():
+    """An upgrade repairs forged copies, and they follow their originals again."""
     async with running() as scene:
         body = secret()
         scene.upper.put("secrets", body)
@@ -208,7 +207,7 @@ async def test_a_label_of_ours_that_an_earlier_release_copied_is_removed():
 
 
 async def test_a_users_secret_does_not_replace_the_tokens_of_a_pod():
-    """The attack: a Secret with the name of another pod's token Secret, which carries our ownership label, too."""
+    """The attack: a Secret with the name of another pod's token Secret, and with the ownership label."""
     async with running() as scene:
         victim = "12345678-aaaa"
         scene.bind("native", uid=victim)

@@ -1,4 +1,4 @@
-"""A token's Secret is ours to write and to delete only when it is seen to be."""
+"""A token's Secret is written and deleted only after its ownership is verified."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.unit.virtual_node.controllers.dependencies.token_controller_setup imp
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_secret_of_ours_from_before_a_restart_is_refreshed():
-    """It carries our label and the pod's uid, so its content is ours to replace."""
+async def test_an_own_secret_from_before_a_restart_is_refreshed():
+    """It has the ownership label and the pod's uid."""
     async with running() as scene:
         scene.lower.put(token="old", **our_labels())
         assert await scene.ensure() == []
@@ -40,21 +40,21 @@ async def test_a_secret_of_ours_from_before_a_restart_is_refreshed():
     ],
     ids=["a stranger's", "another upper cluster's", "our copy of a Secret of that name"],
 )
-async def test_a_secret_that_is_not_the_pods_is_never_overwritten(labels):
-    """The pod is told why it has to wait, and what is there stays as it is, also on the next tries."""
+async def test_a_secret_of_others_is_never_overwritten(labels):
+    """The pod gets the reason why it waits, and the Secret stays, also after further tries."""
     async with running() as scene:
         scene.lower.put(**labels)
         for _ in range(3):
             assert await scene.ensure() == ["DependencyConflict"]
         assert scene.lower.token() == "theirs"
-        assert scene.upper.tokens == 1  # no further token is made that could go nowhere
+        assert scene.upper.tokens == 1  # no further useless token is made
         del scene.lower.secrets[KEY]
         assert await scene.ensure() == []
         assert scene.lower.token() == "token 2"
 
 
-async def test_a_secret_that_is_not_the_pods_is_never_deleted():
-    """A stranger who took the name after ours had gone keeps his Secret when the pod ends."""
+async def test_a_secret_of_others_is_never_deleted():
+    """Another user may create a Secret with the name of a deleted one."""
     async with running() as scene:
         await scene.ensure()
         scene.lower.put()
@@ -63,8 +63,8 @@ async def test_a_secret_that_is_not_the_pods_is_never_deleted():
         assert scene.lower.token() == "theirs"
 
 
-async def test_a_stale_cache_does_not_delete_a_strangers_secret():
-    """The cache still shows ours; the uid in the precondition keeps the new one safe, and the next look knows."""
+async def test_a_stale_cache_does_not_delete_a_secret_of_others():
+    """The cache still shows the own one; the uid precondition protects the new one, and the next read shows it."""
     async with running() as scene:
         await scene.ensure()
         scene.cached()
@@ -76,16 +76,16 @@ async def test_a_stale_cache_does_not_delete_a_strangers_secret():
         assert (scene.lower.deleted, scene.lower.token()) == ([], "theirs")
 
 
-async def test_a_secret_that_is_too_new_for_the_cache_goes_too():
-    """A pod that ends at once leaves no token behind."""
+async def test_a_secret_that_is_too_new_for_the_cache_is_deleted():
+    """A pod that ends at once leaves no token."""
     async with running() as scene:
         await scene.ensure()
         await scene.release()
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_running_pod_whose_secret_was_replaced_gets_one_event():
-    """At the next refresh its owner learns that the tokens cannot be renewed; once, not every minute."""
+async def test_a_running_pod_with_a_replaced_secret_gets_one_event():
+    """At the next refresh the event says that the tokens cannot be renewed; once, not every minute."""
     async with running() as scene:
         await scene.ensure()
         scene.lower.put()
@@ -95,8 +95,8 @@ async def test_a_running_pod_whose_secret_was_replaced_gets_one_event():
         assert scene.lower.token() == "theirs"
 
 
-async def test_a_secret_that_is_replaced_between_look_and_write_is_left_alone():
-    """The patch names the uid that was looked at; the API server refuses it for the successor."""
+async def test_a_secret_replaced_between_read_and_write_is_left_alone():
+    """The patch has the uid that was read; the API server refuses it for the successor."""
     async with running() as scene:
         scene.lower.put(**our_labels())
         seen = await scene.lower.get(resources.SECRETS, NAME, namespace="shop")
@@ -111,7 +111,7 @@ async def test_a_secret_that_is_replaced_between_look_and_write_is_left_alone():
         assert scene.lower.token() == "theirs"
 
 
-async def test_the_secrets_of_another_process_are_its_own_business():
+async def test_secrets_of_another_process_are_left_alone():
     """Two virtual nodes of two processes share the lower cluster: one that restarts deletes none of the other's."""
     async with running() as scene:
         for node, uid in (("vn", UID), ("another", "99999999-bbbb")):
@@ -123,8 +123,8 @@ async def test_the_secrets_of_another_process_are_its_own_business():
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_secret_whose_pod_went_while_nobody_worked_goes_soon_after_the_start():
-    """Not when its tokens would have to be renewed: nobody uses them."""
+async def test_a_secret_of_a_pod_deleted_during_downtime_is_deleted_soon():
+    """Not only when its tokens would have to be renewed."""
     async with running() as scene:
         expires = {names.ANNOTATION_TOKEN_EXPIRES: "2099-01-01T00:00:00Z"}
         secret = scene.lower.put(**our_labels(**{names.LABEL_NODE: "vn"}))
@@ -135,8 +135,8 @@ async def test_a_secret_whose_pod_went_while_nobody_worked_goes_soon_after_the_s
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_secret_whose_write_was_not_answered_goes_with_its_pod():
-    """Whether it was made nobody has told us; the pod is gone before we try again."""
+async def test_a_secret_with_an_unanswered_write_is_deleted_with_its_pod():
+    """It may exist; the pod is deleted before the retry."""
     async with running() as scene:
         create = scene.lower.create
 
@@ -153,8 +153,8 @@ async def test_a_secret_whose_write_was_not_answered_goes_with_its_pod():
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_secret_that_a_killed_process_had_on_its_way_goes_when_its_pod_has():
-    """It arrives when its successor has read all Secrets already."""
+async def test_a_late_secret_of_a_killed_process_is_deleted_after_its_pod():
+    """It is created after the successor has listed all Secrets."""
     async with running() as scene:
         del scene.upper.pods[UID]
         secret = scene.lower.put(**our_labels(**{names.LABEL_NODE: "vn"}))
@@ -163,8 +163,8 @@ async def test_a_secret_that_a_killed_process_had_on_its_way_goes_when_its_pod_h
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_secret_found_at_start_stays_while_its_pod_runs_below():
-    """The cache above may be behind and not show the pod yet: when that is gone is for somebody else to say."""
+async def test_a_secret_found_at_start_stays_while_its_lower_pod_runs():
+    """The upper cache may be behind and not show the pod yet, so its absence is no proof."""
     async with running() as scene:
         upper = scene.upper.pods.pop(UID)
         scene.mirrored[UID] = upper
@@ -180,7 +180,7 @@ async def test_a_secret_found_at_start_stays_while_its_pod_runs_below():
 
 
 @pytest.mark.parametrize("expires", ["2099-01-01T00:00:00Z", "no time at all"])
-async def test_a_users_secret_with_the_label_of_anothers_tokens_keeps_nobody_from_them(expires):
+async def test_a_users_secret_labelled_as_anothers_tokens_has_no_effect(expires):
     """The attack (M2): earlier releases copied the label of a user's Secret, and it counted as the victim's."""
     async with running() as scene:
         forged = scene.lower.put("harmless", **our_labels(**{names.LABEL_NODE: "vn"}))

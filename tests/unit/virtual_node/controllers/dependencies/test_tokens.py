@@ -1,4 +1,4 @@
-"""A pod has its tokens as long as it needs them, renewed in time."""
+"""A pod has valid tokens for its lifetime, renewed in time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.virtual_node.controllers.dependencies.token_controller_setup imp
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_pods_tokens_come_and_go_with_it():
-    """The Secret is made with our labels, and deleted, that very one, when the pod is gone."""
+async def test_a_pods_tokens_are_created_and_deleted_with_it():
+    """The Secret has the ownership labels, and is deleted with a uid precondition."""
     async with running() as scene:
         assert await scene.ensure() == []
         labels = scene.lower.secrets[KEY]["metadata"]["labels"]
@@ -30,16 +30,16 @@ async def test_a_pods_tokens_come_and_go_with_it():
         assert scene.lower.deleted == ["s-1"]
 
 
-async def test_a_pod_that_wants_no_token_gets_no_secret():
-    """Nothing is asked of either cluster."""
+async def test_a_pod_without_tokens_gets_no_secret():
+    """And causes no request."""
     async with running() as scene:
         bare = {**scene.pod.to_dict(), "spec": {"nodeName": "vn", "containers": []}}
         assert await scene.controller.ensure(scene.pod, bare, scene.options) == []
         assert (scene.upper.tokens, scene.lower.secrets) == (0, {})
 
 
-async def test_a_pod_that_is_tried_again_and_again_costs_one_token():
-    """A quota below refuses the pod every ten seconds; its tokens stay good meanwhile."""
+async def test_a_repeatedly_refused_pod_costs_one_token():
+    """A lower quota refuses the pod every ten seconds; its tokens stay valid meanwhile."""
     async with running() as scene:
         await scene.ensure()
         scene.cached()
@@ -50,10 +50,10 @@ async def test_a_pod_that_is_tried_again_and_again_costs_one_token():
         assert scene.upper.tokens == 2
 
 
-async def test_tokens_that_were_made_twice_in_a_row_are_renewed_in_time():
-    """A pod that is refused below is tried again before the cache shows its Secret: two tokens, two times to renew.
+async def test_tokens_created_twice_are_renewed_in_time():
+    """A refused pod is retried before the cache shows its Secret: two tokens, two times to renew.
 
-    The earlier time counts, and finds tokens that are good until the later one.
+    The earlier time counts, and finds tokens that are valid until the later one.
     """
     async with running() as scene:
         await scene.ensure()
@@ -65,7 +65,7 @@ async def test_tokens_that_were_made_twice_in_a_row_are_renewed_in_time():
         assert scene.upper.tokens == 3
 
 
-async def test_tokens_of_a_secret_that_came_back_are_renewed_in_time():
+async def test_tokens_of_a_recreated_secret_are_renewed_in_time():
     """Its new tokens are due later than the old ones were."""
     async with running() as scene:
         await scene.ensure()
@@ -80,8 +80,8 @@ async def test_tokens_of_a_secret_that_came_back_are_renewed_in_time():
         assert scene.upper.tokens == 3
 
 
-async def test_a_secret_that_somebody_deletes_comes_back():
-    """A pod that starts below in that moment waits for it."""
+async def test_recreates_a_deleted_token_secret():
+    """A pod that starts in that moment waits for it."""
     async with running() as scene:
         await scene.ensure()
         scene.cached()
@@ -92,7 +92,7 @@ async def test_a_secret_that_somebody_deletes_comes_back():
 
 
 async def test_a_finished_pod_needs_no_new_tokens():
-    """Thousands of Jobs' pods that are kept to be read ask the upper cluster for nothing."""
+    """Thousands of kept pods of Jobs cause no requests."""
     async with running() as scene:
         await scene.ensure()
         scene.cached()
@@ -101,8 +101,8 @@ async def test_a_finished_pod_needs_no_new_tokens():
         assert scene.upper.tokens == 1
 
 
-async def test_a_missing_account_is_told_in_the_kubelets_words():
-    """The user reads what is missing, where it is missing, on the pod that waits for it."""
+async def test_a_missing_account_is_reported_like_by_a_kubelet():
+    """In the event of the waiting pod."""
     async with running() as scene:
         scene.upper.refusal = NotFound('serviceaccounts "robot" not found', code=404)
         (problem,) = await scene.controller.ensure(scene.pod, scene.pod.to_dict(), scene.options)

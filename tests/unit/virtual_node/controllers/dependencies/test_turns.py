@@ -1,4 +1,4 @@
-"""Namespaces share watches and polls evenly, however many objects one of them references."""
+"""Namespaces share watches and polls evenly, for any number of references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtual_node.controllers.dependencies.turns import namespace_to_shrink, nex
 
 @given(st.lists(st.integers(0, 9), max_size=200), st.integers(0, 20))
 def test_watches_become_even_shares(requests, limit):
-    """First come, first served until all are used; then each namespace can reach the share of the others."""
+    """First come, first served until all are used; then each namespace can reach an even share."""
     watches: Counter[str] = Counter()
     for number in [*requests, *(number for number in range(10) for _ in range(limit))]:
         namespace = str(number)
@@ -39,8 +39,7 @@ def test_watches_become_even_shares(requests, limit):
      ([("a", 11.0), ("b", 9.0), ("c", 1.0)], "b"),
      ([("a", 12.0), ("b", 11.0)], "b")],
 )  # fmt: skip
-def test_first_namespace_that_is_due_is_next(queues, expected):
-    """Or the one that is due first."""
+def test_the_namespace_that_is_due_first_is_next(queues, expected):
     assert next_namespace(queues, 10.0) == expected
 
 
@@ -101,7 +100,7 @@ async def test_an_object_that_pods_read_often_does_not_delay_others_of_its_names
 
 @pytest.mark.looptime
 async def test_a_change_while_a_watch_becomes_a_poll_is_reported():
-    """The state that the watch showed last is compared with the first read."""
+    """The last state of the watch is compared with the first read."""
     upper = Upper()
     changed: list[ObjectKey] = []
     polls = ObjectPolls(upper, on_change=changed.append, budget=ObjectBudget(10**6))  # type: ignore[arg-type]

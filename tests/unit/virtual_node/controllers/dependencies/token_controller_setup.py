@@ -34,7 +34,7 @@ KEY = f"shop/{NAME}"
 
 
 class Upper:
-    """An upper apiserver that only makes tokens."""
+    """An upper apiserver that only issues tokens."""
 
     cluster = "upper"
 
@@ -63,7 +63,7 @@ class Lower:
         self._made = 0
 
     def put(self, name: str = NAME, *, token: str = "theirs", **labels: str) -> dict[str, Any]:
-        """Have a Secret there, somebody else's unless the labels say otherwise."""
+        """Create a Secret, unmanaged unless the labels differ."""
         self._made += 1
         metadata = {
             "name": name, "namespace": "shop", "uid": f"s-{self._made}", "resourceVersion": "1", "labels": labels,
@@ -74,7 +74,7 @@ class Lower:
         return secret
 
     def token(self) -> str:
-        """What the pod's Secret holds."""
+        """Return the content of the pod's Secret."""
         return base64.b64decode(self.secrets[KEY]["data"]["token-0"]).decode()
 
     async def get(self, _resource, name, *, namespace):
@@ -104,7 +104,7 @@ class Lower:
 
 
 class Scene:
-    """An identity controller between two fakes, and one pod above."""
+    """A token controller between two fake clusters, and one upper pod."""
 
     def __init__(self) -> None:
         self.upper, self.lower = Upper(), Lower()
@@ -131,16 +131,16 @@ class Scene:
         self.upper.pods[UID] = self.pod
 
     async def ensure(self) -> list[str]:
-        """Ask for the pod's tokens; the reasons why not."""
+        """Request the pod's tokens; return the problems."""
         found = await self.controller.ensure(self.pod, self.pod.to_dict(), self.options)
         return [problem.event_reason for problem in found]
 
     def cached(self) -> None:
-        """The cache catches up with the Secret."""
+        """Update the cache with the Secret."""
         self.cache.store.put(KEY, from_dict(json.loads(json.dumps(self.lower.secrets[KEY]))))
 
     async def release(self) -> None:
-        """The pod ends above."""
+        """End the upper pod."""
         del self.upper.pods[UID]
         self.controller.release(UID)
         await asyncio.sleep(5)
@@ -148,14 +148,14 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[Scene]:
-    """A controller that runs. Not a fixture: those live outside of virtual time."""
+    """Run a controller. Not a fixture, because fixtures run outside of virtual time."""
     made = Scene()
     async with working(made.controller.run()):
         yield made
 
 
 def token_pod(phase: str = "Running") -> Object:
-    """An upper pod that mounts a token."""
+    """Return an upper pod that mounts a token."""
     source = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
     spec = {
         "nodeName": "vn", "serviceAccountName": "robot", "containers": [],
@@ -168,5 +168,5 @@ def token_pod(phase: str = "Running") -> Object:
 
 
 def our_labels(**changed: str) -> dict[str, str]:
-    """What says that a Secret has that pod's tokens."""
+    """Return the labels of a Secret with that pod's tokens."""
     return {names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_TOKEN_OF: UID, **changed}

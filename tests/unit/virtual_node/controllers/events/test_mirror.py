@@ -1,4 +1,4 @@
-"""Events of the lower cluster go up, from servers that do not keep their watches, too."""
+"""Events of the lower cluster are mirrored, also from servers that end watches early."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _pod(uid: str) -> Object:
 
 
 class _Server:
-    """Lists the events that it is given; every watch has one change and ends at once, well or with an error."""
+    """Lists given events; every watch has one change and ends at once, regularly or with an error."""
 
     cluster = "a"
 
@@ -71,7 +71,7 @@ class _Server:
 
 
 class _Mirroring:
-    """A mirror of one pod's events, and the messages that it has sent up."""
+    """A mirror of one pod's events, and the messages that it has mirrored."""
 
     def __init__(self, server: _Server) -> None:
         self.sent: list[str] = []
@@ -84,41 +84,40 @@ class _Mirroring:
         )
 
     async def run(self, seconds: float) -> list[str]:
-        """What has been sent after some seconds."""
+        """Return what has been mirrored after some seconds."""
         async with working(self.mirror.run()) as task:
             await asyncio.sleep(seconds)
             assert not task.done()
         return self.sent
 
 
-async def test_what_is_there_and_what_comes_goes_up():
-    """Events from before we began, and those that follow."""
+async def test_existing_and_new_events_are_mirrored():
     server = _Server(_event("old"), change=WatchEvent("ADDED", _event("new")))
     assert (await _Mirroring(server).run(0.05))[:2] == ["old", "new"]
 
 
-async def test_events_of_others_stay_below():
-    """Of pods that are not ours, and of one that had the name of ours before."""
+async def test_events_of_other_pods_are_not_mirrored():
+    """Of unmanaged pods, and of an earlier pod with the same name."""
     server = _Server(_event("stranger", pod="other"), _event("before", pod_uid="earlier"), _event("ours"))
     assert await _Mirroring(server).run(0.05) == ["ours"]
 
 
-async def test_forgotten_event_is_no_news():
+async def test_deletion_of_an_event_is_ignored():
     """Servers delete events after an hour."""
     server = _Server(change=WatchEvent("DELETED", _event("old")))
     assert await _Mirroring(server).run(0.05) == []
 
 
 async def test_warnings_overtake_normal_events():
-    """In a burst of a thousand Normal ones, what went wrong is told at once."""
+    """Also in a burst of a thousand Normal ones."""
     burst = [_event(f"scheduled-{number}", kind="Normal") for number in range(1000)]
     sent = await _Mirroring(_Server(*burst, _event("failed"))).run(1)
     assert "failed" in sent[:51]
     assert 50 <= len(sent) <= 100
 
 
-async def test_history_that_is_missing_is_read_again():
-    """What happened meanwhile goes up, too."""
+async def test_missing_history_is_listed_again():
+    """Events meanwhile are mirrored, too."""
     server = _Server(error=Expired("too old", code=410))
     mirroring = _Mirroring(server)
     async with working(mirroring.mirror.run()):
@@ -130,8 +129,8 @@ async def test_history_that_is_missing_is_read_again():
 
 
 @pytest.mark.parametrize("error", [None, Expired("too old", code=410)])
-async def test_a_server_that_ends_watches_at_once_is_not_asked_in_a_loop(error: Exception | None):
-    """One that is misled by a proxy, or whose history always expires, has other things to do."""
+async def test_a_server_that_ends_watches_at_once_gets_no_request_loop(error: Exception | None):
+    """For example because of a proxy, or because its history always expires."""
     server = _Server(error=error)
     await _Mirroring(server).run(60)
     assert 2 <= server.asked <= 30

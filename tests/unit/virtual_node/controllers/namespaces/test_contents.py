@@ -1,4 +1,4 @@
-"""What is still in a lower namespace: nothing is overlooked, and what cannot be told is not nothing."""
+"""The content of a lower namespace: nothing is overlooked, and an unreadable kind does not count as empty."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EMPTY: dict[str, Any] = {PODS: {"items": None}, CLAIMS: {"items": []}, GADGETS: 
 
 
 class Lower:
-    """Answers by path; an exception is raised, a list holds the pages in order."""
+    """Responds by path; an exception is raised, a list holds the pages in order."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = {**KINDS, **EMPTY, **answers}
@@ -51,13 +51,13 @@ class Lower:
 
 
 def named(name: str, *, ours: bool = False) -> dict[str, Any]:
-    """An object as its metadata alone."""
+    """Return an object with metadata only."""
     labels = {names.LABEL_UPPER_CLUSTER: "upper-1"} if ours else {}
     return {"metadata": {"name": name, "labels": labels}}
 
 
 def leftovers(**answers: Any) -> tuple[Leftovers, Lower]:
-    """What is under test, with these answers beside those of an empty namespace."""
+    """Return the result with these responses in addition to those of an empty namespace."""
     paths = {"pods": PODS, "claims": CLAIMS, "gadgets": GADGETS, "apis": "/apis", "core": "/api/v1"}
     lower = Lower({paths[key]: answer for key, answer in answers.items()})
     return Leftovers(cast("Client", lower), "upper-1"), lower
@@ -70,7 +70,7 @@ async def test_an_empty_namespace_has_nothing() -> None:
 
 
 async def test_every_kind_counts() -> None:
-    """Pods of ours are counted, other people's objects of any kind and every claim are named."""
+    """Owned pods are counted, unmanaged objects of any kind and every claim are named."""
     found = await leftovers(
         pods={"items": [named("ours", ours=True), named("theirs")]},
         claims={"items": [named("data", ours=True)]},
@@ -81,7 +81,6 @@ async def test_every_kind_counts() -> None:
 
 
 async def test_all_pages_are_read() -> None:
-    """What is on the second page is as much there."""
     first = {"items": [named("a")], "metadata": {"continue": "next"}}
     reader, lower = leftovers(pods=[first, {"items": [named("b")], "metadata": {}}])
     assert (await reader.find("shop", upper_name="shop")).others == ["pods a", "pods b"]
@@ -90,7 +89,7 @@ async def test_all_pages_are_read() -> None:
 
 @pytest.mark.looptime
 async def test_endless_pages_end_the_search() -> None:
-    """A hostile server that always names another page of our own objects does not keep the worker for ever."""
+    """A hostile server with endless pages of owned objects does not occupy the worker."""
     reader, lower = leftovers()
     asked = 0
 
@@ -107,8 +106,8 @@ async def test_endless_pages_end_the_search() -> None:
         await reader.find("shop", upper_name="shop")
 
 
-async def test_search_ends_at_the_first_objects_of_others() -> None:
-    """A few names suffice to keep a namespace: no further page is asked for, and long names are cut."""
+async def test_search_ends_at_the_first_unmanaged_objects() -> None:
+    """A few names suffice to keep a namespace: no further page is requested, and long names are cut."""
     many = [named("x" * 1_000_000 + str(number)) for number in range(500)]
     reader, lower = leftovers(pods=[{"items": many, "metadata": {"continue": "another"}}])
     found = await reader.find("shop", upper_name="shop")
@@ -118,7 +117,7 @@ async def test_search_ends_at_the_first_objects_of_others() -> None:
 
 
 async def test_page_that_exceeds_a_limit_is_read_in_parts() -> None:
-    """Large objects of a tenant do not keep a namespace for ever."""
+    """Large objects of a tenant must not keep a namespace forever."""
     reader, lower = leftovers()
     limits: list[str] = []
 
@@ -134,7 +133,7 @@ async def test_page_that_exceeds_a_limit_is_read_in_parts() -> None:
     assert limits == ["500", "100"]
 
 
-async def test_a_kind_that_went_meanwhile_has_no_objects() -> None:
+async def test_a_kind_deleted_meanwhile_has_no_objects() -> None:
     """Its definition was deleted between discovery and the list."""
     found = await leftovers(gadgets=NotFound("gone", code=404))[0].find("shop", upper_name="shop")
     assert found.others == []
@@ -153,7 +152,7 @@ async def test_a_kind_that_went_meanwhile_has_no_objects() -> None:
         {"core": {}},
     ],
 )
-async def test_what_cannot_be_told_is_not_nothing(answers: dict[str, Any]) -> None:
-    """A refusal, an aggregated API that is away, or JSON of a proxy in between."""
+async def test_an_unreadable_kind_is_not_empty(answers: dict[str, Any]) -> None:
+    """A refusal, an unreachable aggregated API, or a proxy's JSON."""
     with pytest.raises(UnknownError):
         await leftovers(**answers)[0].find("shop", upper_name="shop")

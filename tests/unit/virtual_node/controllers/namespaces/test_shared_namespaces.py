@@ -1,4 +1,4 @@
-"""Attacks and accidents: two upper namespaces, or two upper clusters, lead to one lower namespace."""
+"""Attacks and accidents: two upper namespaces, or two upper clusters, are mapped to one lower namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def naming(name: str) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def native_namespace() -> AsyncIterator[Scene]:
-    """Both upper namespaces lead to a lower one that was there before."""
+    """Map both upper namespaces to an existing lower one."""
     upper, lower = clusters()
     upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "market"}})
     lower.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "both"}})
@@ -41,7 +41,7 @@ async def native_namespace() -> AsyncIterator[Scene]:
 
 
 async def test_another_tenants_secret_does_not_overwrite_a_copy():
-    """Tenant 2 has a Secret of the same name: its pod waits with a reason, tenant 1's copy stays as it is."""
+    """Tenant 2 has a Secret of the same name: its pod waits with a reason, tenant 1's copy stays."""
     async with native_namespace() as scene:
         scene.upper.put("secrets", secret("shop", "one"))
         scene.upper.put("secrets", secret("market", "two"))
@@ -56,8 +56,8 @@ async def test_another_tenants_secret_does_not_overwrite_a_copy():
         assert [reason for reason, _ in scene.events] == ["DependencyConflict"]
 
 
-async def test_another_tenants_pod_that_ends_does_not_delete_a_copy():
-    """Tenant 2 named it and names it no more; nothing of tenant 1 is removed for that."""
+async def test_another_tenants_ended_pod_does_not_delete_a_copy():
+    """Tenant 2 no longer references it; nothing of tenant 1 is removed."""
     async with native_namespace() as scene:
         scene.upper.put("secrets", secret("shop", "one"))
         scene.upper.put("secrets", secret("market", "two"))

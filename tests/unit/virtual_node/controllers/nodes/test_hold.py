@@ -1,4 +1,4 @@
-"""Of two processes with the same virtual node one works; the other waits, and begins when the first has gone."""
+"""Of two processes with the same virtual node one works; the other waits, and starts when the first has ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Upper:
-    """An API server with one Lease at most, which refuses writes of an old version."""
+    """An API server with at most one Lease, which refuses writes of an old version."""
 
     def __init__(self, **spec: Any) -> None:
         self.version = 0
@@ -93,10 +93,10 @@ def _fresh(holder: str) -> dict[str, Any]:
         ("other", -3600, 0, False),
     ],
 )
-def test_a_lease_is_free_when_its_holder_has_gone(
+def test_a_lease_is_free_when_its_holder_has_ended(
     holder: str, age: float, unchanged_for: float, *, free: bool
 ):
-    """By what we have seen ourselves; the calendar decides only about leases that are long out of date."""
+    """By this process' own observation; wall clocks decide only about long expired leases."""
     renewed = timestamps.micro_time(NOW - timedelta(seconds=age))
     lease = {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 40, "renewTime": renewed}}
     assert may_hold(lease, identity="us", node="vn", unchanged_for=unchanged_for, now=NOW) is free
@@ -104,8 +104,8 @@ def test_a_lease_is_free_when_its_holder_has_gone(
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("spec", [{}, {"holderIdentity": "vn"}, {"holderIdentity": "a"}])
-async def test_begins_at_once_where_nobody_else_works(spec: dict[str, Any]):
-    """With a new node, after an earlier release of ours, and after our own end without a farewell."""
+async def test_starts_at_once_without_another_process(spec: dict[str, Any]):
+    """With a new node, after an earlier release, and after a crash of its own."""
     upper = Upper(**({**_fresh(""), **spec} if spec else {}))
     before = asyncio.get_running_loop().time()
     await _hold(upper, "a").acquire()
@@ -114,7 +114,7 @@ async def test_begins_at_once_where_nobody_else_works(spec: dict[str, Any]):
 
 @pytest.mark.looptime
 async def test_waits_for_a_holder_that_renews_and_takes_over_when_it_stops():
-    """It says whom it waits for. The last renewal is 40 s ago when it begins, by its own clock."""
+    """It logs the holder. At its start the last renewal is 40 s ago, by its own clock."""
     upper = Upper(**_fresh("a"))
     second = _hold(upper, "b")
     async with working(second.acquire()):
@@ -131,7 +131,7 @@ async def test_waits_for_a_holder_that_renews_and_takes_over_when_it_stops():
 
 @pytest.mark.looptime
 async def test_a_deleted_lease_is_left_to_its_holder():
-    """It goes with a Node that somebody deletes. The holder makes both again; without one, the second begins in time."""
+    """It is deleted with its Node. The holder creates both again; without one, the second starts in time."""
     upper = Upper(**_fresh("a"))
     second = _hold(upper, "b")
     async with working(second.acquire()):
@@ -148,8 +148,8 @@ async def test_a_deleted_lease_is_left_to_its_holder():
 
 
 @pytest.mark.looptime
-async def test_a_process_that_stops_in_order_is_succeeded_at_once():
-    """The times of the Lease stay: others judge by them whether the node is alive."""
+async def test_a_gracefully_stopped_process_is_succeeded_at_once():
+    """The times of the Lease stay, because others judge the node by them."""
     upper = Upper()
     first, second = _hold(upper, "a"), _hold(upper, "b")
     await first.acquire()
@@ -164,8 +164,8 @@ async def test_a_process_that_stops_in_order_is_succeeded_at_once():
 
 
 @pytest.mark.looptime
-async def test_a_release_leaves_a_successor_alone():
-    """A process that was silent for too long gives back nothing that is not its own; nor does it wait for the server."""
+async def test_a_release_does_not_affect_a_successor():
+    """A process that was silent for too long releases only its own Lease; nor does it wait for the server."""
     upper = Upper()
     first = _hold(upper, "a")
     await first.acquire()
@@ -177,8 +177,8 @@ async def test_a_release_leaves_a_successor_alone():
 
 
 @pytest.mark.looptime
-async def test_a_process_whose_lease_was_taken_stops():
-    """It would mirror beside its successor."""
+async def test_a_process_that_lost_its_lease_stops():
+    """Otherwise it would mirror beside its successor."""
     upper = Upper()
     hold = _hold(upper, "a")
     await hold.acquire()
@@ -196,8 +196,8 @@ async def test_a_process_whose_lease_was_taken_stops():
 
 
 @pytest.mark.looptime
-async def test_the_second_process_of_a_machine_waits_and_succeeds_a_killed_one_at_once():
-    """Both have the machine's name: a socket that the kernel closes tells that the first lives, or that it does not."""
+async def test_second_process_of_a_machine_succeeds_a_killed_one_at_once():
+    """Both have the machine's name: a socket that the kernel closes shows whether the first runs."""
     upper = Upper()
     unique = f"test_node_hold {id(upper)}"
     first = NodeHold(_context(upper, unique), "vn", this_process())
@@ -209,7 +209,7 @@ async def test_the_second_process_of_a_machine_waits_and_succeeds_a_killed_one_a
         assert upper.holder == this_process().name
         assert second.waits_for
         assert first._socket is not None
-        first._socket.close()  # SIGKILL: the Lease is as it was
+        first._socket.close()  # SIGKILL leaves the Lease unchanged
         await asyncio.sleep(2.1)
         assert not second.waits_for
         assert second.holder == upper.holder == this_process().name
@@ -219,7 +219,7 @@ async def test_the_second_process_of_a_machine_waits_and_succeeds_a_killed_one_a
 def test_processes_of_two_machines_with_one_host_name_have_two_identities(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """Clones of a machine have its name and its number of the network namespace; both would mirror the node."""
+    """Cloned machines have equal names and numbers of the network namespace; otherwise both would mirror the node."""
     here = this_process()
     (tmp_path / "boot_id").write_text("3f1c8b1e-0000-4000-8000-000000000001\n", encoding="ascii")
     monkeypatch.setattr(node_hold, "_BOOT_ID", tmp_path / "boot_id")

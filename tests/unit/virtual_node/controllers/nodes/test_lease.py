@@ -1,4 +1,4 @@
-"""The Lease of a virtual node: renewed, and the place where its process reports what only it knows."""
+"""The Lease of a virtual node: renewed, and with a report of its process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Upper:
 
 
 @pytest.mark.looptime
-async def test_publishes_a_report_and_takes_it_back():
-    """With the next renewal. Annotations of others stay, and the spec is known to the process."""
+async def test_publishes_and_removes_a_report():
+    """With the next renewal. Annotations of others stay, and the process knows the spec."""
     upper = _Upper()
     found = Report({"": "unknown field"})
     registered = asyncio.Event()

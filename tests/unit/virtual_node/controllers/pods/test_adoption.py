@@ -1,4 +1,4 @@
-"""Which existing lower namespaces are used: ours, and adopted ones; pods from before keep theirs."""
+"""Which existing lower namespaces are used: owned and adopted ones; existing pods keep theirs."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ MARKS = {
 
 
 def namespace(name: str = "shop", **metadata: Any) -> Body:
-    """A namespace that somebody else created, unless its marks say otherwise."""
+    """Return a namespace, unmanaged unless the labels differ."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
 
 
 def config_map(value: str) -> Body:
-    """The ConfigMap that pods mount."""
+    """Return the ConfigMap that pods mount."""
     metadata = {"name": "settings", "namespace": "shop"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": value}}
 
 
 def with_namespace(**metadata: Any) -> tuple[Api, Api]:
-    """Two clusters; the lower one has namespace shop already."""
+    """Make two clusters; the lower one has namespace shop already."""
     upper, lower = clusters()
     lower.put("namespaces", namespace(**metadata))
     return upper, lower
 
 
 def admitted(scene: Scene, name: str = "web") -> tuple[str, str]:
-    """Status and reason of the condition that tells whether the lower cluster takes the pod."""
+    """Return status and reason of the condition about the lower cluster's admission."""
     conditions = scene.above(name)["status"].get("conditions") or ()
     found = [one for one in conditions if one["type"] == names.CONDITION_ADMITTED]
     return (found[0]["status"], found[0]["reason"]) if found else ("", "")
 
 
-async def test_pod_does_not_use_a_namespace_that_we_did_not_create():
+async def test_pod_does_not_use_an_unmanaged_namespace():
     """Event and condition name the namespace, the cluster, the setting and the alternative; nothing is created."""
     upper, lower = with_namespace()
     async with mirroring(Scene(upper, lower)) as scene:
@@ -78,7 +78,7 @@ async def test_pod_does_not_use_a_namespace_that_we_did_not_create():
     [(True, True), (False, False), ([], False), (["shop"], True), (["sh*"], True), (["team-*"], False)],
 )
 async def test_existing_namespace_is_used_where_adopt_matches(adopt, is_used):
-    """All of them, none, or those whose lower name a shell pattern matches; an adopted one is not changed."""
+    """By shell patterns of lower names; an adopted one is not changed."""
     upper, lower = with_namespace()
     async with mirroring(Scene(upper, lower, namespaces=NamespaceConfig(adopt=adopt))) as scene:
         scene.bind()
@@ -96,7 +96,7 @@ async def test_existing_namespace_is_used_where_adopt_matches(adopt, is_used):
         ({}, {names.ANNOTATION_MADE_FOR: "upper-2/shop"}, "another upper cluster (upper-2)"),
     ],
 )
-async def test_namespace_that_stands_for_another_one_is_refused_even_if_adopted(labels, annotations, whose):
+async def test_namespace_of_another_upper_one_is_refused_even_if_adopted(labels, annotations, whose):
     """Two upper namespaces never share a lower one, whatever the configuration adopts."""
     upper, lower = with_namespace(labels=labels, annotations=annotations)
     async with mirroring(Scene(upper, lower, namespaces=NamespaceConfig(adopt=True))) as scene:
@@ -108,7 +108,7 @@ async def test_namespace_that_stands_for_another_one_is_refused_even_if_adopted(
         assert whose in message
 
 
-async def test_unmapped_namespace_does_not_use_what_the_map_gives_to_another():
+async def test_unmapped_namespace_does_not_use_the_mapped_one_of_another():
     """Validation refuses it where it can; ``allowed`` may have hidden it."""
     upper, lower = clusters()
     lower.put("namespaces", namespace("market"))
@@ -134,8 +134,8 @@ async def test_unmapped_namespace_does_not_use_what_the_map_gives_to_another():
     ],
     ids=["annotations removed", "label removed", "earlier release", "label", "namespace", "made-for"],
 )
-async def test_namespace_of_ours_that_lost_marks_is_used_and_marked_again(left):
-    """Some of the marks are left, and they prove it."""
+async def test_owned_namespace_that_lost_labels_gets_them_again(left):
+    """The remaining ones prove the ownership."""
     upper, lower = with_namespace(**left)
     async with mirroring(Scene(upper, lower)) as scene:
         scene.bind()
@@ -146,8 +146,8 @@ async def test_namespace_of_ours_that_lost_marks_is_used_and_marked_again(left):
         assert metadata["annotations"].items() >= MARKS["annotations"].items()
 
 
-async def test_namespace_whose_marks_cannot_be_put_back_is_used():
-    """The account may not patch namespaces; an earlier release wrote fewer marks."""
+async def test_namespace_with_unrestorable_labels_is_used():
+    """The account may not patch namespaces; an earlier release wrote fewer labels."""
     upper, lower = with_namespace(labels=MARKS["labels"])
     lower.fault = lambda verb, plural, _key: (
         Forbidden("no right", code=403) if (verb, plural) == ("patch", "namespaces") else None
@@ -158,8 +158,8 @@ async def test_namespace_whose_marks_cannot_be_put_back_is_used():
         assert scene.is_below()
 
 
-async def test_namespace_that_somebody_creates_in_the_same_moment_is_not_used():
-    """It did not exist when we looked, and exists when we create it."""
+async def test_namespace_created_concurrently_by_another_user_is_not_used():
+    """It did not exist at the read, and exists at the creation."""
     async with running() as scene:
         create = scene.lower.create
 
@@ -175,8 +175,8 @@ async def test_namespace_that_somebody_creates_in_the_same_moment_is_not_used():
         assert [reason for reason, _ in scene.events] == ["NamespaceNotAdopted"]
 
 
-async def test_pod_starts_when_the_namespace_is_gone():
-    """Somebody deleted the lower namespace: ours takes its place, without a restart."""
+async def test_pod_starts_when_the_unmanaged_namespace_is_deleted():
+    """Without a restart."""
     upper, lower = with_namespace()
     async with mirroring(Scene(upper, lower)) as scene:
         scene.bind()
@@ -187,7 +187,7 @@ async def test_pod_starts_when_the_namespace_is_gone():
         assert names.LABEL_UPPER_CLUSTER in lower.the("namespaces", "shop")["metadata"]["labels"]
 
 
-async def test_running_pods_keep_a_namespace_that_is_adopted_no_more():
+async def test_running_pods_keep_a_namespace_that_is_no_longer_adopted():
     """The upgrade from a release that used every namespace of the same name: only new pods wait."""
     upper, lower = with_namespace()
     upper.put("configmaps", config_map("1"))
@@ -219,8 +219,8 @@ async def test_running_pods_keep_a_namespace_that_is_adopted_no_more():
         assert adopted.is_below("new")
 
 
-async def test_server_that_denies_and_has_a_namespace_is_asked_with_back_off():
-    """A hostile lower API server answers 404 to every look and 409 to every creation."""
+async def test_server_with_contradictory_answers_is_backed_off():
+    """A hostile lower API server answers 404 to every read and 409 to every creation."""
     async with running() as scene:
 
         def hostile(verb: str, plural: str, _key: str) -> Exception | None:

@@ -35,7 +35,7 @@ def _pod(uid: str, **labels: str) -> Object:
 
 
 class _Status:
-    """Notes what would be written upstream."""
+    """Records status writes to the upper cluster."""
 
     def __init__(self) -> None:
         self.mirrored: list[str] = []
@@ -44,8 +44,10 @@ class _Status:
         self.mirrored.append(upper.uid)
 
 
-async def test_a_change_that_is_refused_below_holds_no_status_up(monkeypatch: pytest.MonkeyPatch):
-    """A policy that forbids a label below: the pod's end is still told, or its Job would wait for ever."""
+async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A lower policy forbids a label: the pod's end is still mirrored, or its Job would wait forever."""
     client: Any = SimpleNamespace(cluster="a")
     caches = PodCaches(
         upper={"vn": Informer(client, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})},

@@ -1,4 +1,4 @@
-"""Which pod below belongs to which above, after restarts, outages, meddling, and names that come again."""
+"""Which lower pod belongs to which upper pod, after restarts, outages, lower changes, and reused names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.looptime
 DELETING = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 30}
 
 
-async def test_a_cache_that_is_behind_is_no_reason_to_delete():
-    """The upper watch says nothing since an outage: a pod that it has not shown yet is no orphan."""
+async def test_a_stale_cache_is_no_reason_to_delete():
+    """The upper watch is silent since an outage: a pod that it has not shown yet is no orphan."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.upper.held.add("pods")
         scene.bind()
-        scene.lower.put("pods", lower_pod("u-1"))  # another replica was quicker
+        scene.lower.put("pods", lower_pod("u-1"))  # another replica has created it
         await asyncio.sleep(120)
         assert "deletionTimestamp" not in scene.below()["metadata"]
         scene.upper.release("pods")
@@ -38,8 +38,8 @@ async def test_a_cache_that_is_behind_is_no_reason_to_delete():
 
 
 @pytest.mark.parametrize("label", [names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID, names.LABEL_NODE])
-async def test_any_label_of_ours_that_somebody_takes_off_is_put_back(label):
-    """Without it our watch does not show the pod, however many of the others it has."""
+async def test_any_removed_ownership_label_is_restored(label):
+    """Without it the watch does not show the pod."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -52,8 +52,8 @@ async def test_any_label_of_ours_that_somebody_takes_off_is_put_back(label):
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
-async def test_a_pod_without_our_labels_ends_below_with_the_one_above(is_forced):
-    """Its labels are taken off while it is being deleted above: it would run on for ever, and nobody would know."""
+async def test_a_pod_without_labels_ends_with_its_upper_pod(is_forced):
+    """Its labels are removed while the upper pod is being deleted: it would run forever, unnoticed."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -72,8 +72,8 @@ async def test_a_pod_without_our_labels_ends_below_with_the_one_above(is_forced)
         assert scene.upper.find("pods", KEY) is None
 
 
-async def test_a_pod_that_lost_its_labels_while_nobody_looked_ends_below_with_the_one_above():
-    """The process is new and has never seen it; what the upper pod says of it has to do."""
+async def test_a_pod_that_lost_its_labels_during_downtime_ends_with_its_upper_pod():
+    """The new process has never seen it; the upper pod's annotation identifies it."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -90,8 +90,8 @@ async def test_a_pod_that_lost_its_labels_while_nobody_looked_ends_below_with_th
         assert not second.is_above()
 
 
-async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
-    """It still runs under the uid that we made: reporting it lost would have it started twice."""
+async def test_a_pod_without_labels_is_claimed_again():
+    """It still runs with the known uid: reporting it lost would start it twice."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
@@ -107,7 +107,7 @@ async def test_a_pod_whose_labels_somebody_took_off_is_claimed_again():
 
 
 async def test_a_copy_of_a_mirrored_pod_starts():
-    """A backup that is restored, or kubectl get -o yaml | kubectl create, brings our annotation along."""
+    """A restored backup, or kubectl get -o yaml | kubectl create, has the virtual node's annotation."""
     async with running() as scene:
         body = pod("web", uid="u-2", nodeName="vn")
         body["metadata"]["annotations"] = {names.ANNOTATION_LOWER_UID: "l-1/u-1"}
@@ -116,8 +116,8 @@ async def test_a_copy_of_a_mirrored_pod_starts():
         assert scene.is_below()
 
 
-async def test_a_pod_that_was_mirrored_is_not_started_again_after_a_restart():
-    """Its lower half went while nobody looked: Failed, for its owner to decide."""
+async def test_a_mirrored_pod_is_not_started_again_after_a_restart():
+    """Its lower pod was deleted during the downtime: Failed, for its owner to decide."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -133,8 +133,8 @@ async def test_a_pod_that_was_mirrored_is_not_started_again_after_a_restart():
         assert not second.is_below()
 
 
-async def test_a_token_that_was_deleted_while_nobody_looked_is_made_again_at_start():
-    """The pod runs below and reads it for as long as it lives; nothing else would bring it back."""
+async def test_recreates_token_secret_deleted_during_downtime():
+    """The lower pod runs and reads it."""
     upper, lower = clusters()
     token = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
     first = Scene(upper, lower, enable_serviceaccount=True)
@@ -149,8 +149,8 @@ async def test_a_token_that_was_deleted_while_nobody_looked_is_made_again_at_sta
         assert lower.find("secrets", key)
 
 
-async def test_a_pod_that_ran_is_not_started_again_whatever_its_mark_says():
-    """An earlier release marked it with the lower uid alone, or nobody could mark it: its start time is proof enough."""
+async def test_a_started_pod_is_not_started_again_without_its_annotation():
+    """An earlier release wrote only the lower uid, or could not write it: its start time suffices as proof."""
     upper, lower = clusters()
     body = pod("web", uid="u-1", nodeName="vn")
     body["metadata"]["annotations"] = {names.ANNOTATION_LOWER_UID: "l-1"}
@@ -163,8 +163,8 @@ async def test_a_pod_that_ran_is_not_started_again_whatever_its_mark_says():
         assert not scene.is_below()
 
 
-async def test_a_predecessor_that_nobody_minds_makes_way():
-    """Its virtual node was taken out of the configuration; its upper pod is gone, for this one has its name."""
+async def test_an_unmanaged_predecessor_is_deleted():
+    """Its virtual node was removed from the configuration; its upper pod is deleted, because this one has its name."""
     async with running() as scene:
         scene.lower.put("pods", lower_pod("u-0", node="vn-of-last-year"))
         scene.bind()
@@ -176,8 +176,8 @@ async def test_a_predecessor_that_nobody_minds_makes_way():
         assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
 
 
-async def test_a_stale_upper_pod_does_not_push_out_its_successor():
-    """Our cache still has the old pod; the one of its name below belongs to the new one, on another node."""
+async def test_a_stale_upper_pod_does_not_replace_its_successor():
+    """The cache still has the old pod; the lower one of that name belongs to the new one, on another node."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.lower.fault = lambda verb, plural, _key: (
@@ -194,8 +194,8 @@ async def test_a_stale_upper_pod_does_not_push_out_its_successor():
         assert scene.lower.asked("delete", "pods") == []
 
 
-async def test_two_upper_namespaces_in_one_lower_one_are_told_apart():
-    """Their pods of one name exclude each other; the second learns why it waits, and the first goes on."""
+async def test_pods_of_two_upper_namespaces_in_one_lower_one_are_distinguished():
+    """Two pods of one name exclude each other; the second has a reason why it waits, and the first continues."""
     async with running() as scene:
         scene.lower.put("pods", lower_pod("u-0", namespace="market", node="another"))
         scene.bind()
@@ -204,8 +204,8 @@ async def test_two_upper_namespaces_in_one_lower_one_are_told_apart():
         assert scene.lower.asked("delete", "pods") == []
 
 
-async def test_a_copy_that_somebody_made_of_a_lower_pod_speaks_for_nobody():
-    """With kubectl get -o yaml | kubectl create below it has all our labels; the pod that we made is the older one."""
+async def test_a_copy_of_a_lower_pod_is_ignored():
+    """With kubectl get -o yaml | kubectl create in the lower cluster it has all labels; the original pod is the older one."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
@@ -220,8 +220,8 @@ async def test_a_copy_that_somebody_made_of_a_lower_pod_speaks_for_nobody():
         assert scene.above()["status"]["phase"] == "Running"
 
 
-async def test_a_name_that_comes_again_is_another_pod():
-    """The old pod is removed by force and made again at once: it ends below before the new one starts."""
+async def test_a_recreated_name_is_another_pod():
+    """The old pod is force-deleted and recreated: its lower pod ends before the new one starts."""
     async with running() as scene:
         scene.bind(uid="u-1")
         await asyncio.sleep(1)
@@ -236,8 +236,8 @@ async def test_a_name_that_comes_again_is_another_pod():
         assert scene.below()["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-2"
 
 
-async def test_a_pod_whose_watch_was_cut_while_it_ended_and_came_again_is_told_apart():
-    """A list after an outage shows another pod of the name: the first has ended, the second is begun, nothing mixes."""
+async def test_a_pod_recreated_during_an_outage_is_distinguished():
+    """A list after an outage shows another pod of the name: the first has ended, the second is created, nothing mixes."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):

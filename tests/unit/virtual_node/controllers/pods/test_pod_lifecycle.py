@@ -1,4 +1,4 @@
-"""A pod is made below, lives and ends: whoever is away or removes it by force, and at whatever moment."""
+"""A lower pod is created, runs and ends correctly, with outages and forced deletions at any time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from virtual_node.controllers.namespaces.contents import Found
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_pod_is_made_below_and_its_status_comes_up():
-    """The ordinary life, so that everything else here differs from it in one thing."""
+async def test_a_pod_is_created_and_its_status_mirrored():
+    """The ordinary case."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
@@ -25,14 +25,14 @@ async def test_a_pod_is_made_below_and_its_status_comes_up():
         await scene.upper.delete(scene.caches.lower.resource, "web", namespace="shop")
         await asyncio.sleep(1)
         assert scene.below()["metadata"]["deletionGracePeriodSeconds"] == 30
-        assert scene.is_above()  # it goes last
+        assert scene.is_above()  # it is deleted last
         scene.lower.vanish("pods", KEY)
         await asyncio.sleep(1)
         assert not scene.is_above()
 
 
 async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
-    """A field that its API server drops is a difference for ever: it is not sent again, and the rest arrives."""
+    """A field that its API server drops always differs: it is not sent again, and the rest is mirrored."""
 
     def without_generations(_plural: str, pod: Body) -> None:
         pod["status"].pop("observedGeneration", None)
@@ -55,20 +55,20 @@ async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
             assert len(scene.upper.asked("patch", "pods/status")) == written + 1
 
 
-async def test_an_orphan_goes():
-    """An upper pod that was removed by force takes its lower one along."""
+async def test_an_orphan_is_deleted():
+    """After the upper pod was force-deleted."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
         scene.upper.vanish("pods", KEY)
         await asyncio.sleep(1)
         assert "deletionTimestamp" in scene.below()["metadata"]
-        # It was seen to go: a Job's finished pods go so in thousands, and each would cost another question.
+        # Its deletion was seen: Jobs delete finished pods in thousands, and each would cost another read.
         assert scene.upper.asked("get", "pods") == []
 
 
-async def test_a_pod_that_appears_below_after_its_upper_one_has_finished_goes():
-    """A killed process had its creation on the way, and its successor has called the pod lost already."""
+async def test_a_lower_pod_shown_after_its_upper_one_finished_is_deleted():
+    """A killed process had its creation in progress, and its successor has already reported the pod lost."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -80,8 +80,8 @@ async def test_a_pod_that_appears_below_after_its_upper_one_has_finished_goes():
         assert "deletionTimestamp" in scene.below()["metadata"]
 
 
-async def test_a_finished_pod_that_a_cache_shows_running_stays_below():
-    """Its last words came up by another replica while our watch below says nothing: its logs are still wanted."""
+async def test_a_finished_pod_that_a_cache_shows_running_stays():
+    """Another replica mirrored its final status while the lower watch is silent: its logs are still needed."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -95,7 +95,7 @@ async def test_a_finished_pod_that_a_cache_shows_running_stays_below():
 
 
 async def test_the_upper_pod_outlives_a_lower_one_that_the_cache_has_not_shown():
-    """A StatefulSet counts on it: while the old pod may run below, its name above is not free."""
+    """A StatefulSet relies on it: while the old lower pod may run, the upper name must not be free."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.lower.held.add("pods")
@@ -112,8 +112,8 @@ async def test_the_upper_pod_outlives_a_lower_one_that_the_cache_has_not_shown()
         assert not scene.is_above()
 
 
-async def test_a_pod_that_never_went_below_can_be_deleted_while_nobody_answers_there():
-    """The lower cluster is down, and the pod is taken back: there is nothing to wait for."""
+async def test_a_pod_without_a_lower_one_can_be_deleted_during_an_outage():
+    """The lower cluster is unreachable, and there is nothing to wait for."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.lower.fault = lambda _verb, _plural, _key: ConnectionFailed("down")
@@ -124,8 +124,8 @@ async def test_a_pod_that_never_went_below_can_be_deleted_while_nobody_answers_t
         assert not scene.is_above()
 
 
-async def test_a_pod_can_be_deleted_while_nobody_listens_below_where_others_run():
-    """Its creation went out, for the namespace is known to be there, and cannot have arrived."""
+async def test_a_pod_with_a_refused_connection_can_be_deleted_during_an_outage():
+    """Its creation was sent because the namespace is known, and cannot have arrived."""
     async with running() as scene:
         scene.bind("first")
         await asyncio.sleep(1)
@@ -138,8 +138,8 @@ async def test_a_pod_can_be_deleted_while_nobody_listens_below_where_others_run(
         assert not scene.is_above()
 
 
-async def test_a_pod_whose_creation_got_no_answer_is_looked_for_before_its_name_is_free():
-    """The request was cut off: the pod may be there, and the watch is cut off, too."""
+async def test_a_pod_with_an_unanswered_creation_is_looked_up_before_its_name_is_free():
+    """The connection broke: the lower pod may exist, and the watch is broken, too."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.lower.held.add("pods")
@@ -166,8 +166,8 @@ async def test_a_pod_whose_creation_got_no_answer_is_looked_for_before_its_name_
         assert scene.is_above()
 
 
-async def test_a_pod_that_is_removed_while_it_is_being_created_leaves_nothing():
-    """Removed by force in the very moment of the request: what it made below goes as soon as it shows."""
+async def test_a_pod_deleted_during_its_creation_leaves_nothing():
+    """It was force-deleted during the request: the lower pod is deleted as soon as it is seen."""
     async with running() as scene:
         await asyncio.sleep(1)
         create = scene.lower.create
@@ -184,8 +184,8 @@ async def test_a_pod_that_is_removed_while_it_is_being_created_leaves_nothing():
         assert "deletionTimestamp" in scene.below()["metadata"]
 
 
-async def test_a_namespace_that_is_made_again_while_it_is_looked_into_stays():
-    """Looking into every kind takes seconds; meanwhile CI makes its namespace anew, and pods come."""
+async def test_a_namespace_recreated_during_its_inspection_stays():
+    """Listing every kind takes seconds; meanwhile the namespace is recreated, with pods."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)

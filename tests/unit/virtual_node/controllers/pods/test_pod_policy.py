@@ -1,4 +1,4 @@
-"""What a lower cluster's policy forbids is neither created nor changed there; what runs already goes on."""
+"""What a lower cluster's policy forbids is neither created nor changed there; running pods continue."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _condition(scene: Scene) -> dict[str, str]:
     return next((one for one in found if one["type"] == names.CONDITION_ADMITTED), {})
 
 
-async def test_a_refused_pod_is_not_created_and_says_rule_limit_and_setting():
-    """The event and the condition name all three; no namespace and no dependency is made for it."""
+async def test_a_refused_pod_is_not_created_and_has_rule_limit_and_setting():
+    """In the event and the condition; no namespace and no dependency is made for it."""
     async with running() as scene:
         scene.bind(hostNetwork=True, containers=[PRIVILEGED])
         await asyncio.sleep(10)
@@ -75,7 +75,7 @@ async def test_a_refused_pod_is_not_created_and_says_rule_limit_and_setting():
         ),
     ],
 )  # fmt: skip
-async def test_what_will_be_sent_is_judged(body, rule):
+async def test_the_lower_spec_is_checked(body, rule):
     """Annotations of a tenant become fields of the lower pod."""
     async with running() as scene:
         scene.upper.put("pods", body)
@@ -85,7 +85,7 @@ async def test_what_will_be_sent_is_judged(body, rule):
 
 
 async def test_a_namespace_with_rules_of_its_own_gets_its_pods():
-    """By the upper namespace; the next best one does not."""
+    """By the upper namespace; another one does not."""
     policy = Policy(namespaces={"sh*": Rules(preset="privileged"), "bank": Rules(preset="restricted")})
     async with running(policy=policy) as scene:
         scene.bind(hostNetwork=True)
@@ -93,8 +93,8 @@ async def test_a_namespace_with_rules_of_its_own_gets_its_pods():
         assert scene.below()["spec"]["hostNetwork"] is True
 
 
-async def test_a_class_that_the_policy_names_is_kept_and_others_are_left_out():
-    """A class that is left out is no reason to refuse a pod."""
+async def test_a_listed_class_is_kept_and_others_are_dropped():
+    """A dropped class is no reason to refuse a pod."""
     async with running(policy=Policy(priority_classes=["gold"])) as scene:
         scene.bind(priorityClassName="gold")
         scene.bind("plain", uid="u-2", priorityClassName="silver")
@@ -104,7 +104,7 @@ async def test_a_class_that_the_policy_names_is_kept_and_others_are_left_out():
 
 
 async def test_a_pod_that_tolerates_everything_is_kept_off_control_plane_nodes():
-    """It runs elsewhere; all other pods are as they were."""
+    """All other pods are unchanged."""
     async with running() as scene:
         scene.bind(tolerations=[{"operator": "Exists"}])
         scene.bind("plain", uid="u-2", tolerations=[{"key": "gpu", "operator": "Exists"}])
@@ -117,8 +117,8 @@ async def test_a_pod_that_tolerates_everything_is_kept_off_control_plane_nodes()
         assert "affinity" not in scene.below("plain")["spec"]
 
 
-async def test_pods_that_run_are_not_stopped_by_a_stricter_policy():
-    """They keep their rights and follow other changes; only what is new is judged."""
+async def test_running_pods_are_not_stopped_by_a_stricter_policy():
+    """They keep their rights and follow other changes; only new fields are checked."""
     upper, lower = clusters()
     async with mirroring(Scene(upper, lower, policy=Policy(preset="privileged"))) as before:
         before.bind(hostPID=True, containers=[PRIVILEGED])
@@ -144,7 +144,7 @@ def _debugger(name: str, **context: Any) -> dict[str, Any]:
 
 
 async def test_a_privileged_debug_container_is_refused_and_an_ordinary_one_runs():
-    """``kubectl debug --profile=sysadmin``; users cannot take a debug container back, so others must not wait for it."""
+    """``kubectl debug --profile=sysadmin``; users cannot remove a debug container, so it must not block others."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -166,8 +166,8 @@ async def test_a_privileged_debug_container_is_refused_and_an_ordinary_one_runs(
         assert len(scene.events) == 1
 
 
-async def test_an_image_that_is_not_allowed_does_not_get_into_a_running_pod():
-    """Labels still follow; a later image that is allowed does, too."""
+async def test_a_forbidden_image_is_not_set_in_a_running_pod():
+    """Labels still follow, and so does a later image that is allowed."""
     async with running(policy=REGISTRY) as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -194,8 +194,8 @@ async def test_an_image_that_is_not_allowed_does_not_get_into_a_running_pod():
         assert len(scene.events) == 1
 
 
-async def test_a_refused_image_is_tried_again_under_another_policy():
-    """It was not noted below as asked for."""
+async def test_a_refused_image_is_retried_under_another_policy():
+    """It was not recorded as requested."""
     upper, lower = clusters()
     async with mirroring(Scene(upper, lower, policy=REGISTRY)) as strict:
         strict.bind()
@@ -209,8 +209,8 @@ async def test_a_refused_image_is_tried_again_under_another_policy():
         assert lax.below()["spec"]["containers"][0]["image"] == "other:1"
 
 
-async def test_a_toleration_that_is_not_allowed_is_not_added_to_a_running_pod():
-    """Kubernetes lets users add some, and the pod would stay on a node that is being emptied."""
+async def test_a_forbidden_toleration_is_not_added_to_a_running_pod():
+    """Kubernetes lets users add some, and the pod would stay on a node that is being drained."""
     async with running(policy=Policy(toleration_keys=["gpu"])) as scene:
         scene.bind(tolerations=[{"key": "gpu", "operator": "Exists"}])
         await asyncio.sleep(10)
@@ -223,7 +223,7 @@ async def test_a_toleration_that_is_not_allowed_is_not_added_to_a_running_pod():
 
 @pytest.mark.parametrize("node", ["", "worker"])
 async def test_a_toleration_of_every_taint_does_not_bring_a_waiting_pod_to_control_plane_nodes(node):
-    """A pod without a node has no affinity against them and gets none any more; one that has a node stays there."""
+    """A pod without a node has no affinity against them and cannot get one later; a scheduled pod stays on its node."""
     async with running() as scene:
         pinned = {"nodeSelector": {"kubernetes.io/hostname": "control-plane-1"}}
         scene.upper.put("pods", _annotated(clusterSelector=json.dumps(pinned)))
@@ -237,8 +237,8 @@ async def test_a_toleration_of_every_taint_does_not_bring_a_waiting_pod_to_contr
         assert [reason for reason, _ in scene.events] == ([] if node else ["UpdateRefused"])
 
 
-async def test_a_pod_that_was_refused_is_created_when_its_rights_are_granted():
-    """By another policy; nobody has to touch the pod."""
+async def test_a_refused_pod_is_created_when_its_rights_are_granted():
+    """By another policy, without a change of the pod."""
     upper, lower = clusters()
     async with mirroring(Scene(upper, lower)) as strict:
         strict.bind(hostNetwork=True)
@@ -253,8 +253,8 @@ def _annotate(scene: Scene, **annotations: str | None) -> None:
     scene.upper.change("pods", KEY, metadata={"annotations": annotations})
 
 
-async def test_an_annotation_that_is_not_allowed_does_not_get_to_a_running_pod():
-    """Other annotations and an image of the same update do."""
+async def test_a_forbidden_annotation_is_not_set_in_a_running_pod():
+    """Other annotations and an image of the same update are."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -278,8 +278,8 @@ async def test_an_annotation_that_is_not_allowed_does_not_get_to_a_running_pod()
         )
 
 
-async def test_an_annotation_of_the_lower_cluster_survives_a_refused_one_of_the_same_key():
-    """What was refused is not noted as ours, so its removal in the upper cluster removes nothing."""
+async def test_a_lower_annotation_survives_a_refused_one_of_the_same_key():
+    """The refused one is not recorded as ours, so its removal in the upper cluster removes nothing."""
     status = "k8s.v1.cni.cncf.io/network-status"
     async with running() as scene:
         scene.bind()

@@ -1,4 +1,4 @@
-"""What keeps a pod, or its status, from being mirrored is told, and holds nothing else up."""
+"""Reasons why a pod, or its status, is not mirrored are reported, and affect nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from virtual_node.config.types import NodeConfig
 pytestmark = pytest.mark.looptime
 
 
-async def test_what_is_wrong_is_said_until_it_is_heard():
-    """The upper apiserver is overloaded when the pod's problem is to be written: it is written later."""
+async def test_a_problem_is_written_until_it_succeeds():
+    """The upper apiserver is overloaded at the first try."""
     async with running() as scene:
         await asyncio.sleep(1)
         scene.upper.fault = lambda verb, _plural, _key: TooManyRequests("later") if verb == "patch" else None
@@ -30,8 +30,8 @@ async def test_what_is_wrong_is_said_until_it_is_heard():
 
 
 @pytest.mark.parametrize("claims", [[{"name": "gpu", "resourceClaimName": "g"}]])
-async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
-    """Claims are the upper cluster's; a pod that runs without its device is worse than one that waits."""
+async def test_a_pod_with_resource_claims_waits(claims):
+    """Claims are not mirrored; a pod that runs without its device is worse than one that waits."""
     async with running() as scene:
         scene.bind(resourceClaims=claims)
         await asyncio.sleep(10)
@@ -50,8 +50,8 @@ async def test_a_pod_with_resource_claims_is_not_started_without_them(claims):
         ('["a"]', "Annotation clusterSelector: expected a JSON object; correct or remove the annotation"),
     ],
 )
-async def test_a_cluster_selector_that_cannot_be_read_refuses_the_pod(text: str, said: str):
-    """A pod without our label is not seen by the webhook. The event names the field; once corrected, the pod starts."""
+async def test_an_invalid_cluster_selector_refuses_the_pod(text: str, said: str):
+    """A pod without the label is not seen by the webhook. The event names the field; once corrected, the pod starts."""
     async with running() as scene:
         wrong = pod("web", uid="u-1", nodeName="vn")
         wrong["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_SELECTOR: text}
@@ -68,7 +68,7 @@ async def test_a_cluster_selector_that_cannot_be_read_refuses_the_pod(text: str,
 
 
 async def test_a_pod_that_selects_nodes_of_another_pool_is_refused_as_by_a_scheduler():
-    """It is not moved into this pool, where its user did not want it: both selectors are named, nothing is made below."""
+    """It is not moved into this pool: both selectors are named, nothing is created in the lower cluster."""
     async with running() as scene:
         scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu", "zone": "a"})
         elsewhere = pod("web", uid="u-1", nodeName="vn")
@@ -95,8 +95,8 @@ async def test_a_pod_that_selects_nodes_of_another_pool_is_refused_as_by_a_sched
         assert scene.below()["spec"]["nodeSelector"] == {"pool": "cpu", "zone": "a", "disk": "ssd"}
 
 
-async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
-    """A lower cluster of another version knows transitions that the upper one forbids; the rest is told all the same."""
+async def test_a_field_that_the_upper_cluster_refuses_does_not_block_others():
+    """A lower cluster of another version may make transitions that the upper one forbids; the rest is mirrored."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
@@ -118,7 +118,7 @@ async def test_a_field_that_the_upper_cluster_refuses_holds_nothing_else_back():
 
 
 @pytest.mark.parametrize("phase", ["Running", ""], ids=["what the lower pod says", "that it is lost"])
-async def test_a_status_that_others_writes_pushed_aside_is_written_again(phase):
+async def test_a_status_write_that_conflicts_is_retried(phase):
     """An API server tries a patch five times against other writers, and then answers Conflict: no event follows."""
     async with running() as scene:
         scene.bind()

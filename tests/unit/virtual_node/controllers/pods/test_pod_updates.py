@@ -1,4 +1,4 @@
-"""Changes of a running upper pod, carried below."""
+"""Changes of a running upper pod, applied to its lower pod."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def service(name: str, address: str, port: int) -> Body:
 
 
 def resize(scene: Scene, *, cpu: str = "2", image: str = "web:1") -> None:
-    """The upper pod gets so many CPUs, a label, and perhaps another image."""
+    """Give the upper pod so many CPUs, a label, and optionally another image."""
     resized = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu}}}
     labels = {"labels": {"new": "label"}, "generation": 2}
     scene.upper.change("pods", KEY, spec={"containers": [resized]}, metadata=labels)
@@ -39,8 +39,8 @@ def config_map(name: str, **data: str) -> Body:
     }  # fmt: skip
 
 
-async def test_a_restart_leaves_alone_what_admission_below_has_changed():
-    """A registry mirror below rewrites images: to write ours again would restart every container there is."""
+async def test_a_restart_keeps_changes_of_lower_admission():
+    """A lower registry mirror rewrites images: writing the original ones would restart all containers."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -60,8 +60,8 @@ async def test_a_restart_leaves_alone_what_admission_below_has_changed():
 
 
 @pytest.mark.parametrize(("generation", "image"), [(1, "mirror.local/web:1"), (2, "web:1")])
-async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generation, image):
-    """An earlier release noted nothing of what it asked for; it was the same if nothing above has changed since."""
+async def test_an_upgrade_keeps_changes_of_lower_admission(generation, image):
+    """An earlier release did not record its request; it was equal if the upper pod has not changed since."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -77,8 +77,8 @@ async def test_an_upgrade_leaves_alone_what_admission_below_has_changed(generati
         assert second.below()["spec"]["containers"][0]["image"] == image
 
 
-async def test_an_ephemeral_container_finds_what_it_names():
-    """Kubectl debug with a profile that reads a ConfigMap: the copy follows, and upper values are upper ones."""
+async def test_an_ephemeral_container_finds_its_references():
+    """Kubectl debug with a profile that reads a ConfigMap: the copy follows, with upper values."""
     async with running() as scene:
         scene.upper.put("configmaps", config_map("tools", a="b"))
         scene.bind()
@@ -98,7 +98,7 @@ async def test_an_ephemeral_container_finds_what_it_names():
 
 @pytest.mark.parametrize("links", [True, False])
 async def test_a_debug_container_gets_the_service_variables_of_its_pods_containers(links):
-    """As a kubelet starts every container of a pod; what the user sets wins, and so does what ``envFrom`` brings."""
+    """As in a kubelet; the user's variables win, and so do those of ``envFrom``."""
     async with running() as scene:
         scene.upper.put("services", service("front", "10.0.0.9", 80))
         scene.upper.put("configmaps", config_map("tools", FRONT_PORT="from the ConfigMap"))
@@ -126,8 +126,8 @@ async def test_a_debug_container_gets_the_service_variables_of_its_pods_containe
             assert (main, debug) == ({}, {"FRONT_SERVICE_PORT": "mine"})
 
 
-async def test_a_debug_container_added_before_the_pod_could_start_follows_it():
-    """A pod cannot be created with one: it is added as soon as the pod is there."""
+async def test_a_debug_container_added_before_the_pod_started_is_added_later():
+    """A pod cannot be created with one."""
     async with running() as scene:
         needed = {"name": "c", "image": "web:1", "envFrom": [{"configMapRef": {"name": "tools"}}]}
         scene.bind(containers=[needed])
@@ -140,8 +140,8 @@ async def test_a_debug_container_added_before_the_pod_could_start_follows_it():
         assert [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]] == ["d"]
 
 
-async def test_a_refused_resize_does_not_hold_up_the_rest():
-    """The event says what is refused; a label goes down all the same, and the change is not claimed as observed."""
+async def test_a_refused_resize_does_not_block_other_changes():
+    """The event names the refusal; a label is applied, and the generation is not reported as observed."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -157,8 +157,8 @@ async def test_a_refused_resize_does_not_hold_up_the_rest():
         assert above["status"]["observedGeneration"] == 1
 
 
-async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
-    """Meanwhile a label goes down all the same; as soon as the quota has room, the pod has its size."""
+async def test_a_resize_that_a_quota_forbids_is_reported_and_retried():
+    """Meanwhile a label is applied; as soon as the quota has room, the pod has its size."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -175,8 +175,8 @@ async def test_a_resize_that_a_quota_forbids_is_told_and_tried_again():
 
 
 @pytest.mark.parametrize("forbidden", ["pods/resize", "pods/ephemeralcontainers"])
-async def test_a_change_that_is_taken_back_while_a_part_of_it_is_forbidden_is_taken_back_below(forbidden):
-    """What could go down has gone, be it the image or the size: the old ones are a change again."""
+async def test_a_reverted_change_is_reverted_although_a_part_of_it_was_forbidden(forbidden):
+    """The applied part, image or size, is changed back."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -193,8 +193,8 @@ async def test_a_change_that_is_taken_back_while_a_part_of_it_is_forbidden_is_ta
         assert scene.below()["spec"]["containers"] == before
 
 
-async def test_a_debug_container_that_a_policy_forbids_is_told():
-    """Pod Security below says no with 403, long after kubectl has taken its leave."""
+async def test_a_debug_container_that_a_policy_forbids_is_reported():
+    """Lower Pod Security refuses with 403, long after kubectl has ended."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -210,7 +210,7 @@ async def test_a_debug_container_that_a_policy_forbids_is_told():
 
 
 async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
-    """The number above follows the kubelet, not our patch."""
+    """The upper observedGeneration follows the kubelet, not the patch."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -228,7 +228,7 @@ async def test_a_resize_is_observed_once_the_lower_kubelet_has_seen_it():
 
 
 async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
-    """It is older than pods/resize and says NotFound, as it would of a pod that is gone."""
+    """It is older than pods/resize and answers NotFound, as for a deleted pod."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -244,8 +244,8 @@ async def test_a_lower_cluster_that_cannot_resize_gets_the_rest_of_a_change():
         assert len(scene.lower.asked("patch", "pods/resize")) == 1
 
 
-async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_taken_back_below():
-    """As an operator moves its leader's label: next to the pod as the cache has it there would be nothing to change."""
+async def test_a_change_reverted_before_the_lower_cache_shows_it_is_reverted():
+    """For example an operator moves its leader's label: compared with the stale cache there is no difference."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -265,8 +265,8 @@ async def test_a_change_that_is_taken_back_before_the_cache_below_shows_it_is_ta
         assert scene.below()["metadata"]["labels"] == before["metadata"]["labels"]
 
 
-async def test_metadata_that_is_changed_in_the_lower_cluster_is_restored_but_not_in_a_loop():
-    """Somebody below who changes a label at once after every restoration costs a patch in thirty seconds at most."""
+async def test_lower_metadata_changes_are_reverted_without_a_loop():
+    """Another controller that repeats its change costs at most one patch in thirty seconds."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -288,7 +288,7 @@ async def test_metadata_that_is_changed_in_the_lower_cluster_is_restored_but_not
 
 
 async def test_a_changed_label_does_not_make_a_running_lower_pod_an_orphan():
-    """The other mark still names its upper pod: the label is restored, and nothing is deleted."""
+    """The other label still names its upper pod: the first is restored, and nothing is deleted."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -305,7 +305,7 @@ async def test_a_changed_label_does_not_make_a_running_lower_pod_an_orphan():
 @pytest.mark.parametrize("label", [names.LABEL_UPPER_CLUSTER, names.LABEL_UPPER_UID, names.LABEL_NODE])
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_a_finished_pod_gets_its_labels_back(label, is_restarted):
-    """Without them nobody would delete it in the lower cluster when its upper pod goes."""
+    """Without them it would not be deleted with its upper pod."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     async with mirroring(first):
@@ -327,8 +327,8 @@ async def test_a_finished_pod_gets_its_labels_back(label, is_restarted):
         assert below is None or "deletionTimestamp" in below["metadata"]
 
 
-async def test_a_resize_is_taken_back_after_a_refused_image_and_a_restart():
-    """The lower pod notes that it is not what was last asked for: the process that resized it is gone."""
+async def test_a_resize_is_reverted_after_a_refused_image_and_a_restart():
+    """The lower pod's annotation shows the incomplete change, because the process that resized it has ended."""
     upper, lower = clusters()
     first = Scene(upper, lower)
     container = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}

@@ -1,4 +1,4 @@
-"""Namespaces take turns in the queues of what pods need: a tenant with thousands of objects delays no other."""
+"""Namespaces take turns in the queues of pods' dependencies: thousands of objects of one delay no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many pods that a lower cluster refuses leave its rate limit to others, and start as soon as they may."""
+"""Many refused pods leave the rate limit to others, and start as soon as they are admitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PODS = 100
 
 
 class Quota:
-    """A ResourceQuota in lower namespace ``shop`` that counts pods, and refuses large ones where there is less room."""
+    """A ResourceQuota in lower namespace ``shop`` that counts pods, and refuses large ones if there is too little room."""
 
     def __init__(self, scene: Scene, *, pods: int) -> None:
         self.pods = pods
@@ -38,19 +38,19 @@ class Quota:
 
 
 def bind(scene: Scene, count: int = PODS) -> None:
-    """Many upper pods."""
+    """Bind many upper pods."""
     for number in range(count):
         scene.bind(f"p{number:03}", uid=f"u{number:03}")
 
 
 def lower_pods(scene: Scene) -> int:
-    """How many lower pods there are."""
+    """Return the number of lower pods."""
     return len([one for one in scene.lower.objects if one[0] == "pods"])
 
 
 @pytest.mark.looptime
-async def test_pods_over_quota_ask_one_by_one() -> None:
-    """Pods that ask for as much as one that was refused wait unasked, and then the namespace asks once a minute."""
+async def test_pods_over_quota_are_tried_one_at_a_time() -> None:
+    """Pods with at least the requests of a refused one wait, and then the namespace tries once a minute."""
     async with running() as scene:
         quota = Quota(scene, pods=3)
         bind(scene)
@@ -65,8 +65,8 @@ async def test_pods_over_quota_ask_one_by_one() -> None:
 
 
 @pytest.mark.looptime
-async def test_quota_that_is_raised_starts_all() -> None:
-    """A quota with room for all has all started within a minute after the namespace's next try."""
+async def test_raised_quota_starts_all() -> None:
+    """All have started within a minute after the namespace's next try."""
     async with running() as scene:
         quota = Quota(scene, pods=3)
         bind(scene)
@@ -77,8 +77,8 @@ async def test_quota_that_is_raised_starts_all() -> None:
 
 
 @pytest.mark.looptime
-async def test_pod_that_ends_makes_room_for_another_soon() -> None:
-    """When one of our pods ends, its namespace asks again within two seconds, however long it has waited."""
+async def test_ended_pod_makes_room_for_another_soon() -> None:
+    """The namespace tries again within two seconds, however long its back-off."""
     async with running() as scene:
         Quota(scene, pods=3)
         bind(scene, 20)
@@ -95,8 +95,8 @@ async def test_pod_that_ends_makes_room_for_another_soon() -> None:
 @pytest.mark.looptime
 @pytest.mark.parametrize("last", [0, 3])
 @pytest.mark.parametrize("how", ["finished", "deleted", "marked", "created"])
-async def test_pod_that_asks_no_more_lets_another_one_ask(how: str, last: int) -> None:
-    """The pod whose turn it is may come to its end above, or be below already: its namespace goes on all the same."""
+async def test_ended_probe_pod_lets_another_one_try(how: str, last: int) -> None:
+    """The upper pod may end, or its lower pod exist already: its namespace continues."""
     async with running() as scene:
         quota = Quota(scene, pods=0)
         bind(scene, 4)
@@ -122,7 +122,7 @@ async def test_pod_that_asks_no_more_lets_another_one_ask(how: str, last: int) -
 
 @pytest.mark.looptime
 async def test_pods_with_server_errors_do_not_block_others_of_their_namespace() -> None:
-    """Pods that get only errors of a lower webhook lose their turns; the others start once the quota has room."""
+    """Pods with errors of a lower webhook lose their turns; the others start once the quota has room."""
     async with running() as scene:
         quota = Quota(scene, pods=0)
         bind(scene, 20)
@@ -144,7 +144,7 @@ async def test_pods_with_server_errors_do_not_block_others_of_their_namespace() 
 
 @pytest.mark.looptime
 async def test_other_refusals_are_bounded_too() -> None:
-    """Pods that a webhook denies ask five times a second together; a single one as often as before."""
+    """Pods that a webhook denies try five times a second together; a single one as often as before."""
     async with running() as scene:
         asked: list[float] = []
 
@@ -169,16 +169,16 @@ async def test_other_refusals_are_bounded_too() -> None:
 
 
 class TestGate:
-    """The pure decision."""
+    """The decision without IO."""
 
     def test_first_try_is_free(self) -> None:
-        """A pod that has not been refused may be tried, whatever others do."""
+        """A pod that has not been refused may be tried, whatever the state of others."""
         gate = QuotaGate()
         gate.refused("a", "ns", "small", 0.0)
         assert gate.pause("b", 0.0) == 0.0
 
-    def test_refusal_holds_for_equal_pods_for_a_second(self) -> None:
-        """A new pod of the same demand and namespace is foreseen to be refused; others, and a later one, are tried."""
+    def test_refusal_applies_to_equal_pods_for_a_second(self) -> None:
+        """A new pod with the same requests and namespace is predicted to be refused; others, and a later one, are tried."""
         gate = QuotaGate()
         gate.refused("a", "ns", "small", 0.0, why="exceeded quota: q")
         assert gate.foresee("b", "ns", "small", 0.9) == "exceeded quota: q"
@@ -189,8 +189,8 @@ class TestGate:
         assert not gate.foresee("c", "ns", "small", 1.0)
         assert gate.created("a", 5.0) == [("b", 0.0)]
 
-    def test_one_asks_with_back_off_and_others_take_turns(self) -> None:
-        """The probe changes with each refusal, over all demands; its pauses double up to a minute."""
+    def test_one_pod_probes_with_back_off_and_others_take_turns(self) -> None:
+        """The probe changes with each refusal, over all requests; its pauses double up to a minute."""
         gate = QuotaGate()
         assert gate.refused("large1", "ns", "large", 0.0) == [("large1", FIRST)]
         assert gate.refused("large2", "ns", "large", 0.0) == []
@@ -207,8 +207,8 @@ class TestGate:
         assert tried == ["large1", "small1", "large2", "small1", "large1", "small1"]
         assert pauses == [10.0, 20.0, 40.0, LONGEST, LONGEST, LONGEST]
 
-    def test_success_releases_others_two_by_two(self) -> None:
-        """Each pod that is created has two others tried, up to 32 at a time."""
+    def test_success_releases_others_in_pairs(self) -> None:
+        """Each created pod releases two others, up to 32 at a time."""
         gate = QuotaGate()
         for number in range(100):
             gate.refused(f"p{number}", "ns", "same", 0.0)
@@ -224,7 +224,7 @@ class TestGate:
         assert len(gate) == 0
 
     def test_turn_without_a_result_ends(self) -> None:
-        """Ten seconds after its first try, not after its wake; released pods and the one that asks alike."""
+        """Ten seconds after its first try, not after its wake-up; for released pods and the probe."""
         gate = QuotaGate()
         for number in range(4):
             gate.refused(f"p{number}", "ns", "same", 0.0)
@@ -232,7 +232,7 @@ class TestGate:
         assert gate.ask("p1", 100.0) == []  # the queue was long
         assert gate.ask("p1", 105.0) == []
         assert gate.ask("p2", 106.0) == []
-        assert gate.ask("p1", 111.0) == []  # p2 still asks
+        assert gate.ask("p1", 111.0) == []  # p2 is still the probe
         assert gate.pause("p1", 111.0) == math.inf
         assert gate.ask("p2", 117.0) == [("p3", 0.0)]
         assert gate.pause("p2", 117.0) == math.inf
@@ -240,7 +240,7 @@ class TestGate:
         assert gate.ask("p3", 127.0) == [("p1", 0.0)]
         assert gate.pause("p3", 127.0) == math.inf
 
-    def test_pod_that_ends_brings_the_next_try_forward(self) -> None:
+    def test_ended_pod_advances_the_next_try(self) -> None:
         """At most once a second."""
         gate = QuotaGate()
         gate.refused("a", "ns", "x", 0.0)
@@ -258,8 +258,8 @@ class TestGate:
             max_size=60,
         )
     )
-    def test_somebody_always_asks(self, steps: list[tuple[str, int, int]]) -> None:
-        """Whatever happens: while pods wait in a namespace, one of them may ask within a minute, and was woken for it."""
+    def test_there_is_always_a_probe(self, steps: list[tuple[str, int, int]]) -> None:
+        """While pods wait in a namespace, one of them may try within a minute, and was woken for it."""
         gate, now = QuotaGate(), 0.0
         waiting: dict[str, tuple[str, str]] = {}
         woken: set[str] = set()
@@ -304,7 +304,7 @@ class TestGate:
 
 
 def test_pacer_keeps_the_rate() -> None:
-    """A burst at once, then a steady rate; quiet times save up one burst."""
+    """A burst at once, then a steady rate; idle time restores one burst."""
     pacer = Pacer(10, 3)
     assert [round(pacer.take(0.0), 3) for _ in range(6)] == [0.0, 0.0, 0.0, 0.1, 0.2, 0.3]
     assert not pacer.is_idle(0.5)

@@ -1,4 +1,4 @@
-"""A write that was decided on an earlier state of a pod changes nothing: a killed process' requests may arrive late."""
+"""A write based on an earlier state of a pod changes nothing: a killed process' requests may arrive late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_failed_pod_is_not_shown_as_running_by_a_former_leader():
-    """Its cache is behind: its successor has reported the pod Failed, and the lower kubelet says Running."""
+    """Its cache is stale: its successor has reported the pod Failed, and the lower kubelet Running."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
@@ -26,8 +26,8 @@ async def test_a_failed_pod_is_not_shown_as_running_by_a_former_leader():
         assert "pods/status" in {plural for verb, plural, _ in scene.upper.calls if verb == "patch"}
 
 
-async def test_a_lower_pod_that_has_changed_is_looked_at_again_before_it_is_patched():
-    """The note of what was asked for would contradict the images: the next change might not be carried below."""
+async def test_a_changed_lower_pod_is_read_again_before_it_is_patched():
+    """Otherwise the record of the requested images would contradict the pod, and the next change might be lost."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)

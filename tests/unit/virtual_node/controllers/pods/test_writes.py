@@ -1,4 +1,4 @@
-"""Every write of a controller names the very object that it is for; the source itself is held to it."""
+"""Every write of a controller names the uid of its object; checked in the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HELPER = "preconditions.py"
 
 
 def _calls(method: str) -> list[tuple[str, str, ast.Call]]:
-    """Calls of that method on a client: file, line by line; the client's name; the call."""
+    """Return calls of that method on a client: file and line; the client's name; the call."""
     found = []
     for file in sorted(FOLDER.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -28,7 +28,7 @@ def _calls(method: str) -> list[tuple[str, str, ast.Call]]:
 
 
 def test_every_deletion_has_a_uid_precondition():
-    """A successor of the same name is never hit, above or below."""
+    """So that a successor of the same name is never deleted."""
     calls = _calls("delete")
     assert len(calls) > 8
     assert [
@@ -36,7 +36,7 @@ def test_every_deletion_has_a_uid_precondition():
     ] == []
 
 
-def test_patches_below_go_through_the_helper():
-    """``patch_only`` puts the uid into the patch and tells another object from a bad patch."""
+def test_lower_patches_use_the_helper():
+    """``patch_only`` adds the uid and distinguishes another object from an invalid patch."""
     direct = [where for where, client, _ in _calls("patch") if client != "upper"]
     assert [where for where in direct if not where.startswith(_HELPER)] == []

@@ -1,4 +1,4 @@
-"""How a copy is written, and who waits for it."""
+"""How a copy is written, and which pods wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtual_node.controllers.services.endpoint_slices import EndpointSlices, Le
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_service_made_again_under_its_name_is_a_new_copy():
+async def test_a_recreated_service_is_a_new_copy():
     """A copy of the old uid is replaced."""
     scene, key = await mirrored()
     scene.add_service(uid="u-2")
@@ -23,8 +23,8 @@ async def test_a_service_made_again_under_its_name_is_a_new_copy():
     assert scene.lower.wrote() == [("create", key), ("delete", key), ("create", key)]
 
 
-async def test_families_that_the_lower_cluster_lacks_are_not_asked_for_twice():
-    """The second try leaves the choice to it, and the result is left in peace."""
+async def test_families_that_the_lower_cluster_lacks_are_not_requested_twice():
+    """The second try leaves the choice to it, and the result is not updated again."""
     scene = Scene()
     key = scene.add_service(ipFamilyPolicy="SingleStack", ipFamilies=["IPv6"])
     scene.add_pod()
@@ -60,8 +60,8 @@ async def test_an_older_cluster_gets_endpoints():
     assert scene.lower.objects == {}
 
 
-async def test_a_pod_waits_for_addresses_but_not_for_long():
-    """Until the copy shows, or two seconds; a name that is taken is nothing to wait for."""
+async def test_a_pod_waits_for_addresses_with_a_limit():
+    """Until the copy has them, or two seconds; it does not wait for a taken name."""
     scene = Scene()
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -80,7 +80,7 @@ async def test_a_pod_waits_for_addresses_but_not_for_long():
 
 
 async def test_a_pod_waits_for_an_address_where_a_headless_copy_is_to_be_replaced():
-    """The variables of its containers would name the upper cluster's address for as long as it lives."""
+    """Otherwise the variables of its containers would have the upper cluster's address for their lifetime."""
     scene = Scene()
     loop = asyncio.get_running_loop()
     key = scene.add_service(clusterIP="None")
@@ -101,8 +101,8 @@ async def test_a_pod_waits_for_an_address_where_a_headless_copy_is_to_be_replace
     assert loop.time() == begun
 
 
-async def test_a_refusal_is_told_and_nobody_waits_for_it():
-    """A quota on Services must not slow the pods of the namespace; the next try that works forgets it."""
+async def test_a_refusal_is_reported_and_no_pod_waits_for_it():
+    """A quota on Services must not delay the pods of the namespace; the next successful try clears it."""
     scene = Scene()
     loop = asyncio.get_running_loop()
     key = scene.add_service()
@@ -124,7 +124,7 @@ async def test_a_refusal_is_told_and_nobody_waits_for_it():
     assert scene.lower.wrote() == [("create", key)]
 
 
-async def test_switched_off_nothing_runs_and_nobody_waits():
+async def test_disabled_controller_runs_nothing_and_no_pod_waits():
     """``--enable-controllers=PVControllers``."""
     scene = Scene(enable_controllers=["PVControllers"])
     scene.add_service()
@@ -135,8 +135,8 @@ async def test_switched_off_nothing_runs_and_nobody_waits():
     assert scene.lower.calls == []
 
 
-async def test_a_lower_cluster_that_does_not_answer_is_waited_for():
-    """The controller starts when the cluster first answers, and never fails the others."""
+async def test_starts_when_the_lower_cluster_first_answers():
+    """And never fails the others."""
     scene = Scene()
     failures = 3
 

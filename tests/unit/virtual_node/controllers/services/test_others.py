@@ -1,4 +1,4 @@
-"""Foreign Services, other processes, other installations: what is not ours, or not ours alone, is left."""
+"""Unmanaged Services, other processes, other installations: their objects are left alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from virtual_node.controllers.base.problems import namespace_not_adopted
 pytestmark = pytest.mark.looptime
 
 
-async def test_two_processes_do_not_undo_each_other():
-    """The other one knows a later state of Service and slice; what it wrote is left until our caches have it, too."""
+async def test_two_processes_do_not_revert_each_other():
+    """The other one knows a later state of Service and slice; its writes stay until this cache has that state, too."""
     scene, key = await mirrored(with_slice=True)
     service, piece = scene.services.store.list()[0], scene.controller._slices.store.list()[0]
     for resource, cache in (
@@ -38,8 +38,8 @@ async def test_two_processes_do_not_undo_each_other():
     assert (service, piece) == (scene.services.store.list()[0], scene.controller._slices.store.list()[0])
 
 
-async def test_two_processes_name_each_their_own_pods_in_a_slice():
-    """Neither knows the lower pods of the other: what that one wrote of them stays, or they would write for ever."""
+async def test_two_processes_name_their_own_pods_in_a_slice():
+    """Neither knows the lower pods of the other, so it keeps the other's entries."""
     scene, key = await mirrored(with_slice=True)
     address = {"addresses": ["10.1.0.1"]}
     above, copy = (
@@ -56,8 +56,8 @@ async def test_two_processes_name_each_their_own_pods_in_a_slice():
     assert [call for call in scene.lower.calls if call[0] == "patch"] == []
 
 
-async def test_a_stranger_who_takes_the_name_while_a_copy_is_replaced_gets_no_endpoints():
-    """The copy is looked at again before anything leads to it."""
+async def test_an_unmanaged_service_created_during_a_replacement_gets_no_endpoints():
+    """The copy is read again before endpoints are written."""
     scene, key = await mirrored()
     scene.add_service(uid="u-2")
     scene.add_slice()
@@ -78,8 +78,8 @@ async def test_a_stranger_who_takes_the_name_while_a_copy_is_replaced_gets_no_en
 @pytest.mark.parametrize(
     ("name", "namespace", "kind"), [("kubernetes", "default", "Normal"), ("web", "shop", "Warning")]
 )
-async def test_a_foreign_service_is_left_alone_and_told_of_once(name, namespace, kind):
-    """No write but the create that failed, one event however often it is looked at, no endpoints."""
+async def test_an_unmanaged_service_is_left_alone_and_reported_once(name, namespace, kind):
+    """No write but the create that failed, one event for any number of reconciles, no endpoints."""
     scene = Scene()
     scene.lower.put(resources.SERVICES, foreign(name, namespace))
     key = scene.add_service(name, namespace)
@@ -95,8 +95,8 @@ async def test_a_foreign_service_is_left_alone_and_told_of_once(name, namespace,
     assert len(scene.mirror.lower.store) == 0
 
 
-async def test_a_name_that_becomes_free_is_taken():
-    """After the foreign Service has gone, the next look creates ours."""
+async def test_a_freed_name_is_taken():
+    """After the unmanaged Service is deleted, the next reconcile creates the copy."""
     scene = Scene()
     scene.lower.put(resources.SERVICES, foreign("web", "shop"))
     key = scene.add_service()
@@ -107,8 +107,8 @@ async def test_a_name_that_becomes_free_is_taken():
     assert names.LABEL_UPPER_CLUSTER in scene.lower.objects["services", key]["metadata"]["labels"]
 
 
-async def test_copies_of_another_mapping_go():
-    """After a restart with another prefix the Service is in its new namespace below, and only there."""
+async def test_copies_of_a_former_mapping_are_deleted():
+    """After a restart with another prefix the Service is only in its new lower namespace."""
     scene, key = await mirrored(with_slice=True)
     scene.context.lower_namespace = lambda name: f"x-{name}"
     await scene.controller.reconcile(key)
@@ -119,7 +119,7 @@ async def test_copies_of_another_mapping_go():
 
 
 async def test_copies_of_another_installation_with_another_mapping_stay():
-    """Two installations that map the namespace to different ones would otherwise fight for ever."""
+    """Two installations with different mappings would otherwise delete each other's copies."""
     scene, key = await mirrored()
     scene.context.lower_namespace = lambda name: f"x-{name}"
     scene.lower.others_pods = [object()]
@@ -127,8 +127,8 @@ async def test_copies_of_another_installation_with_another_mapping_stay():
     assert scene.lower.wrote() == [("create", key), ("create", f"x-{key}")]
 
 
-async def test_copy_made_for_another_upper_namespace_is_neither_changed_nor_deleted():
-    """Two upper namespaces lead to one lower namespace, and both have a Service of that name."""
+async def test_copy_for_another_upper_namespace_is_neither_changed_nor_deleted():
+    """Two upper namespaces have one lower namespace, and both have a Service of that name."""
     scene, key = await mirrored()
     scene.context.lower_namespace = lambda _name: "shop"
     other = scene.add_service(namespace="market", uid="u-2", ports=[{"port": 81}])
@@ -143,7 +143,7 @@ async def test_copy_made_for_another_upper_namespace_is_neither_changed_nor_dele
     assert scene.lower.objects["services", key]["spec"]["ports"][0]["port"] == 80
 
 
-async def test_namespace_that_must_not_be_used_gets_no_service_and_no_endpoints():
+async def test_forbidden_namespace_gets_no_service_and_no_endpoints():
     """Reported once; a pod that waits for the Services does not wait for this one."""
     scene = Scene()
     scene.namespaces.problem = namespace_not_adopted("shop", "lower1")
@@ -159,7 +159,7 @@ async def test_namespace_that_must_not_be_used_gets_no_service_and_no_endpoints(
     assert not scene.controller._unsettled("shop")
 
 
-async def test_copy_in_a_namespace_that_is_adopted_no_more_is_followed():
+async def test_copy_in_a_namespace_that_is_no_longer_adopted_is_updated():
     """It was made before the upgrade, and pods use it: also when it has to be replaced."""
     scene, key = await mirrored(with_slice=True)
     scene.namespaces.problem = namespace_not_adopted("shop", "lower1")

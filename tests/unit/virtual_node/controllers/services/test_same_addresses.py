@@ -1,4 +1,4 @@
-"""``services.clusterIP: same``: a new copy has the upper Service's address where the lower cluster can give it."""
+"""``services.clusterIP: same``: a new copy has the upper Service's address if the lower cluster can assign it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAME = "10.97.0.1"
 
 
 async def _mirrored(scene: Scene, **spec) -> dict[str, object]:
-    """Mirror a Service; what its copy asks for of addresses and families."""
+    """Mirror a Service; return the addresses and families that its copy requests."""
     key = scene.add_service(**spec)
     scene.add_pod()
     for _ in range(2):
@@ -31,8 +31,8 @@ async def test_copy_has_the_upper_address_where_it_is_free():
 
 
 @pytest.mark.parametrize(("address", "cause"), [("10.96.0.9", "out of range"), (SAME, "already allocated")])
-async def test_copy_gets_an_own_address_with_one_event_where_the_upper_one_is_refused(address, cause):
-    """The event names the address and the cause; the copy that exists is left alone."""
+async def test_copy_gets_another_address_with_one_event_where_the_upper_one_is_refused(address, cause):
+    """The event names the address and the cause; an existing copy is left alone."""
     scene = Scene(cluster_ip="same")
     scene.lower.put(resources.SERVICES, foreign("other", "shop"))
     assert await _mirrored(scene, clusterIP=address) == {}
@@ -40,8 +40,8 @@ async def test_copy_gets_an_own_address_with_one_event_where_the_upper_one_is_re
     assert f"instead of {address}: {cause}" in scene.recorder.messages[0]
 
 
-async def test_copy_that_exists_keeps_its_address():
-    """Addresses are immutable: a changed setting is for new copies, such as one that takes a deleted one's place."""
+async def test_existing_copy_keeps_its_address():
+    """Addresses are immutable: a changed setting is for new copies, such as one that replaces a deleted one."""
     scene = Scene()
     assert await _mirrored(scene, clusterIP=SAME) == {}
     scene.context.config.services.cluster_ip = "same"
@@ -54,8 +54,8 @@ async def test_copy_that_exists_keeps_its_address():
 
 
 @pytest.mark.parametrize("spec", [{"clusterIP": "None"}, {"type": "ExternalName", "externalName": "a.b"}])
-async def test_service_without_an_address_asks_for_none(spec):
-    """Headless Services and names stay what they are."""
+async def test_service_without_an_address_requests_none(spec):
+    """Headless Services and ExternalName."""
     scene = Scene(cluster_ip="same")
     assert set((await _mirrored(scene, **spec)).values()) <= {"None"}
     assert [verb for verb, _ in scene.lower.wrote()] == ["create"]
@@ -72,7 +72,7 @@ async def test_service_without_an_address_asks_for_none(spec):
     ],
 )
 async def test_dual_stack_keeps_both_addresses_or_the_first(families, addresses, expected, events):
-    """A lower cluster with one family, or another second range, gives the first address and chooses the rest."""
+    """A lower cluster with one family, or another second range, assigns the first address and chooses the rest."""
     scene = Scene(cluster_ip="same")
     scene.lower.families = families
     dual = {"clusterIP": addresses[0], "clusterIPs": addresses, "ipFamilyPolicy": "PreferDualStack"}
@@ -81,8 +81,8 @@ async def test_dual_stack_keeps_both_addresses_or_the_first(families, addresses,
     assert len(scene.recorder.events) == events
 
 
-async def test_service_that_is_invalid_for_another_reason_is_not_tried_with_another_address():
-    """Its refusal is reported as such."""
+async def test_service_that_is_invalid_for_another_reason_is_not_retried_with_another_address():
+    """Its refusal is reported unchanged."""
     scene = Scene(cluster_ip="same")
     key = scene.add_service(clusterIP=SAME)
     scene.add_pod()

@@ -1,4 +1,4 @@
-"""Nothing below goes, or goes back, on the word of a cache that is behind."""
+"""No lower object is deleted, or reverted, because of a stale cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.unit.virtual_node.controllers.services.service_controller_setup impor
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_service_that_only_our_cache_lacks_keeps_its_copy():
-    """Another process has made it while our watch is behind: a new copy would have another address."""
+async def test_a_service_missing_in_a_stale_cache_keeps_its_copy():
+    """Another process has made it while this watch is behind: a new copy would have another address."""
     scene, key = await mirrored(with_slice=True)
     scene.unseen = scene.services.store.list()
     scene.remove_service(key)
@@ -23,8 +23,8 @@ async def test_a_service_that_only_our_cache_lacks_keeps_its_copy():
     assert len(scene.mirror.lower.store) == 1
 
 
-async def test_a_slice_that_only_our_cache_lacks_stays():
-    """Or its endpoints would be out of service until our watch has caught up; what is gone above goes."""
+async def test_a_slice_missing_in_a_stale_cache_stays():
+    """Otherwise its endpoints would be unreachable until the watch has caught up; deleted ones are removed."""
     scene, key = await mirrored(with_slice=True)
     scene.unseen = scene.controller._slices.store.list()
     scene.controller._slices._remove("shop/web-1", None)
@@ -36,7 +36,7 @@ async def test_a_slice_that_only_our_cache_lacks_stays():
 
 
 async def test_a_service_of_a_later_uid_is_not_replaced_by_an_earlier_one():
-    """Our cache still has the Service that was deleted; the copy belongs to its successor and keeps its address."""
+    """The cache still has the deleted Service; the copy belongs to its successor and keeps its address."""
     scene, key = await mirrored()
     copy = scene.copies.store.list()[0].to_dict()
     copy["metadata"]["labels"][names.LABEL_UPPER_UID] = "u-2"
@@ -47,8 +47,8 @@ async def test_a_service_of_a_later_uid_is_not_replaced_by_an_earlier_one():
 
 
 @pytest.mark.parametrize("is_gone_above", [True, False])
-async def test_copy_that_another_process_deleted_is_not_created_again_from_a_stale_cache(is_gone_above):
-    """Our cache still has the deleted Service: both processes would create and delete the copy until it catches up."""
+async def test_copy_that_another_process_deleted_is_not_recreated_from_a_stale_cache(is_gone_above):
+    """Otherwise both processes would create and delete the copy until the cache catches up."""
     scene, key = await mirrored()
     [copy] = scene.copies.store.list()
     await scene.lower.delete(resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid)

@@ -1,4 +1,4 @@
-"""A Service is below as long as pods, or somebody's configuration, want it there."""
+"""A Service is mirrored as long as pods, or the configuration of an installation, need it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_service_goes_below_with_the_first_pod_of_its_namespace():
+async def test_a_service_is_mirrored_with_the_first_pod_of_its_namespace():
     """Not before, and its endpoints with it."""
     scene = Scene()
     key = scene.add_service()
@@ -29,8 +29,8 @@ async def test_a_service_goes_below_with_the_first_pod_of_its_namespace():
     assert scene.lower.wrote() == [("create", key)]
 
 
-async def test_a_namespace_out_of_use_keeps_its_copies_for_a_while():
-    """The grace begins with the last pod's end, a pod that comes ends it, and then everything goes."""
+async def test_an_unused_namespace_keeps_its_copies_for_a_while():
+    """The grace period starts with the last pod's end, a new pod ends it; afterwards everything is deleted."""
     scene, key = await mirrored(with_slice=True)
     scene.remove_pod()
     again = await scene.controller.reconcile(key)
@@ -60,8 +60,8 @@ async def test_copies_that_another_process_needs_stay():
     assert scene.lower.wrote() == [("create", key)]
 
 
-async def test_a_copy_that_another_process_makes_again_is_left_to_it():
-    """Its pods are not below yet, so that they cannot be seen: the two would make and delete the copy for ever."""
+async def test_a_copy_that_another_process_recreates_is_left_to_it():
+    """Its lower pods do not exist yet: the two would create and delete the copy in a loop."""
     scene, key = await mirrored()
     copy = scene.lower.objects["services", key]
     scene.remove_pod()
@@ -91,8 +91,8 @@ def _marks(scene: Scene, key: str) -> set[str]:
     return {mark for mark in annotations if mark.startswith("always.")}
 
 
-async def test_what_an_installation_always_wants_is_marked_as_long_as_it_does():
-    """Every installation marks for itself; a pattern that goes takes its mark along, and the copy stays for the pods."""
+async def test_services_that_an_installation_always_mirrors_are_annotated():
+    """Each installation has its own annotation; a removed pattern removes it, and the copy stays for the pods."""
     scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
     key = scene.add_service()
     await scene.controller.reconcile(key)
@@ -108,8 +108,8 @@ async def test_what_an_installation_always_wants_is_marked_as_long_as_it_does():
     assert _marks(scene, key) == {MINE}
 
 
-async def test_what_another_installation_always_wants_is_not_ours_to_remove():
-    """However long nobody here uses it; when they want it no more it goes as any other."""
+async def test_services_that_another_installation_always_mirrors_stay():
+    """However long they are unused here; without its annotation they are deleted as usual."""
     scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
     key = scene.add_service()
     await scene.controller.reconcile(key)
@@ -128,8 +128,8 @@ async def test_what_another_installation_always_wants_is_not_ours_to_remove():
     assert scene.lower.wrote()[-1] == ("delete", key)
 
 
-async def test_a_deleted_service_goes_at_once():
-    """Without any grace, by the uid of the copy."""
+async def test_a_deleted_service_is_deleted_at_once():
+    """Without a grace period, with the uid of the copy."""
     scene, key = await mirrored(with_slice=True)
     scene.remove_service(key)
     await scene.controller.reconcile(key)
@@ -145,8 +145,8 @@ async def test_a_deleted_service_goes_at_once():
         ("elsewhere", ["elsewhere/w?b"], True),
     ],
 )
-async def test_which_services_are_wanted(namespace, always, expected):
-    """Pods alone bring nothing into kube-system, nor from where they may not come; patterns need no pods."""
+async def test_which_services_are_mirrored(namespace, always, expected):
+    """Pods bring none of kube-system, nor of forbidden namespaces; patterns need no pods."""
     scene = Scene(services=configuration.ServicesConfig(always=always))
     key = scene.add_service(namespace=namespace)
     if namespace != "elsewhere":
@@ -155,7 +155,7 @@ async def test_which_services_are_wanted(namespace, always, expected):
     assert bool(scene.lower.wrote()) is expected
 
 
-async def test_users_are_told_of_when_the_first_comes_and_the_last_goes():
+async def test_users_are_reported_at_the_first_pod_and_the_last():
     """And not in between."""
     scene = Scene()
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""What a user of the upper cluster can write about claims never reaches volumes and namespaces that are not the user's."""
+"""Attacks by claims of upper users never reach volumes and namespaces of others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLAIMS = "persistentvolumeclaims"
 
 
 def waiting(*names_of_claims: str, namespace: str = "shop") -> Body:
-    """An upper pod that no scheduler has bound yet."""
+    """Return an upper pod that is not bound yet."""
     volumes = [
         {"name": f"v-{name}", "persistentVolumeClaim": {"claimName": name}} for name in names_of_claims
     ]
@@ -33,13 +33,13 @@ def waiting(*names_of_claims: str, namespace: str = "shop") -> Body:
 
 
 async def problems(scene: VolumeScene, *, volumes: Any = USES) -> list[str]:
-    """Why a pod of our virtual node waits: reasons."""
+    """Return the reasons why a pod of the virtual node waits."""
     body = scene.scene.bind(volumes=volumes)
     return [problem.event_reason for problem in await scene.volumes.ensure(from_dict(body), body)]
 
 
 async def test_a_pod_waits_while_its_claims_lower_name_is_taken():
-    """The attack: name an upper claim like a native lower one, and have a pod mount its volume."""
+    """The attack: name an upper claim like an unmanaged lower one, and have a pod mount its volume."""
     upper, lower = clusters()
     lower.put(CLAIMS, claim(uid="native", bound_to="pv-native", status={"phase": "Bound"}))
     upper.put(CLAIMS, claim(uid="c-1"))
@@ -61,8 +61,8 @@ async def test_a_pod_waits_while_the_lower_claim_is_that_of_an_earlier_claim():
         assert await problems(scene) == ["ClaimConflict"]
 
 
-async def test_a_pod_waits_for_a_claim_that_another_node_was_selected_for():
-    """We make no lower claim then, so whatever has its name is not ours."""
+async def test_a_pod_waits_for_a_claim_with_another_selected_node():
+    """No lower claim is created then, so one of its name is not its own."""
     upper, lower = clusters()
     lower.put(CLAIMS, claim(uid="native"))
     upper.put(CLAIMS, claim(uid="c-1", annotations={pvc.SELECTED_NODE: "worker-1"}))
@@ -70,8 +70,8 @@ async def test_a_pod_waits_for_a_claim_that_another_node_was_selected_for():
         assert await problems(scene) == ["FailedMount"]
 
 
-async def test_a_pod_with_claims_is_refused_where_claims_do_not_follow():
-    """Without PVControllers its claim's name would mean a native lower claim."""
+async def test_a_pod_with_claims_is_refused_where_claims_are_not_mirrored():
+    """Without PVControllers its claim's name would mean an unmanaged lower claim."""
     async with running() as scene:
         scene.bind(volumes=USES)
         await asyncio.sleep(10)
@@ -80,8 +80,8 @@ async def test_a_pod_with_claims_is_refused_where_claims_do_not_follow():
 
 
 @pytest.mark.parametrize("namespace", ["bank", "kube-system"])
-async def test_an_annotation_makes_nothing_in_a_namespace_that_may_not_come(namespace):
-    """The attack (M3): every user may write selected-node on a claim; a pod that waits for it is made as easily."""
+async def test_an_annotation_creates_nothing_in_a_forbidden_namespace(namespace):
+    """The attack (M3): every user may write selected-node on a claim, and create a pod that waits for it."""
     upper, lower = clusters()
     scene = VolumeScene(upper, lower)
     config: NamespaceConfig = scene.scene.namespaces._config
@@ -96,7 +96,7 @@ async def test_an_annotation_makes_nothing_in_a_namespace_that_may_not_come(name
 
 @pytest.mark.parametrize("is_awaited", [True, False])
 async def test_a_selected_node_counts_only_while_a_pod_waits_for_the_claim(is_awaited):
-    """A scheduler selects a node for a pod; an annotation without one is somebody's own."""
+    """A scheduler selects a node for a pod; without a pod a user wrote the annotation."""
     upper, lower = clusters()
     upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
     if is_awaited:
@@ -106,7 +106,7 @@ async def test_a_selected_node_counts_only_while_a_pod_waits_for_the_claim(is_aw
     assert (lower.find(CLAIMS, KEY) is not None) is is_awaited
 
 
-async def test_a_placeholder_uses_no_claim_that_is_not_ours():
+async def test_a_placeholder_uses_no_unmanaged_claim():
     """A pod names two claims; the lower name of one is taken."""
     upper, lower = clusters()
     lower.put(CLAIMS, {**claim(uid="native"), "metadata": {"name": "native", "namespace": "shop"}})
@@ -138,7 +138,7 @@ ELSEWHERE = {"kind": "PersistentVolumeClaim", "name": "ours", "namespace": "bank
     ids=["claim", "claim by reference", "snapshot", "snapshot by reference", "another namespace"],
 )
 async def test_no_volume_of_others_is_cloned(source):
-    """The attack: a claim whose data source is the name of a native lower claim or snapshot."""
+    """The attack: a claim with the name of an unmanaged lower claim or snapshot as its data source."""
     upper, lower = clusters()
     lower.put(CLAIMS, {**claim(uid="native"), "metadata": {"name": "native", "namespace": "shop"}})
     body = claim(uid="c-1")
@@ -149,8 +149,8 @@ async def test_no_volume_of_others_is_cloned(source):
         assert lower.find(CLAIMS, KEY) is None
 
 
-async def test_a_claim_of_ours_is_cloned():
-    """Its lower claim is there under the same name."""
+async def test_an_owned_claim_is_cloned():
+    """Its lower claim has the same name."""
     upper, lower = clusters()
     source = claim(uid="c-0")
     source["metadata"]["name"] = "ours"
@@ -169,7 +169,7 @@ async def test_a_claim_of_ours_is_cloned():
 @pytest.mark.parametrize("has_lower_claim", [False, True])
 @pytest.mark.parametrize("adopt", [False, True])
 async def test_a_namespace_that_is_not_adopted_gets_neither_claim_nor_placeholder(adopt, has_lower_claim):
-    """A claim from before an upgrade that waits for its pod does not have one started in its place either."""
+    """A claim from before an upgrade that waits for its pod gets no placeholder either."""
     upper, lower = clusters()
     lower.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
     upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
@@ -186,8 +186,8 @@ REFUSED = [{"priorityClassName": "system-node-critical"}, {"hostNetwork": True}]
 
 
 @pytest.mark.parametrize("spec", REFUSED)
-async def test_makes_no_claim_and_namespace_for_a_pod_that_the_policy_refuses(spec):
-    """The upper scheduler has selected our node for the pod; the lower cluster will never take it."""
+async def test_a_pod_that_the_policy_refuses_gets_neither_claim_nor_namespace(spec):
+    """The upper scheduler has selected the virtual node; the lower cluster will never admit the pod."""
     upper, lower = clusters()
     upper.put(CLAIMS, claim(uid="c-1", annotations=CHOSEN))
     body = waiting("data")
@@ -201,7 +201,7 @@ async def test_makes_no_claim_and_namespace_for_a_pod_that_the_policy_refuses(sp
 
 
 async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
-    """Two pods wait for one claim; the first is deleted, then the claim can be made."""
+    """Two pods wait for one claim; the first is deleted, then the claim can be created."""
     upper, lower = clusters()
     lower.put(CLAIMS, claim(uid="native"))
     upper.put(CLAIMS, claim(uid="c-1"))

@@ -1,4 +1,4 @@
-"""Claims and volumes between two clusters in memory: nothing with data in it goes on the word of a cache."""
+"""Claims and volumes between two clusters in memory: no data is deleted because of a stale cache."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VolumeScene:
 
 @contextlib.asynccontextmanager
 async def following(scene: VolumeScene) -> AsyncIterator[None]:
-    """Controllers that run, and whose end is the test's."""
+    """Run controllers until the end of the test."""
     task = asyncio.create_task(scene.run())
     try:
         await asyncio.sleep(1)
@@ -94,8 +94,8 @@ def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
     return body
 
 
-async def test_an_outage_above_at_the_start_ends_nothing():
-    """The CSIDriver is created when the upper apiserver answers again; pods without volumes have noticed nothing."""
+async def test_an_upper_outage_at_the_start_ends_nothing():
+    """The CSIDriver is created when the upper apiserver answers again; pods without volumes are not affected."""
     upper, lower = clusters()
     upper.fault = lambda _verb, plural, _key: Unavailable("down") if plural == "csidrivers" else None
     async with following(VolumeScene(upper, lower)):
@@ -106,7 +106,7 @@ async def test_an_outage_above_at_the_start_ends_nothing():
 
 
 async def test_uses_the_csi_driver_that_the_chart_made():
-    """There is no right to create one then; a table from before has no right to look, and creates."""
+    """Then there is no right to create one; older rights lack the right to read, so it is created."""
     for right, is_there in (("create", True), ("get", False)):
         upper, lower = clusters()
         if is_there:
@@ -121,8 +121,8 @@ async def test_uses_the_csi_driver_that_the_chart_made():
             assert upper.find("csidrivers", pv.DRIVER) is not None
 
 
-async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
-    """A right is missing: each pod with a claim would keep a worker, until none is left for the others."""
+async def test_a_pod_waits_for_unreadable_claims_with_a_limit():
+    """With a missing right each pod with a claim would otherwise occupy a worker."""
     upper, lower = clusters()
     upper.fault = lambda _verb, plural, _key: Forbidden("no") if plural == "storageclasses" else None
     scene = VolumeScene(upper, lower)
@@ -134,7 +134,7 @@ async def test_a_pod_does_not_wait_for_ever_for_claims_that_cannot_be_read():
 
 @pytest.mark.parametrize("phase", ["Bound", "Pending"])
 async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
-    """It uses the lower claim, which the cluster protects as long as somebody does: neither would ever go."""
+    """It uses the lower claim, which is protected while it is used: neither would ever be deleted."""
     upper, lower = clusters()
     going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
     annotations = {pvc.SELECTED_NODE: "vn"}
@@ -157,8 +157,8 @@ async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
     assert lower.asked("delete", "pods") == ["shop/volume-binder-u-1"]
 
 
-async def test_a_claim_goes_below_first_though_the_cache_does_not_show_it_yet():
-    """Else the upper one would be gone, and the lower one would stay with its volume, for nobody."""
+async def test_a_lower_claim_is_deleted_first_though_the_cache_does_not_show_it():
+    """Otherwise the upper one would be gone, and the lower one would stay with its volume."""
     upper, lower = clusters()
     async with following(VolumeScene(upper, lower)):
         lower.held.add("persistentvolumeclaims")
@@ -174,7 +174,7 @@ async def test_a_claim_goes_below_first_though_the_cache_does_not_show_it_yet():
 
 
 async def test_a_claim_of_another_processs_node_is_left_to_that_process():
-    """Both have this lower cluster: one would delete for ever what the other makes, and no volume would be bound."""
+    """Both have this lower cluster: one would delete forever what the other creates, and no volume would be bound."""
     upper, lower = clusters()
     annotations = {pvc.SELECTED_NODE: "vn-other"}
     upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations))
@@ -187,7 +187,7 @@ async def test_a_claim_of_another_processs_node_is_left_to_that_process():
 
 @pytest.mark.parametrize(("wanted", "is_of_use"), [("cpu", True), ("gpu", False)])
 async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(wanted, is_of_use):
-    """The upper scheduler is told to choose another virtual node; the volume would be where the pod cannot go."""
+    """The upper scheduler selects another virtual node; the volume would be unreachable for the pod."""
     upper, lower = clusters()
     scene = VolumeScene(upper, lower)
     scene.scene.context.nodes["vn"] = NodeConfig(name="vn", node_selector={"pool": "cpu"})
@@ -225,7 +225,7 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
     ],
 )
 async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
-    """Its placeholder would have the same scheduling, and preempt pods of other tenants."""
+    """Its placeholder would have the same scheduling fields, and preempt pods of other tenants."""
     upper, lower = clusters()
     upper.put(
         "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
@@ -241,8 +241,8 @@ async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
         assert "clusters[lower1].policy" in message
 
 
-async def test_a_placeholder_is_kept_off_control_plane_nodes_as_its_pod_is():
-    """The volume would be where the pod cannot go."""
+async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
+    """Otherwise the volume would be unreachable for the pod."""
     upper, lower = clusters()
     upper.put(
         "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
@@ -257,7 +257,7 @@ async def test_a_placeholder_is_kept_off_control_plane_nodes_as_its_pod_is():
 
 
 async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
-    """The cache is behind since an outage below: the orphan has a volume by now, and perhaps data."""
+    """The cache is stale since a lower outage: the orphan has a volume by now, and perhaps data."""
     upper, lower = clusters()
     lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
     chosen = {pvc.SELECTED_NODE: "vn"}
@@ -273,7 +273,7 @@ async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
         assert lower.find("persistentvolumeclaims", KEY) is not None
 
 
-async def test_of_claims_that_are_gone_no_lock_is_left():
+async def test_locks_of_deleted_claims_are_removed():
     """A virtual node that runs for a year sees very many names."""
     upper, lower = clusters()
     scene = VolumeScene(upper, lower)
@@ -284,8 +284,8 @@ async def test_of_claims_that_are_gone_no_lock_is_left():
         assert not scene.volumes._claims._locks
 
 
-async def test_an_unbound_orphan_goes():
-    """Nothing is lost with it."""
+async def test_an_unbound_orphan_is_deleted():
+    """It has no data."""
     upper, lower = clusters()
     lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
     async with following(VolumeScene(upper, lower)):
@@ -294,8 +294,8 @@ async def test_an_unbound_orphan_goes():
 
 
 @pytest.mark.parametrize("made_for", ["shop", "market"])
-async def test_claim_made_for_another_upper_namespace_is_no_orphan_of_this_one(made_for):
-    """Two upper namespaces lead to one lower one; the claim of one of them goes, the lower claim may be the other's."""
+async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_for):
+    """Two upper namespaces have one lower one; the claim of one of them is deleted, the lower claim may be the other's."""
     upper, lower = clusters()
     both = NamespaceConfig(map={"shop": "both", "market": "both"})
     scene = VolumeScene(upper, lower, namespaces=both)
@@ -320,10 +320,10 @@ async def test_claim_made_for_another_upper_namespace_is_no_orphan_of_this_one(m
     ],
     ids=["a real node's volume", "another lower cluster's volume"],
 )
-async def test_a_claim_that_went_elsewhere_in_the_end_can_be_deleted(upper_volume, goes):
-    """The scheduler chose us, then a real node: our finalizer must not hold the claim for ever.
+async def test_a_claim_that_was_rescheduled_to_another_node_can_be_deleted(upper_volume, goes):
+    """The scheduler selected the virtual node, then a real node: the finalizer must not keep the claim forever.
 
-    Another lower cluster of ours takes it off itself, once its own claim is gone.
+    A virtual node of another lower cluster removes it itself, once its own claim is deleted.
     """
     upper, lower = clusters()
     upper.put("persistentvolumes", upper_volume)
@@ -339,8 +339,8 @@ async def test_a_claim_that_went_elsewhere_in_the_end_can_be_deleted(upper_volum
     ("chosen", "goes"),
     [("vn-other", False), ("worker-1", True), ("vn-gone", True), ("", True)],
 )
-async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
-    """Another cluster's volume may be on its way: without our finalizer nobody there would delete it."""
+async def test_an_unbound_claim_is_finalized_by_its_selected_node(chosen, goes):
+    """Another cluster's volume may be in creation: without the finalizer it would not be deleted there."""
     upper, lower = clusters()
     upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower2"}}})
     upper.put("nodes", {"metadata": {"name": "worker-1"}})
@@ -360,7 +360,7 @@ async def test_an_unbound_claim_that_ends_is_its_nodes_to_end(chosen, goes):
     [("vn", True), ("vn-other", False), ("vn-gone", True), ("worker-1", True)],
 )
 async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_claim(made_by, is_created):
-    """A mirror's node affinity never changes: another process would allow its own nodes for another node's pod."""
+    """A mirror's node affinity is immutable: another process would allow its own nodes for another node's pod."""
     upper, lower = clusters()
     upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
     upper.put("nodes", {"metadata": {"name": "worker-1"}})
@@ -381,7 +381,7 @@ async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_
         assert term["matchExpressions"][0]["values"] == ["vn"]
 
 
-async def test_virtual_node_of_another_process_is_asked_for_once_for_all_its_volumes():
+async def test_virtual_node_of_another_process_is_read_once_for_all_its_volumes():
     """It may have thousands, each with several events."""
     upper, lower = clusters()
     upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower1"}}})
@@ -396,7 +396,7 @@ async def test_virtual_node_of_another_process_is_asked_for_once_for_all_its_vol
         lower.put("persistentvolumeclaims", body)
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(10)
-        assert 1 <= len(upper.asked("get", "nodes")) <= 4  # as many as there are workers
+        assert 1 <= len(upper.asked("get", "nodes")) <= 4  # the number of workers
 
 
 async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume():
@@ -414,8 +414,7 @@ async def test_no_mirror_is_created_for_a_claim_that_is_bound_to_another_volume(
         assert upper.find("persistentvolumes", MIRROR) is None
 
 
-async def test_a_mirror_goes_with_its_volume():
-    """What is not below can hold nobody's data above."""
+async def test_a_mirror_is_deleted_with_its_volume():
     upper, lower = clusters()
     upper.put("persistentvolumes", mirror())
     async with following(VolumeScene(upper, lower)):
@@ -423,8 +422,8 @@ async def test_a_mirror_goes_with_its_volume():
         assert upper.find("persistentvolumes", MIRROR) is None
 
 
-async def test_a_mirror_stays_while_only_our_cache_lacks_its_volume():
-    """Another process of the same lower cluster was quicker; a volume that is deleted above never comes back."""
+async def test_a_mirror_stays_while_only_the_stale_cache_lacks_its_volume():
+    """Another process of the same lower cluster has created it; a deleted upper volume is not recreated."""
     upper, lower = clusters()
     async with following(VolumeScene(upper, lower)):
         lower.held.add("persistentvolumes")
@@ -435,7 +434,7 @@ async def test_a_mirror_stays_while_only_our_cache_lacks_its_volume():
 
 
 async def test_a_free_mirror_that_was_bound_meanwhile_stays():
-    """The upper controller has given it to a claim, and our cache does not show that yet."""
+    """The upper controller has bound it to a claim, and the cache does not show that yet."""
     upper, lower = clusters()
     upper.put(
         "storageclasses",

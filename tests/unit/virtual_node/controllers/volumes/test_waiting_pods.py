@@ -1,4 +1,4 @@
-"""A user who annotates claims and creates pods that never start does not make us read and keep them again and again."""
+"""Annotated claims and pods that never start cause no unlimited reads and no unlimited memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNBOUND = "spec.nodeName=,status.phase=Pending"
 
 
 def chosen(name: str, *, namespace: str = "shop") -> Body:
-    """A claim for which our node is selected."""
+    """Return a claim with the virtual node as its selected node."""
     body = claim(uid=f"{namespace}-{name}", annotations=CHOSEN, namespace=namespace)
     body["metadata"]["name"] = name
     return body
 
 
 def another(number: int, *names_of_claims: str) -> Body:
-    """One of many unbound pods; a higher number is a younger pod."""
+    """Return one of many unbound pods; a higher number is a younger pod."""
     body = waiting(*names_of_claims)
     body["metadata"] |= {
         "name": f"web-{number}",
@@ -38,8 +38,8 @@ def another(number: int, *names_of_claims: str) -> Body:
     return body
 
 
-async def test_claims_of_a_namespace_that_no_pod_waits_for_share_a_list_and_back_off():
-    """The attack: 100 claims with our node in selected-node, and no pod: each cost a LIST every 30 s."""
+async def test_claims_of_a_namespace_without_waiting_pods_share_a_list_and_back_off():
+    """The attack: 100 claims with the virtual node in selected-node, and no pod: each cost a LIST every 30 s."""
     upper, lower = clusters()
     for number in range(100):
         upper.put(CLAIMS, chosen(f"data-{number}"))
@@ -51,8 +51,8 @@ async def test_claims_of_a_namespace_that_no_pod_waits_for_share_a_list_and_back
         assert upper.asked("list", "pods").count(UNBOUND) <= 600 / 120 + 1
 
 
-async def test_a_list_that_takes_long_is_used_for_longer():
-    """The attack: a LIST of 1 GB; it must not be under way all the time, whatever happens to its claims."""
+async def test_a_slow_list_is_used_for_longer():
+    """The attack: a LIST of 1 GB; it must not run all the time."""
     upper, lower = clusters()
     upper.put(CLAIMS, chosen("data"))
     scene = VolumeScene(upper, lower)
@@ -72,7 +72,7 @@ async def test_a_list_that_takes_long_is_used_for_longer():
 
 
 async def test_keeps_nothing_of_listed_pods():
-    """The attack: 1,000 unschedulable pods of 1 MiB and one claim were a GB of memory."""
+    """The attack: 1,000 unschedulable pods of 1 MiB and one claim took a GB of memory."""
     upper, lower = clusters()
     upper.put(CLAIMS, chosen("data"))
     for number in range(20):
@@ -151,8 +151,8 @@ async def test_claims_of_one_namespace_do_not_delay_those_of_another():
         assert lower.find(CLAIMS, KEY) is not None
 
 
-async def test_a_pod_that_comes_after_its_claim_gets_its_volume():
-    """The node was selected for an earlier pod; a claim without news is looked at every two minutes at most."""
+async def test_a_pod_created_after_its_claim_gets_its_volume():
+    """The node was selected for an earlier pod; an unchanged claim is read every two minutes at most."""
     upper, lower = clusters()
     upper.put(CLAIMS, chosen("data"))
     async with following(VolumeScene(upper, lower)):
