@@ -22,8 +22,8 @@ from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene
 GIB = 1024**3
 
 
-def test_a_virtual_node_has_the_sum_of_its_lower_nodes() -> None:
-    """Readers get back what was measured; a node without usage has its requests only."""
+def test_virtual_node_gets_the_sum_of_its_lower_nodes() -> None:
+    """Readers get the measured values back; a node without usage contributes only its requests."""
     offered = {"cpu": 4000, "memory": 4 * GIB, "pods": 110}
     usage = Usage(0, 0, Measured(900, 1000, 300, 1200), Measured(GIB, GIB, 0))
     nodes = [Measurement(offered, {"cpu": 500, "pods": 2}, one) for one in (usage, usage, None)]
@@ -41,7 +41,7 @@ def test_a_virtual_node_has_the_sum_of_its_lower_nodes() -> None:
 
 
 def test_pressure_is_the_mean_load_of_nodes_that_report_it() -> None:
-    """One under pressure is full; nodes without PSI do not count."""
+    """A node under pressure counts as full; nodes without PSI do not count."""
     offered = {"cpu": 4000, "pods": 100}
     calm = Usage(0, 0, pressure=Pressure())
     nodes = [
@@ -63,7 +63,7 @@ def test_pressure_is_the_mean_load_of_nodes_that_report_it() -> None:
     ],
 )
 def test_small_changes_are_not_written(old, new, expected) -> None:
-    """A value that appears or goes is a change."""
+    """A value that is added or removed is a change."""
     assert differ({"a": old} if old else {}, {"a": new}) == expected
 
 
@@ -83,7 +83,7 @@ class _Client:
 
 @pytest.mark.looptime
 async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None:
-    """Virtual nodes above and lower nodes below; a refusal is tried again, a silent cluster is left alone."""
+    """Virtual nodes and lower nodes; a refused write is retried, a silent cluster is skipped."""
     scene = Scene(FIT, nodes=2)
     for name in ("a-0", "a-1", "b-0", "b-1"):
         scene.used(name, 0.5)

@@ -42,8 +42,8 @@ async def _running(folder: Path) -> AsyncIterator[_App]:
 
 
 @pytest.mark.looptime
-async def test_a_rotated_kubeconfig_is_followed(tmp_path: Path):
-    """The process begins anew with it, once."""
+async def test_restarts_with_a_rotated_kubeconfig(tmp_path: Path):
+    """Once."""
     async with _running(tmp_path) as app:
         write_token((tmp_path / "a"), "second-one")
         await asyncio.sleep(10)
@@ -51,8 +51,8 @@ async def test_a_rotated_kubeconfig_is_followed(tmp_path: Path):
 
 
 @pytest.mark.looptime
-async def test_a_bad_kubeconfig_of_one_cluster_ends_nothing(tmp_path: Path):
-    """The extender goes on with what it has, says why once, and takes all changes over when the file is good."""
+async def test_invalid_kubeconfig_keeps_the_running_clients(tmp_path: Path):
+    """The error is logged once, and all changes are applied when the file is valid."""
     async with _running(tmp_path) as app:
         with capture_logs() as logs:
             (tmp_path / "b").write_text("clusters: [", encoding="utf-8")

@@ -44,10 +44,10 @@ async def _readyz(port: int) -> tuple[int, str]:
         ("clusters: [{name: a, kubeconfig: k}], agents: [{name: fitt}]}", "'fitt' is not installed"),
     ],
 )
-async def test_a_mistake_in_the_configuration_does_not_end_the_extender(
+async def test_waits_with_an_invalid_configuration(
     tmp_path: Path, unused_tcp_port_factory, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
 ):
-    """One that parsing finds, and one that only the agents find: alive, not ready, with one line that says why."""
+    """Found by the parser, or only by an agent: alive, not ready, with one log line."""
     monkeypatch.setattr(config_waiting, "_POLL", 0.01)
     port, file = unused_tcp_port_factory(), tmp_path / "config.yaml"
     file.write_text(HEAD + wrong, encoding="utf-8")

@@ -29,7 +29,7 @@ near = pytest.approx
 
 @pytest.mark.parametrize("row", SAFE["beta_risk"])
 def test_safe_risk_and_scores(row) -> None:
-    """Risk, decision and both integer scores are the original's."""
+    """Risk, decision and both integer scores equal kube-safe-scheduler's."""
     found = safe.risk(row["mu"], row["sigma"], row["threshold"])
     assert found == near(row["risk"], rel=0, abs=1e-9)
     assert beta.fit(row["mu"], row["sigma"]) == near((row["alpha"], row["beta"]), abs=1e-8)
@@ -40,7 +40,7 @@ def test_safe_risk_and_scores(row) -> None:
 
 @pytest.mark.parametrize("row", SAFE["beta_risk_degenerate"])
 def test_safe_risk_without_a_distribution(row) -> None:
-    """Moments that no beta distribution has are certain risk or none."""
+    """Moments without a beta distribution give a risk of 0 or 1."""
     assert safe.risk(row["mu"], row["sigma"], row["threshold"]) == row["risk"]
 
 
@@ -61,7 +61,7 @@ def test_safe_risk_without_a_distribution(row) -> None:
     ],
 )
 def test_safe_load_with_a_pod(known, demand, expected) -> None:
-    """Annotated means, deviations and forecasts become shares of capacity; what is not finite is unknown."""
+    """Annotated means, deviations and forecasts become shares of capacity; non-finite values are unknown."""
     given_values = {"deviation": None, "forecast": None, "weight": 0.2, **known}
     found = safe.load(**given_values, demand=demand)
     assert (found and (found.mean, found.deviation)) == (expected and near(expected, abs=1e-6))
@@ -71,7 +71,7 @@ def test_safe_load_with_a_pod(known, demand, expected) -> None:
 def test_safe_scores_stay_in_range(
     mean: float, deviation: float, threshold: float, percentile: float
 ) -> None:
-    """No combination of settings makes a score that the scheduler would refuse."""
+    """For all settings."""
     found = safe.risk(mean, deviation, threshold)
     assert 0 <= found <= 1
     assert 0 <= safe.overload_points(found, percentile) <= 10
@@ -108,7 +108,7 @@ def test_pigeon_objectives_and_scores(case) -> None:
 
 
 def test_pigeon_window_turns_exponential_after_a_hundred_demands() -> None:
-    """The hundred-and-first demand has the weight of the hundredth."""
+    """The demand after the hundredth has the same weight as the hundredth."""
     history = pigeon.DemandHistory(1)
     for _ in range(99):
         history.add([100])
@@ -124,7 +124,7 @@ def test_pigeon_window_turns_exponential_after_a_hundred_demands() -> None:
 
 @pytest.mark.parametrize("trace", SAFE["pigeon_traces"], ids=lambda trace: trace["policy"])
 def test_pigeon_traces(trace) -> None:
-    """Placing pod after pod where the objective is best."""
+    """Places pod after pod where the objective is best."""
     size = len(trace["capacity"])
     bins = {f"n{number}": pigeon.Bin(trace["capacity"], [0] * size) for number in range(trace["node_count"])}
     history = pigeon.DemandHistory(size)
@@ -157,7 +157,7 @@ def test_pigeon_ignores_resources_that_no_node_has() -> None:
 
 @pytest.mark.parametrize("row", VARIATION["upstream_computeScore"] + VARIATION["derived_computeScore"])
 def test_load_variation(row) -> None:
-    """LoadVariationRiskBalancing; the plug-in makes a negative margin its default before."""
+    """LoadVariationRiskBalancing; the plug-in replaces a negative margin by its default before."""
     margin = max(0.0, row["margin"])
     found = 100 * load.load_variation(
         row["capacity"],
@@ -173,14 +173,14 @@ def test_load_variation(row) -> None:
 
 @pytest.mark.parametrize("row", VARIATION["upstream_GetMuSigma_capacity1000"])
 def test_load_moments(row) -> None:
-    """Usage beyond capacity, and below zero, is limited."""
+    """Usage above capacity and below zero is limited."""
     found = load.moments(row.get("capacity", 1000), row["usedAvg"], row["usedStdev"], row["req"])
     assert found == near((row["mu"], row["sigma"]))
 
 
 @pytest.mark.parametrize("row", PACKING["derived"])
 def test_target_load_packing(row) -> None:
-    """Both slopes, and pods that the measurement does not contain."""
+    """Both slopes, and pods that are not part of the measurement."""
     given_values = row["in"]
     capacity = given_values["NodeCapMilli"]
     found = load.target_load_packing(
@@ -194,7 +194,7 @@ def test_target_load_packing(row) -> None:
 
 @pytest.mark.parametrize("row", PACKING["pod_prediction"])
 def test_predicted_cpu_of_a_pod(row) -> None:
-    """By limit, else by request, else a constant."""
+    """By limit, else by request, else by a constant."""
     found = load.predicted_milli(row.get("request_m", 0), row.get("limit_m", 0)) + row.get("overhead_m", 0)
     assert found == row["milli"]
 
@@ -266,8 +266,8 @@ def test_beta_of_upstream() -> None:
 
 
 @given(st.floats(0.01, 0.99), st.floats(1e-5, 0.4), st.floats(0, 1), st.floats(0, 1))
-def test_beta_distribution_rises(mean: float, deviation: float, one: float, other: float) -> None:
-    """It is a distribution function for every fit, narrow ones included."""
+def test_beta_distribution_is_monotonic(mean: float, deviation: float, one: float, other: float) -> None:
+    """For every fit, including narrow ones."""
     fitted = beta.fit(mean, deviation)
     if fitted is not None:
         low, high = sorted((one, other))

@@ -10,8 +10,8 @@ from swarm.worker.protocol.acknowledgement import acknowledgement, compact
 from swarm.worker.protocol.share import Applied, Entry, join, parse, parse_part
 
 
-def test_the_controller_reads_every_field_of_an_acknowledgement():
-    """A field with another name would be read as its default."""
+def test_controller_reads_every_field_of_an_acknowledgement():
+    """A field with another name would get its default."""
     written = acknowledgement(
         Applied(7, wanted={}, fence_seconds=30),
         {"a": Held(Job("a"), Phase.WAITING, error="exit code 1")},
@@ -34,8 +34,8 @@ def test_the_controller_reads_every_field_of_an_acknowledgement():
     )
 
 
-def test_the_worker_reads_every_field_of_a_share_in_parts():
-    """With the checksum that the controller writes beside it."""
+def test_worker_reads_every_field_of_a_share_in_parts():
+    """With the checksum of the controller."""
     holder = Holder(pod="w-0", uid="u", session="s", version=9, start=["a"], stop=["b"])
     slot = Slot(name="w-0", index=0, jobs=["a", "c"], pod="w-0", uid="u")
     settings = share.Settings(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from swarm.handover import ledger as ledgers
 
 
-def test_an_acknowledgement_is_read_as_workers_write_it():
-    """Also a long one, and one that is no JSON."""
+def test_reads_acknowledgements_of_workers():
+    """Also a long one, and one that is not JSON."""
     text = (
         '{"podUID":"u","session":"s","life":2,"version":7,"running":["a"],"failing":{"b":"exit code 1"},'
         '"draining":true,"stopped":["c"],"more":1}'

@@ -9,8 +9,8 @@ from swarm import flags
 from swarm.compatibility import Legacy
 
 
-def test_the_command_line_of_k8s_swarm_keeps_a_swarm(tmp_path, monkeypatch):
-    """A flag beats the environment, and the environment beats the default."""
+def test_command_line_of_k8s_swarm_describes_a_swarm(tmp_path, monkeypatch):
+    """A flag overrides the environment, which overrides the default."""
     (tmp_path / "config.yml").write_text("jobs:\n  - stream:a\n  - y\nversion: 0\n", encoding="utf-8")
     monkeypatch.setenv("CONFIG_PATH", str(tmp_path))
     monkeypatch.setenv("WATCHED_LABEL", "from-environment")
@@ -26,7 +26,7 @@ def test_the_command_line_of_k8s_swarm_keeps_a_swarm(tmp_path, monkeypatch):
     assert options.legacy.body()["spec"]["workers"] == {"statefulSet": "w", "httpPort": 0}
 
 
-def test_wrong_values_name_the_flag(tmp_path):
+def test_errors_name_the_flag(tmp_path):
     """Before anything is started."""
     with pytest.raises(ConfigError, match="--config"):
         flags.parse(["controller", "internal", f"--config-path={tmp_path}"])

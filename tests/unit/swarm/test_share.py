@@ -14,7 +14,7 @@ from swarm.handover.ledger import Holder, Ledger, Slot
 SETTINGS = share.Settings("s", "Exclusive", "Signal", weights={"b": 3})
 
 
-def test_a_share_names_the_state_of_each_job():
+def test_share_has_the_state_of_each_job():
     """Assigned and granted, assigned and waiting, revoked."""
     holder = Holder(pod="w-0", uid="u", session="x", version=7, start=["a", "d"], stop=["c"])
     record = Ledger(slots={"w-0": Slot(name="w-0", index=0, uid="u", jobs=["a", "b"])}, holders={"u": holder})
@@ -41,8 +41,8 @@ def test_a_large_share_is_split():
     assert [part.get("part", 0) for part in parts] == [0, 1, 2]
 
 
-def test_the_layout_of_k8s_swarm():
-    """Text as its controller writes it, with the corrected slices."""
+def test_writes_the_layout_of_k8s_swarm():
+    """The text equals that of its controller, with corrected slices."""
     jobs = ["stream:a", "stream:b:new", "x", "y", "z"]
     workers = {
         f"swarm-worker-{index}": Slot(name=f"swarm-worker-{index}", index=index, jobs=jobs[start:end])
@@ -73,7 +73,7 @@ def test_the_layout_of_k8s_swarm():
 @pytest.mark.parametrize(
     "job", ["yes", "1", "1e3", "null", "", "a: b", "#x", "- x", "é", "'q'", "0o17", "2020-01-01"]
 )
-def test_names_survive_the_layout_of_k8s_swarm(job):
+def test_names_round_trip_through_the_layout_of_k8s_swarm(job):
     """Names that YAML would read as another type are quoted."""
     record = Ledger(slots={"w-0": Slot(name="w-0", index=0, jobs=[job])})
     assert yaml.safe_load(share.original(record))["workloads"]["w-0"]["jobs"] == [job]

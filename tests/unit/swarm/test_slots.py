@@ -17,8 +17,8 @@ def _arranged(known: dict[str, Slot], pods: list[Pod], workers: Workers, now: fl
     return arrange(known, pods, workers, now=now)
 
 
-def test_a_slot_begins_with_a_ready_pod():
-    """Pending pods get no jobs, and pods beyond the size of the set neither."""
+def test_slot_is_created_for_a_ready_pod():
+    """Pending pods get no jobs, nor do pods above the number of replicas."""
     pods = [
         READY,
         Pod("w-1", "u1"),
@@ -31,7 +31,7 @@ def test_a_slot_begins_with_a_ready_pod():
     assert list(_arranged({}, pods, Workers(STATEFUL_SET, 1, first=2), 100.0)) == ["w-2"]
 
 
-def test_an_unready_worker_keeps_its_jobs_for_the_grace_period():
+def test_unready_worker_keeps_its_jobs_for_the_grace_period():
     """I5; also while its pod is replaced under the same name."""
     workers = Workers(STATEFUL_SET, 2, grace=30)
     other = Pod("w-1", "u1", ready=True)
@@ -53,22 +53,22 @@ def test_an_unready_worker_keeps_its_jobs_for_the_grace_period():
 
 
 def test_all_slots_stay_while_none_is_ready():
-    """An outage of everything moves nothing."""
+    """An outage of all workers moves no job."""
     workers = Workers(STATEFUL_SET, 2, grace=30)
     known = _arranged({}, [READY, Pod("w-1", "u1", ready=True)], workers, 100.0)
     assert list(_arranged(_arranged(known, [], workers, 110.0), [], workers, 900.0)) == ["w-0", "w-1"]
 
 
-def test_scaling_down_ends_slots_at_once():
-    """Also while the pods still end."""
+def test_scaling_down_removes_slots_immediately():
+    """Also while their pods are being deleted."""
     pods = [READY, Pod("w-1", "u1", ready=True)]
     known = _arranged({}, pods, Workers(STATEFUL_SET, 2), 100.0)
     assert list(_arranged(known, pods, Workers(STATEFUL_SET, 1), 101.0)) == ["w-0"]
     assert _arranged(known, pods, Workers(STATEFUL_SET, 0), 101.0) == {}
 
 
-def test_a_replacement_pod_of_a_deployment_takes_over_the_slot():
-    """Names differ, the slot and its jobs stay; surplus pods of a rollout wait."""
+def test_replacement_pod_of_a_deployment_takes_over_the_slot():
+    """The pod name differs, slot and jobs stay; surplus pods of a rollout wait."""
     workers = Workers(DEPLOYMENT, 2)
     known = _arranged({}, [Pod("x-aa", "1", ready=True), Pod("x-bb", "2", ready=True)], workers, 100.0)
     assert {name: slot.pod for name, slot in known.items()} == {"slot-0": "x-aa", "slot-1": "x-bb"}
@@ -86,7 +86,7 @@ def test_a_replacement_pod_of_a_deployment_takes_over_the_slot():
 
 
 def test_selected_pods_lose_their_slot_with_their_object():
-    """A bare pod never comes back under its name."""
+    """A bare pod never returns under its name."""
     pods = [Pod("b", "2", ready=True), Pod("a-10", "3", ready=True), Pod("a-9", "1", ready=True)]
     known = _arranged({}, pods, Workers(PODS), 100.0)
     assert list(known) == ["a-9", "a-10", "b"]

@@ -30,22 +30,22 @@ def test_lists_of_jobs(text, names):
     assert [job.name for job in spec.read_list(text)] == names
 
 
-def test_a_wrong_entry_is_an_error():
-    """Not a job that is left out."""
+def test_invalid_entry_is_an_error():
+    """It is not skipped."""
     with pytest.raises(ValueError, match="not a job"):
         spec.read_list("- {weight: 3}")
 
 
-def test_jobs_named_twice_count_once():
-    """The first one counts."""
+def test_duplicate_jobs_count_once():
+    """The first one is used."""
     entries = [spec.JobSpec("a", weight=2), spec.JobSpec("b"), spec.JobSpec("a")]
     jobs, affinities, repeated = spec.jobs_of(entries)
     assert [(job.name, job.weight) for job in jobs] == [("a", 2), ("b", 1)]
     assert (affinities, repeated) == ({}, ["a"])
 
 
-def test_affinity_is_about_labels_and_clusters():
-    """Both must hold."""
+def test_affinity_requires_labels_and_clusters():
+    """Both must match."""
     affinity = spec.Affinity({"matchLabels": {"zone": "a"}}, ("vn-1",))
     _, affinities, _ = spec.jobs_of([spec.JobSpec("a", affinity=affinity)])
     matches = affinities["a"]
@@ -54,8 +54,8 @@ def test_affinity_is_about_labels_and_clusters():
     assert not matches(Pod("w", "u", node="vn-1"))
 
 
-def test_the_schema_is_structural_and_its_defaults_are_those_of_the_code():
-    """What the API server fills in is what a specification without the field means."""
+def test_schema_is_structural_and_has_the_defaults_of_the_code():
+    """The API server's defaults equal those of a specification without the field."""
     schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     jsonschema.Draft4Validator.check_schema(schema)
     fields = schema["properties"]["spec"]["properties"]
@@ -69,7 +69,7 @@ def test_the_schema_is_structural_and_its_defaults_are_those_of_the_code():
     assert parsed.jobs[0] == parsed.jobs[1]
 
 
-def test_a_pod_whose_phase_was_set_by_garbage_collection_is_not_finished():
+def test_phase_set_by_garbage_collection_does_not_finish_a_pod():
     """Containers that are reported as running may still run."""
     status = {"phase": "Failed", "containerStatuses": [{"state": {"running": {}}}]}
     pod = from_dict({"metadata": {"name": "w"}, "status": status})
@@ -80,8 +80,8 @@ def test_a_pod_whose_phase_was_set_by_garbage_collection_is_not_finished():
     assert view(shrink_pod(ended)).finished
 
 
-def test_restarts_go_in_waves_and_losers_first():
-    """A worker that restarts counts as unavailable until it has acknowledged."""
+def test_restarts_in_waves_with_losing_workers_first():
+    """A restarting worker counts as unavailable until it has acknowledged."""
     record = Ledger(
         slots={f"w-{n}": Slot(name=f"w-{n}", index=n, uid=str(n), pod=f"w-{n}") for n in range(4)},
         holders={
@@ -104,8 +104,8 @@ def test_restarts_go_in_waves_and_losers_first():
     assert due(record, reports, pods, 2) == ["2"]
 
 
-def test_a_restarted_worker_gets_its_whole_share_at_once():
-    """Not before its predecessor holds nothing any more: it would read a part, and be restarted again."""
+def test_restarted_worker_gets_its_complete_share():
+    """Only after its predecessor holds no job; with a part of it, it would be restarted again."""
     slot = Slot(name="w-0", index=0, uid="new", pod="w-0", jobs=["a", "b"])
     record = Ledger(holders={"old": Holder(pod="w-0", uid="old", session="s", version=1, start=["a"])})
     report = {"new": Acknowledgement(pod_uid="new", session="t", life=1)}

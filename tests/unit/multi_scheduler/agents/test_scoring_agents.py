@@ -113,23 +113,23 @@ near = pytest.approx
 
 @pytest.mark.parametrize("agents", [(agent("load"),), (FIT, agent("load"))], ids=["alone", "with fit"])
 async def test_load_prefers_the_idle_cluster(agents) -> None:
-    """Mean of use and deviation, with the pod: (0 + 0.25) / 2 and (0.5 + 0.25) / 2."""
+    """Mean of usage and deviation with the pod: (0 + 0.25) / 2 and (0.5 + 0.25) / 2."""
     scene = Scene(*agents)
     scene.used("a-0", 0.0)
     scene.used("b-0", 0.5)
     assert await scene.scores(pod()) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 1 - 0.75 / 2})
 
 
-async def test_unknown_usage_is_neutral(monkeypatch) -> None:
-    """Without a sample, and for a cluster that cannot be looked into."""
+async def test_unknown_usage_gets_a_neutral_score(monkeypatch) -> None:
+    """Without a sample, and in a cluster that cannot be read."""
     scene = Scene(agent("load"))
     scene.used("a-0", 0.0)
     monkeypatch.setattr(scene.fit.feeds["a"], "trouble", lambda: "silent")
     assert await scene.scores(pod()) == {"vn-a": 0.5, "vn-b": 0.5}
 
 
-async def test_pods_bound_after_the_sample_count_once() -> None:
-    """By estimate; those of before are measured already, and the pod's own promise does not count."""
+async def test_pods_bound_after_the_sample_count_by_estimate() -> None:
+    """Earlier pods are part of the sample, and the pod's own reservation does not count."""
     scene = Scene(FIT, agent("load"))
     scene.used("a-0", 0.25)
     scene.runs("a-0", "old", since=BEFORE)
@@ -141,8 +141,8 @@ async def test_pods_bound_after_the_sample_count_once() -> None:
     assert promised["vn-a"] == near(found["vn-a"] - 0.25 * 0.85 / 2)
 
 
-async def test_most_likely_or_best_node() -> None:
-    """The stock lower scheduler prefers the node with the most room, whatever is measured there."""
+async def test_scores_by_the_most_likely_or_the_best_node() -> None:
+    """The stock lower scheduler prefers the node with most room, whatever its usage."""
     for setting, used in (("MostLikely", 0.9), ("Best", 0.1)):
         scene = Scene(agent("load", node=setting), clusters=("a",), nodes=2)
         scene.runs("a-1", "placed", cpu="2")
@@ -152,7 +152,7 @@ async def test_most_likely_or_best_node() -> None:
 
 
 async def test_load_by_target_packing() -> None:
-    """Limit, or one and a half of the request; pods that are younger than a minute are not measured yet."""
+    """Limit, or 1.5 times the request; pods younger than a minute are not part of the sample yet."""
     scene = Scene(agent("load", policy="TargetLoadPacking"))
     scene.used("a-0", 0.2)
     scene.used("b-0", 0.2)
@@ -162,7 +162,7 @@ async def test_load_by_target_packing() -> None:
 
 
 async def test_load_by_over_commitment() -> None:
-    """Limits of 6 CPUs on a node of 4 are a risk; a pod without requests is none of one node alone."""
+    """Limits of 6 CPUs on a node with 4 are a risk; a pod without requests is a risk on no single node."""
     scene = Scene(agent("load", policy="LowRiskOverCommitment"))
     for name in ("a-0", "b-0"):
         scene.used(name, 0.1)
@@ -173,13 +173,13 @@ async def test_load_by_over_commitment() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    """With the agent's name and the setting."""
+    """The error names the agent and the setting."""
     with pytest.raises(ConfigError, match=r"agents\[load\]\.config: .*targetUtilization"):
         Scene(agent("load", targetUtilization=200))
 
 
-async def test_safe_rejects_only_what_is_known_to_be_at_risk() -> None:
-    """95 % of use is too much, on every node that could take the pod; nothing known is no reason."""
+async def test_safe_rejects_only_nodes_known_to_be_at_risk() -> None:
+    """95 % usage on every node that could take the pod is too much; unknown usage is no reason."""
     scene = Scene(FIT, agent("safe"), clusters=("a", "b", "c"), nodes=2)
     for name in ("a-0", "a-1", "b-0"):
         scene.used(name, 0.95)
@@ -189,7 +189,7 @@ async def test_safe_rejects_only_what_is_known_to_be_at_risk() -> None:
 
 
 async def test_safe_scores_by_risk_and_balance() -> None:
-    """Both scores of the original, with its weights of 1 and 10; the worse resource counts."""
+    """Both scores of kube-safe-scheduler, with its weights 1 and 10; the worse resource counts."""
     scene = Scene(agent("safe", forecastWeight=0), clusters=("a", "b", "c"))
     scene.used("a-0", 0.5, 0.1)
     scene.used("b-0", 0.1, 0.5)
@@ -199,8 +199,8 @@ async def test_safe_scores_by_risk_and_balance() -> None:
     )
 
 
-async def test_pressure_scores() -> None:
-    """Pods and stalls lower it, a node under pressure has none, CPU stalls count on busy nodes only."""
+async def test_pressure_scores_by_pods_and_stalls() -> None:
+    """A node under pressure gets 0; CPU stalls count only on busy nodes."""
     scene = Scene(agent("pressure"), clusters=("a", "b", "c", "d"))
     stalled = Pressure(cpu=Stall(some10=40, some60=40))
     scene.used("a-0", 0.2, pressure=stalled)
@@ -213,7 +213,7 @@ async def test_pressure_scores() -> None:
 
 
 async def test_congestion_reads_the_virtual_node_first() -> None:
-    """Then the lower node."""
+    """Without its annotation, the lower node's is read."""
     scene = Scene(agent("congestion", maximum=10))
     scene.virtual[0] = VirtualNode("vn-a", "a", {}, {}, {"congestion-factor": "4"})
     for name, factor in (("a-0", "9"), ("b-0", "1")):
@@ -224,8 +224,8 @@ async def test_congestion_reads_the_virtual_node_first() -> None:
 @pytest.mark.parametrize(
     ("objective", "best"), [("LoadBalance", "vn-b"), ("Consolidate", "vn-a"), ("AdaptiveBinPack", "vn-b")]
 )
-async def test_pigeon_sees_clusters_as_nodes(objective, best) -> None:
-    """The pod's own promises do not count."""
+async def test_pigeon_treats_clusters_as_nodes(objective, best) -> None:
+    """The pod's own reservations do not count."""
     scene = Scene(FIT, agent("pigeon", objective=objective))
     scene.runs("a-0", "one", cpu="2")
     found = await scene.scores(pod("500m"))
@@ -234,8 +234,8 @@ async def test_pigeon_sees_clusters_as_nodes(objective, best) -> None:
     assert await scene.scores(pod("500m")) == found
 
 
-async def test_cost_by_label_configuration_and_file(tmp_path) -> None:
-    """In this order; a cluster without a price is neutral."""
+async def test_cost_reads_labels_then_configuration_then_file(tmp_path) -> None:
+    """A cluster without a price gets a neutral score."""
     (tmp_path / "prices.yaml").write_text("b: {cpu: 0.2}\nc: {cpu: 9}\n", encoding="utf-8")
     settings = {"prices": {"c": {"cpu": 0.4}}, "file": str(tmp_path / "prices.yaml")}
     scene = Scene(agent("cost", **settings), clusters=("a", "b", "c", "d"))
@@ -246,8 +246,8 @@ async def test_cost_by_label_configuration_and_file(tmp_path) -> None:
     assert found["vn-d"] == 0.5
 
 
-async def test_cost_keeps_pods_off_preemptible_nodes_that_are_not_meant_for_them() -> None:
-    """The discount is for those that are."""
+async def test_cost_avoids_preemptible_nodes_for_unselected_pods() -> None:
+    """Only selected pods get the discount."""
     preemptible = {
         "nodeSelector": {"pool": "spot"},
         "podSelector": {"matchLabels": {"spot": "yes"}},
@@ -263,15 +263,15 @@ async def test_cost_keeps_pods_off_preemptible_nodes_that_are_not_meant_for_them
     assert other["vn-a"] > other["vn-b"]
 
 
-async def test_cost_goes_by_the_order_of_clusters_first() -> None:
-    """Whatever they cost."""
+async def test_cost_prefers_the_order_of_clusters_over_prices() -> None:
+    """The order applies regardless of cost."""
     scene = Scene(agent("cost", priority=["b"], prices={"a": {"cpu": 0.1}, "b": {"cpu": 5}}))
     found = await scene.scores(pod())
     assert found["vn-b"] > found["vn-a"]
 
 
-async def test_usage_from_annotations_of_lower_nodes() -> None:
-    """Read as the nodes are followed, and forgotten with them."""
+async def test_reads_usage_from_annotations_of_lower_nodes() -> None:
+    """It is updated and removed with the nodes."""
     scene = Scene(agent("load"))
     found = {"mean-free-cpu": "3000", "std-free-cpu": "0"}
     for name in ("a-0", "a-9"):

@@ -61,8 +61,8 @@ def _split(bundle: bytes) -> list[bytes]:
     return [one + end for one in bundle.split(end) if one.strip()]
 
 
-def test_secrets_read_back_as_they_were_written():
-    """The scheduler's part has neither the CA's key nor the extender's."""
+def test_secrets_round_trip():
+    """The scheduler's Secret has neither the CA's key nor the extender's."""
     server, client = _fresh()
     assert read_server(server.data()) == server
     assert read_client(client.data()) == client
@@ -73,8 +73,8 @@ def test_secrets_read_back_as_they_were_written():
 
 
 @pytest.mark.parametrize("missing", ["ca.crt", "ca.key", "tls.crt", "tls.key"])
-def test_secrets_that_lack_a_part_are_not_used(missing):
-    """Nor those with a part that is no PEM, or is of another pair."""
+def test_incomplete_secrets_are_not_used(missing):
+    """Also those with a part that is not PEM, or belongs to another pair."""
     (server, client), (other, other_client) = _fresh(), _fresh()
     for broken in (None, "", "AAAA", "?", other.data()[missing]):
         assert read_server({**server.data(), missing: broken}) is None
@@ -84,8 +84,8 @@ def test_secrets_that_lack_a_part_are_not_used(missing):
     assert read_client({}) is None
 
 
-def test_serving_certificate_is_renewed_without_the_schedulers_doing():
-    """Every 60 days, by the same CA; names that are missing are added at once."""
+def test_renews_serving_certificate_without_restart_of_the_scheduler():
+    """Every 60 days, by the same CA; missing names are added immediately."""
     server, client = _fresh()
     assert renewed_server(server, HOSTS, now=START + 59 * DAY) is None
     renewed = renewed_server(server, HOSTS, now=START + 61 * DAY)
@@ -97,8 +97,8 @@ def test_serving_certificate_is_renewed_without_the_schedulers_doing():
     assert covers(named.serving.certificate, [*HOSTS, "more"])
 
 
-def test_scheduler_that_is_restarted_every_two_years_is_never_refused():
-    """For thirty years; a new CA is trusted by both sides before it serves."""
+def test_scheduler_restarted_every_two_years_is_always_accepted():
+    """For thirty years; both sides trust a new CA before it serves."""
     server, held = _fresh()
     running = held
     restarted, authorities = START, {server.authorities[0].certificate}
@@ -170,7 +170,7 @@ def _keeper(api: _Api, **options: Any) -> CertificateKeeper:
 
 
 async def test_empty_secrets_are_filled_once():
-    """Replicas that begin together agree on what the first of them has written."""
+    """Replicas that start together use what the first one wrote."""
     api = _Api("server", "client")
     keepers = [_keeper(api) for _ in range(3)]
     for _ in range(3):
@@ -181,7 +181,7 @@ async def test_empty_secrets_are_filled_once():
 
 
 async def test_emptied_secrets_get_the_same_certificates_again():
-    """The running scheduler trusts nothing else."""
+    """The running scheduler trusts no other CA."""
     api = _Api("server", "client")
     keeper = _keeper(api)
     await keeper.look()
@@ -192,8 +192,8 @@ async def test_emptied_secrets_get_the_same_certificates_again():
 
 
 @pytest.mark.looptime
-async def test_missing_rights_are_named():
-    """Not ready until they are there; the log says once which Secrets it is about."""
+async def test_reports_missing_rights():
+    """Not ready until they are granted; the log names the Secrets once."""
     api = _Api("server", "client")
     api.forbidden = {"update"}
     keeper = _keeper(api)
@@ -212,8 +212,8 @@ async def test_missing_rights_are_named():
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_scheduler_is_let_in_and_strangers_are_not():
-    """By what the Secrets hold; before they are read nobody is."""
+async def test_accepts_the_scheduler_and_refuses_other_clients():
+    """By the content of the Secrets; before they are read, all clients are refused."""
     api = _Api("server", "client")
     keeper = _keeper(api)
 
@@ -251,7 +251,7 @@ async def test_scheduler_is_let_in_and_strangers_are_not():
 
 
 async def test_names_of_client_certificates_can_be_limited():
-    """For a CA that signs others, too."""
+    """For a CA that also signs other certificates."""
     pair, ca = sign(make_ca("s"), "s", hosts=["127.0.0.1"]), make_ca("shared")
     tls = CertificateReloader.from_pair(pair, client_ca=ca.certificate)
     server = ExtenderServer("127.0.0.1", 0, tls=tls, extender=None, client_names=["scheduler"])  # type: ignore[arg-type]

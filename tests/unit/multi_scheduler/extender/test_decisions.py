@@ -28,13 +28,13 @@ from multi_scheduler.extender.decisions import _PODS, _SECONDS, Decisions, Opini
         ),
     ],
 )
-def test_a_sentence_names_scores_and_reasons_of_each_agent(opinions, expected):
-    """The chosen node's score is there even where others are better."""
+def test_message_has_scores_and_reasons_of_each_agent(opinions, expected):
+    """The chosen node's score is included even if others are better."""
     assert sentence("vn-a", opinions) == expected
 
 
-def test_a_sentence_of_five_hundred_nodes_fits_into_an_event():
-    """Long reasons and many nodes are cut, and counted."""
+def test_message_for_five_hundred_nodes_fits_into_an_event():
+    """Long reasons are cut, and further nodes are counted."""
     decisions = Decisions()
     reasons = {f"vn-{number}": "0/1000 nodes are available: " + "x" * 5000 for number in range(500)}
     decisions.rejected("u", "fit", 1, reasons)
@@ -45,8 +45,8 @@ def test_a_sentence_of_five_hundred_nodes_fits_into_an_event():
     assert "and 497 more" in found
 
 
-def test_answers_are_forgotten_once_used_at_a_new_try_with_age_and_in_number():
-    """A scheduler that never binds what it asked about costs no memory."""
+def test_answers_are_dropped_after_use_on_retry_by_age_and_by_number():
+    """A scheduler that never binds pods causes no memory growth."""
     now = 0.0
     decisions = Decisions(clock=lambda: now)
     decisions.rejected("u", "fit", 1, {})

@@ -66,7 +66,7 @@ def _fit(*, policy: Policy | None = None, **clusters: str) -> tuple[FitAgent, Ex
 
 
 async def test_real_nodes_always_pass():
-    """They are the scheduler's own business."""
+    """The scheduler itself decides about them."""
     _, extender = _fit(a="1")
     answer = await extender.filter(_asked(_pod("u"), "real", "vn-a"))
     assert answer.passing == ["real"]
@@ -75,8 +75,8 @@ async def test_real_nodes_always_pass():
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_a_burst_is_promised_only_what_there_is():
-    """The second pod of two cores finds three cores taken by the first, and is told so after a moment."""
+async def test_pods_of_a_burst_do_not_share_room():
+    """The second pod of two cores is rejected after a short wait, because the first took two of three cores."""
     _, extender = _fit(a="3")
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == []
@@ -84,8 +84,8 @@ async def test_a_burst_is_promised_only_what_there_is():
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_a_promise_that_is_settled_elsewhere_frees_the_room_at_once():
-    """The first pod holds room on both clusters; once it is bound to one, the other is free for the second."""
+async def test_binding_releases_reservations_in_other_clusters():
+    """The first pod reserves room in both clusters; once it is bound, the second pod gets the other cluster."""
     agent, extender = _fit(a="2", b="2")
     assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-a", "vn-b"]
     asking = asyncio.ensure_future(extender.filter(_asked(_pod("two"), "vn-a", "vn-b")))
@@ -97,8 +97,8 @@ async def test_a_promise_that_is_settled_elsewhere_frees_the_room_at_once():
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_a_pod_that_would_not_fit_without_the_others_either_waits_for_nobody():
-    """A filter call that waits holds up every pod behind it."""
+async def test_pod_that_fits_nowhere_is_rejected_without_waiting():
+    """A waiting filter call delays every later pod."""
     _, extender = _fit(a="3")
     await extender.filter(_asked(_pod("one"), "vn-a"))
     before = asyncio.get_running_loop().time()
@@ -108,8 +108,8 @@ async def test_a_pod_that_would_not_fit_without_the_others_either_waits_for_nobo
 
 @pytest.mark.asyncio
 @pytest.mark.looptime
-async def test_promises_end():
-    """A pod that the scheduler put elsewhere, or never bound, does not hold room for ever."""
+async def test_reservations_expire():
+    """For a pod that was bound elsewhere or never."""
     agent, extender = _fit(a="2")
     await extender.filter(_asked(_pod("one"), "vn-a"))
     await asyncio.sleep(11)
@@ -118,15 +118,15 @@ async def test_promises_end():
     assert (await extender.filter(_asked(_pod("two"), "vn-a"))).passing == ["vn-a"]
 
 
-async def test_a_pod_is_not_in_its_own_way():
-    """Filtered again, it gets back what it had been promised."""
+async def test_retried_pod_ignores_its_own_reservation():
+    """The earlier reservation is released first."""
     _, extender = _fit(a="2")
     for _ in range(3):
         assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
-async def test_best_fit_prefers_the_smallest_hole():
-    """Large holes stay whole for large pods."""
+async def test_best_fit_prefers_the_smallest_gap():
+    """Large gaps stay free for large pods."""
     _, extender = _fit(a="8", b="2")
     asked = _asked(_pod("one"), "vn-a", "vn-b", "real")
     await extender.filter(asked)
@@ -135,7 +135,7 @@ async def test_best_fit_prefers_the_smallest_hole():
 
 
 async def test_preemption_is_accepted_only_where_it_helps():
-    """Victims whose end makes no room below are not worth their end."""
+    """Victims that make no room in the lower cluster are not accepted."""
     agent, extender = _fit(a="2")
     await extender.filter(_asked(_pod("small", "1"), "vn-a"))
     agent.reservations.bind("small", "vn-a")
@@ -145,8 +145,8 @@ async def test_preemption_is_accepted_only_where_it_helps():
     assert len(agent.reservations) == 1
 
 
-async def test_a_lower_cluster_that_is_not_read_is_rejected_with_its_trouble():
-    """Nothing is promised that nobody has looked at."""
+async def test_rejects_unread_lower_cluster_with_its_error():
+    """Nothing is reserved in a cluster with unknown state."""
     agent, extender = _fit(a="8")
     agent.feeds["a"]._nodes._synced.clear()
     answer = await extender.filter(_asked(_pod("one"), "vn-a"))
@@ -154,7 +154,7 @@ async def test_a_lower_cluster_that_is_not_read_is_rejected_with_its_trouble():
 
 
 async def test_several_agents_filter_in_turn_and_score_by_weight():
-    """Each sees what the ones before it have left."""
+    """Each agent gets the nodes that earlier agents passed."""
 
     class Half(Agent):
         async def score(self, pod, nodes):
@@ -172,7 +172,7 @@ async def test_several_agents_filter_in_turn_and_score_by_weight():
 
 
 def test_arguments_are_read_in_any_case():
-    """Go's decoder does not mind, nor do we; results are capitalised."""
+    """As Go's decoder does; result keys are capitalised."""
     pod = _pod("u")
     for body in ({"Pod": pod, "NodeNames": ["a"]}, {"pod": pod, "nodenames": ["a"]}):
         asked = protocol.candidates(msgspec.json.encode(body))
@@ -189,21 +189,21 @@ def test_arguments_are_read_in_any_case():
     "body", [b"", b"[]", b"{", b'{"Pod": null, "NodeNames": []}', b'{"Pod": {"metadata": {}, "spec": {}}}']
 )
 def test_bad_arguments_are_errors(body):
-    """With a sentence, never a crash."""
+    """With a message, not a crash."""
     with pytest.raises(protocol.BadArgumentsError):
         protocol.candidates(body)
 
 
 def test_agents_are_found_by_entry_point():
-    """And one that is not installed is named with those that are."""
+    """The error about an unknown agent lists the installed ones."""
     context = AgentContext("template", {"label": "a", "prefer": "b"}, upper=None, lower={})  # type: ignore[arg-type]
     assert isinstance(load("template", context), TemplateAgent)
     with pytest.raises(ConfigError, match=r"fit, .*template"):
         load("nobody", context)
 
 
-def test_tensile_kubes_configuration_is_understood():
-    """The arguments of its plug-in name clusters and kubeconfigs."""
+def test_reads_tensile_kubes_configuration():
+    """The arguments of its plug-in contain clusters and kubeconfigs."""
     text = '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"vk1": {"kube_config": "/k"}}}}]}'
     (cluster,) = config.parse(text).clusters
     assert (cluster.name, cluster.kubeconfig, cluster.nodes[0].name) == ("vk1", "/k", "vk1")
@@ -223,14 +223,14 @@ def test_tensile_kubes_configuration_is_understood():
         ("- 1", "mapping"),
     ],
 )
-def test_a_wrong_configuration_names_the_field(text, told):
-    """An evening saved."""
+def test_configuration_errors_name_the_field(text, told):
+    """Each case is one mistake."""
     with pytest.raises(ConfigError, match=told):
         config.parse(text)
 
 
-def test_the_schedulers_configuration_has_both_profiles():
-    """One of them for those who want nothing to do with extenders' agents."""
+def test_scheduler_configuration_has_both_profiles():
+    """The second one is for pods that avoid virtual nodes."""
     made = scheduler_configuration("http://127.0.0.1:1", bind=True)
     assert [profile["schedulerName"] for profile in made["profiles"]] == [
         "default-scheduler",
@@ -239,8 +239,8 @@ def test_the_schedulers_configuration_has_both_profiles():
     assert made["extenders"][0]["bindVerb"] == "bind"
 
 
-def test_rejections_default_to_none():
-    """An agent that only scores rules nothing out."""
+def test_agents_reject_nothing_by_default():
+    """An agent that only scores needs no filter."""
     assert asyncio.run(Agent().filter({}, [])) == Rejections({}, {})
 
 
@@ -253,8 +253,8 @@ class _Slow(Agent):
 
 
 @pytest.mark.looptime
-async def test_room_is_promised_before_the_next_agent_is_asked():
-    """Two schedulers that ask at the same time are not told of the same hole."""
+async def test_reserves_room_before_the_next_agent_filters():
+    """Two concurrent calls must not get the same room."""
     _, extender = _fit(a="3")
     extender = Extender([*extender._agents, Weighted("slow", _Slow(), 1.0)], extender._directory, upper=None)  # type: ignore[arg-type]
     asked = [extender.filter(_asked(_pod(uid), "vn-a")) for uid in ("one", "two")]
@@ -262,8 +262,8 @@ async def test_room_is_promised_before_the_next_agent_is_asked():
     assert sorted(passing) == [[], ["vn-a"]]
 
 
-async def test_what_a_later_agent_rules_out_is_not_promised():
-    """The room is free again for others at once."""
+async def test_releases_nodes_that_a_later_agent_rejects():
+    """Other pods get the room immediately."""
 
     class Never(Agent):
         async def filter(self, pod, nodes):
@@ -277,8 +277,8 @@ async def test_what_a_later_agent_rules_out_is_not_promised():
 
 
 @pytest.mark.parametrize("score", ["BestFit", "Spread", "BinPack"])
-async def test_a_cluster_nobody_could_look_into_is_the_last_choice(score):
-    """Where such clusters pass at all."""
+async def test_unread_cluster_gets_the_lowest_score(score):
+    """If such clusters pass at all."""
     agent, extender = _fit(a="8", b="8")
     agent._settings = FitSettings(score=score, unreachable="Pass")
     agent.feeds["b"]._unreachable = "no answer"
@@ -289,8 +289,8 @@ async def test_a_cluster_nobody_could_look_into_is_the_last_choice(score):
     assert scores["vn-a"] > scores["vn-b"] == 0
 
 
-async def test_many_pods_without_a_place_do_not_make_others_scoreless():
-    """Of a thousand judgements the oldest go, not all at once."""
+async def test_drops_only_the_oldest_of_many_predictions():
+    """Newer pods still get scores."""
     agent, extender = _fit(a="8")
     for number in range(1500):
         await extender.filter(_asked(_pod(f"waiting-{number}", "99"), "vn-a"))
@@ -301,8 +301,8 @@ async def test_many_pods_without_a_place_do_not_make_others_scoreless():
     assert (await extender.prioritize(asked))["vn-a"] > 0
 
 
-async def test_a_score_for_a_node_that_nobody_asked_about_is_ignored():
-    """One agent's mistake does not cost the scores of all."""
+async def test_ignores_scores_of_unknown_nodes():
+    """An agent's mistake does not affect the other scores."""
 
     class Odd(Agent):
         async def score(self, pod, nodes):
@@ -313,8 +313,8 @@ async def test_a_score_for_a_node_that_nobody_asked_about_is_ignored():
     assert await extender.prioritize(_asked(_pod("p"), "vn-a")) == {"vn-a": 0.5}
 
 
-async def test_pods_that_could_be_preempted_are_told_from_what_nobody_can_change():
-    """Another pod's host port may be freed; a label that no lower node has will not appear."""
+async def test_distinguishes_resolvable_from_unresolvable_rejections():
+    """Preemption can free a host port, but cannot add a label."""
     agent, extender = _fit(policy=Policy(host_ports=True), a="8")
     taken = Placed("a-0", {"pods": 1}, ports=(("", "TCP", 80),))
     agent.indexes["a"].place("p", taken)
@@ -326,8 +326,8 @@ async def test_pods_that_could_be_preempted_are_told_from_what_nobody_can_change
     assert set((await extender.filter(_asked(pod, "vn-a"))).unresolvable) == {"vn-a"}
 
 
-async def test_nothing_is_answered_before_the_virtual_nodes_are_known():
-    """They would pass for real ones, and real ones always pass."""
+async def test_refuses_calls_until_virtual_nodes_are_listed():
+    """Until then virtual nodes look like real nodes, which always pass."""
     agent, extender = _fit(a="1")
     directory: Any = extender._directory
     directory.known = False
@@ -347,8 +347,8 @@ def _bound(uid: str, node: str, *, phase: str = "Pending", cpu: str = "2") -> An
 
 
 @pytest.mark.looptime
-async def test_a_pod_that_somebody_else_has_bound_takes_room_until_it_is_seen_below():
-    """Another scheduler, or this one before a restart, or after a promise had run out while volumes were bound."""
+async def test_reserves_room_for_pods_that_others_bound():
+    """By another scheduler, by this one before a restart, or after the reservation expired."""
     agent, extender = _fit(a="3")
     agent._bound_pods.added(_bound("other", "vn-a"))
     agent._bound_pods.added(_bound("real", "real-1"))
@@ -360,8 +360,8 @@ async def test_a_pod_that_somebody_else_has_bound_takes_room_until_it_is_seen_be
 
 
 @pytest.mark.looptime
-async def test_a_pod_that_is_below_already_is_not_counted_twice():
-    """The lower cluster may be read after the upper one."""
+async def test_counts_pod_with_a_lower_pod_once():
+    """The lower cluster may be listed after the upper one."""
     agent, extender = _fit(a="3")
     agent.feeds["a"]._nodes._synced.clear()
     agent._bound_pods.added(_bound("other", "vn-a"))
@@ -374,8 +374,8 @@ async def test_a_pod_that_is_below_already_is_not_counted_twice():
 
 
 @pytest.mark.looptime
-async def test_a_pod_that_ends_or_runs_before_anybody_asks_is_forgotten():
-    """Wherever it was."""
+async def test_forgets_bound_pods_that_finish_or_run():
+    """Whatever their node."""
     agent, extender = _fit(a="3")
     for uid in ("gone", "started"):
         agent._bound_pods.added(_bound(uid, "vn-a"))
@@ -384,8 +384,8 @@ async def test_a_pod_that_ends_or_runs_before_anybody_asks_is_forgotten():
     assert (await extender.filter(_asked(_pod("one", "3"), "vn-a"))).passing == ["vn-a"]
 
 
-async def test_a_bound_pod_that_cannot_be_read_fails_no_other_pods_call(monkeypatch):
-    """Any tenant can bind pods with spec.nodeName, and write what it likes into them."""
+async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
+    """Any tenant can bind pods with spec.nodeName and arbitrary content."""
     agent, extender = _fit(a="3")
     agent._bound_pods.added(_bound("broken", "vn-a"))
     judge = agent._gates["a"].judge
@@ -399,8 +399,8 @@ async def test_a_bound_pod_that_cannot_be_read_fails_no_other_pods_call(monkeypa
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 
-async def test_many_bound_pods_do_not_hold_up_another_pods_call(monkeypatch):
-    """Room for them is kept a few at a time."""
+async def test_many_bound_pods_do_not_delay_other_calls(monkeypatch):
+    """Room for them is reserved a few at a time."""
     monkeypatch.setattr("multi_scheduler.fit.agent._ADOPTION_SECONDS", 0.0)
     agent, extender = _fit(a="9")
     for number in range(3):
@@ -410,8 +410,8 @@ async def test_many_bound_pods_do_not_hold_up_another_pods_call(monkeypatch):
         assert len(agent.reservations) == kept + 1
 
 
-def test_only_the_first_terms_of_a_pod_are_looked_at():
-    """Each term is compared with all pods of the cluster: ten thousand of them would hold up everybody."""
+def test_evaluates_a_limited_number_of_affinity_terms():
+    """Each term is compared with all pods of the cluster, so ten thousand terms would delay all calls."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
     spec = {
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term] * 10_000}}
@@ -419,8 +419,8 @@ def test_only_the_first_terms_of_a_pod_are_looked_at():
     assert len(host_terms(spec, "podAntiAffinity", "ns")) == 10
 
 
-async def test_what_agents_answered_is_told_once_of_a_pod_on_a_virtual_node():
-    """A pod that is bound to a real node, or was never asked about, is not worth an Event."""
+async def test_settles_answers_once_and_only_for_virtual_nodes():
+    """A pod on a real node, or without answers, gets no Event."""
     _, extender = _fit(a="1", b="4", c="8")
     answer = await extender.filter(_asked(_pod("u"), "real", "vn-a", "vn-b", "vn-c"))
     await extender.prioritize(_asked(_pod("u"), *answer.passing))

@@ -76,8 +76,8 @@ def config(tmp_path: Path) -> str:
     return f"--config={file}"
 
 
-async def test_nobody_binds_pods_unless_that_was_asked_for():
-    """The path is not there: 404, and nothing is bound."""
+async def test_bind_is_404_without_the_flag():
+    """Nothing is bound."""
     extender = Binder()
     async with serving(extender, bind=False) as url, aiohttp.ClientSession() as session:
         async with session.post(f"{url}/bind", json=BINDING) as answer:
@@ -87,8 +87,8 @@ async def test_nobody_binds_pods_unless_that_was_asked_for():
     assert extender.bound == []
 
 
-async def test_an_extender_that_knows_nothing_yet_says_so():
-    """As kube-scheduler reads it: the pod is tried again, with this in its event."""
+async def test_reports_that_it_is_not_ready():
+    """In the form that kube-scheduler reads; the pod is retried, and its Event has the reason."""
 
     class Ignorant(Binder):
         async def filter(self, _asked: Any) -> None:
@@ -106,8 +106,8 @@ async def test_an_extender_that_knows_nothing_yet_says_so():
             assert answer.status == 503
 
 
-async def test_with_bind_the_extender_binds():
-    """A scheduler with bindVerb is served."""
+async def test_serves_bind_with_the_flag():
+    """For a scheduler with bindVerb."""
     extender = Binder()
     async with (
         serving(extender, bind=True) as url,
@@ -122,8 +122,8 @@ def _call(uid: str = "u", **more: Any) -> dict[str, Any]:
     return {"Pod": {"metadata": {"uid": uid}, "spec": {}}, "NodeNames": ["a"], **more}
 
 
-async def test_refuses_a_call_that_is_too_long():
-    """413 beyond 4 MiB, or beyond what the flag says; nothing is decided."""
+async def test_refuses_too_large_calls():
+    """413 above 4 MiB, or above the flag's value; no agent is called."""
     extender = Filter()
     for limit in (MAX_BODY_BYTES, 8 * 1024**2):
         async with serving(extender, max_body_bytes=limit) as url, aiohttp.ClientSession() as session:
@@ -137,8 +137,8 @@ async def test_refuses_a_call_that_is_too_long():
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-async def test_with_a_client_ca_a_stranger_is_refused(verb):
-    """401 and nothing decided, with no certificate; one of another CA ends in the handshake."""
+async def test_client_ca_refuses_other_clients(verb):
+    """401 without a certificate; a certificate of another CA fails the handshake."""
     pair, clients = self_signed("n", hosts=["127.0.0.1"]), make_ca("clients")
     tls = CertificateReloader.from_pair(pair, client_ca=clients.certificate)
     extender = Filter()
@@ -169,8 +169,8 @@ def _known(server: KeyPair, client: KeyPair) -> ssl.SSLContext:
     return context
 
 
-async def test_calls_beyond_the_limit_wait_and_are_refused(monkeypatch: pytest.MonkeyPatch):
-    """503 with Retry-After; the next call is served once there is a turn."""
+async def test_calls_above_the_limit_wait_and_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """503 with Retry-After; the next call is served when a slot is free."""
     monkeypatch.setattr(server_module, "MAX_CALLS", 2)
     monkeypatch.setattr(server_module, "_CALL_SECONDS", 0.2)
     extender = Filter()
@@ -189,8 +189,8 @@ async def test_calls_beyond_the_limit_wait_and_are_refused(monkeypatch: pytest.M
         assert await call() == (200, None)
 
 
-def test_members_that_are_not_needed_are_not_read():
-    """A call's unknown members would take 30 times their length in memory."""
+def test_does_not_decode_unused_keys():
+    """They would take 30 times their size in memory."""
     filler = b"[" + b"{}," * 300_000 + b"{}]"
     call = b'{"Pod":{"metadata":{},"spec":{}},"NodeNames":["a"],"Filler":' + filler + b"}"
     tracemalloc.start()
@@ -205,7 +205,7 @@ def test_members_that_are_not_needed_are_not_read():
     ("arguments", "message"),
     [(["--client-ca=x"], "--client-ca: needs --tlscert"), (["--max-body-bytes=0"], "--max-body-bytes: 0")],
 )
-def test_flags_that_protect_nothing_are_refused(config, arguments, message):
+def test_refuses_incomplete_tls_flags(config, arguments, message):
     """The error names the flag."""
     with pytest.raises(ConfigError, match=message):
         flags.parse([config, *arguments])
@@ -214,13 +214,13 @@ def test_flags_that_protect_nothing_are_refused(config, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "expected"), [([], False), (["--bind"], True), (["--bind=true"], True), (["--bind=false"], False)]
 )  # fmt: skip
-def test_binding_is_off_unless_the_flag_says_so(config, arguments, expected):
-    """The flag reads as Go's booleans do."""
+def test_binding_is_off_by_default(config, arguments, expected):
+    """The flag accepts Go's boolean values."""
     assert flags.parse([config, *arguments]).bind is expected
 
 
-def test_the_chart_gives_the_flag_along_with_the_right_and_the_verb():
-    """One value turns on all three: the route, the RBAC rule and the scheduler's bindVerb."""
+def test_chart_sets_flag_right_and_verb_together():
+    """One value enables the route, the RBAC rule and the scheduler's bindVerb."""
     folder = Path(__file__).resolve().parents[4] / "charts" / "virtual-node" / "templates" / "multi-scheduler"
     deployment = (folder / "deployment.yaml").read_text(encoding="utf-8")
     assert "{{- if $values.bind }}\n            - --bind\n" in deployment

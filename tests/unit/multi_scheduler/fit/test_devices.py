@@ -45,12 +45,12 @@ def _demand(units: int) -> Any:
     ("count", "expected"), [(1, (1, 1)), (99, (1, 99)), (100, (1, 100)), (150, (2, 100)), (800, (8, 100))]
 )
 def test_a_request_is_a_share_of_one_device_or_whole_devices(count, expected):
-    """Below one device it is a share."""
+    """Smaller than one device: a share."""
     assert parts(count, 100) == expected
 
 
 def test_free_shares_of_two_devices_do_not_add_up():
-    """A pod fits only where one device has room for its share."""
+    """The pod needs one device with room for its share."""
     index = _index(200, 100)
     index.place("a", Placed("n0", {GPU: 60}, devices=[0]))
     index.place("b", Placed("n0", {GPU: 60}, devices=[1]))
@@ -64,8 +64,8 @@ def test_free_shares_of_two_devices_do_not_add_up():
     assert _names(index, 100) == ["n0"]
 
 
-def test_unknown_devices_are_the_tightest_that_fit():
-    """Whole devices stay whole as long as possible."""
+def test_assumes_the_tightest_fitting_device_if_unknown():
+    """Whole devices stay free as long as possible."""
     index = _index(400)
     for uid, units in (("a", 70), ("b", 50), ("c", 30), ("d", 200)):
         index.place(uid, Placed("n0", {GPU: units}))
@@ -86,8 +86,8 @@ def test_counts_devices_again_when_a_node_comes_back():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 250)), max_size=40))
-def test_devices_add_up_to_the_column_of_the_node(steps):
-    """Whatever is placed and removed, overcommitment included; only rounding up to whole devices differs."""
+def test_devices_sum_to_the_free_column(steps):
+    """After any placements and removals, including overcommitment; only rounding up to whole devices differs."""
     column, taken = DeviceColumn(100, 1), dict[str, int]()
     column.reset(0, 400, ())
     for number, units in steps:

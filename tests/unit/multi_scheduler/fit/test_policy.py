@@ -77,8 +77,8 @@ def _pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str,
 
 
 @pytest.mark.looptime
-async def test_a_pod_that_the_policy_refuses_goes_to_another_cluster():
-    """The scheduler's event names rule, field, what is allowed, and where that is set."""
+async def test_pod_refused_by_policy_gets_another_cluster():
+    """The scheduler's Event names rule, field, allowed values, and the setting."""
     answer = await _Clusters().filter(_pod(hostNetwork=True))
     assert answer.passing == ["vn-b"]
     assert answer.unresolvable == {
@@ -111,8 +111,8 @@ async def test_a_pod_that_the_policy_refuses_goes_to_another_cluster():
         (_pod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}]), "hostPaths"),
     ],
 )
-async def test_what_the_lower_pod_will_be_is_judged(pod, rule):
-    """Annotations become fields there."""
+async def test_policy_applies_to_the_lower_pod(pod, rule):
+    """Annotations become fields of the lower pod."""
     answer = await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")
     assert f": {rule}: " in answer.unresolvable["vn-a"]
 
@@ -128,21 +128,21 @@ async def test_what_the_lower_pod_will_be_is_judged(pod, rule):
         _pod(tolerations=[{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]),
     ],
 )
-async def test_what_stays_in_the_upper_cluster_is_not_judged(pod):
-    """Upper selectors, schedulers and ordinary classes are not carried."""
+async def test_policy_ignores_fields_that_are_not_mirrored(pod):
+    """Upper selectors, scheduler names and ordinary priority classes."""
     assert (await _Clusters(host_paths=("/var/log",)).filter(pod, "vn-a")).passing == ["vn-a"]
 
 
 @pytest.mark.looptime
-async def test_a_namespace_of_its_own_rules_passes():
+async def test_namespace_override_applies():
     """The override is that of the upper namespace."""
     policy = Policy(namespaces={"sh*": Rules(preset="privileged")})
     assert (await _Clusters(policy).filter(_pod(hostNetwork=True), "vn-a")).passing == ["vn-a"]
 
 
 @pytest.mark.looptime
-async def test_a_toleration_of_everything_finds_no_room_on_control_plane_nodes():
-    """The virtual node keeps such pods off these nodes; room there must not be promised."""
+async def test_tolerating_everything_gives_no_room_on_control_plane_nodes():
+    """The virtual node keeps such pods off these nodes."""
     clusters = _Clusters()
     for cluster in ("a", "b"):
         clusters.agent.indexes[cluster].remove_node(cluster)
@@ -153,8 +153,8 @@ async def test_a_toleration_of_everything_finds_no_room_on_control_plane_nodes()
 
 
 @pytest.mark.looptime
-async def test_a_control_plane_node_without_a_taint_takes_ordinary_pods():
-    """As the only node of a small cluster."""
+async def test_untainted_control_plane_node_takes_ordinary_pods():
+    """For example the only node of a small cluster."""
     clusters = _Clusters()
     clusters.agent.indexes["a"].remove_node("a")
     clusters.add_node("a", "cp", **{CONTROL_PLANE: ""})
@@ -198,8 +198,8 @@ _EXTRAS = st.tuples(
     st.booleans(),
 )
 @example(274, None, "privileged", ({}, {}, ["emptyDir"]), False)  # with a generic ephemeral volume
-def test_the_virtual_node_and_the_fit_agent_judge_alike(seed, selector, preset, extras, with_tokens):
-    """They see different translations of the pod; the verdicts, and the nodes that are left, are the same."""
+def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, with_tokens):
+    """They see different translations of the pod, but verdicts and remaining nodes are equal."""
     pod = generate(Random(seed))
     token = {
         "name": "kube-api-access-x",
@@ -234,8 +234,8 @@ def test_the_virtual_node_and_the_fit_agent_judge_alike(seed, selector, preset, 
         assert foreseen["affinity"] == sent.get("affinity", {})
 
 
-def test_a_policy_that_cannot_be_is_an_error_with_its_cluster():
-    """As for the virtual node."""
+def test_policy_errors_name_the_cluster():
+    """As in the virtual node."""
     text = json.dumps(
         {
             "apiVersion": "virtual-node.io/v1alpha1",

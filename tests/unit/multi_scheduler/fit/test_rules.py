@@ -68,14 +68,14 @@ def _spread(**more: Any) -> list[dict[str, Any]]:
 CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 
 
-def test_a_tainted_node_counts_when_pods_are_spread():
-    """NodeTaintsPolicy is Ignore by default: the empty control plane keeps the skew of all others at one."""
+def test_spread_counts_tainted_nodes():
+    """NodeTaintsPolicy is Ignore by default, so an empty control-plane node limits all others to one pod."""
     index = _index(_node("master", taints=[CONTROL_PLANE]), _node("a"), p=_placed("a"))
     assert _names(index, _demand(topologySpreadConstraints=_spread())) == set()
     assert _names(index, _demand(topologySpreadConstraints=_spread(nodeTaintsPolicy="Honor"))) == {"a"}
 
 
-def test_nodes_that_the_selector_leaves_out_do_not_count_unless_wanted():
+def test_spread_counts_selected_nodes_by_node_affinity_policy():
     """NodeAffinityPolicy is Honor by default."""
     index = _index(_node("plain"), _node("ssd", labels={"disk": "ssd"}), p=_placed("ssd"))
     selector = '{"nodeSelector": {"disk": "ssd"}}'
@@ -84,15 +84,15 @@ def test_nodes_that_the_selector_leaves_out_do_not_count_unless_wanted():
     assert _names(index, _demand(selector=selector, topologySpreadConstraints=ignoring)) == set()
 
 
-def test_fewer_domains_than_wanted_count_as_empty_ones():
-    """minDomains: with one node of three the minimum is zero."""
+def test_spread_with_fewer_domains_than_min_domains():
+    """With one node of three required ones, the minimum is zero."""
     index = _index(_node("a"), p=_placed("a"))
     assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a"}
     assert _names(index, _demand(topologySpreadConstraints=_spread(minDomains=3))) == set()
 
 
-def test_pods_that_are_ending_are_not_spread_from():
-    """Nor do pods of another revision count where matchLabelKeys says so."""
+def test_spread_ignores_pods_being_deleted():
+    """And pods of other revisions, with matchLabelKeys."""
     index = _index(_node("a"), _node("b"), p=_placed("a", is_ending=True))
     assert _names(index, _demand(topologySpreadConstraints=_spread())) == {"a", "b"}
     index = _index(_node("a"), _node("b"), p=_placed("a", labels={"app": "web", "rev": "1"}))
@@ -107,8 +107,8 @@ def _terms(*selectors: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
-def test_all_affinity_terms_mean_the_same_pod():
-    """Two pods of which each fulfils one term are no company."""
+def test_all_affinity_terms_must_match_one_pod():
+    """Two pods that match one term each do not suffice."""
     tier = {"matchLabels": {"tier": "db"}}
     wanted = _demand(affinity={"podAffinity": _terms(WEB, tier)}, labels={"app": "other"})
     index = _index(_node("a"), p=_placed("a"), q=_placed("a", labels={"tier": "db"}))
@@ -117,8 +117,8 @@ def test_all_affinity_terms_mean_the_same_pod():
     assert _names(index, wanted) == {"a"}
 
 
-def test_the_first_of_a_group_may_be_alone_only_if_it_is_of_it():
-    """It has to fulfil all of its own terms."""
+def test_first_pod_of_a_group_may_start_alone():
+    """Only if it matches all of its own terms."""
     tier = {"matchLabels": {"tier": "db"}}
     index = _index(_node("a"))
     both = {"podAffinity": _terms(WEB, tier)}
@@ -137,8 +137,8 @@ def test_the_first_of_a_group_may_be_alone_only_if_it_is_of_it():
         ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "third"}}}, False),
     ],
 )
-def test_a_term_speaks_of_the_namespaces_that_it_selects(more, repels):
-    """An empty selector means all of them, no selector the pod's own."""
+def test_affinity_term_applies_to_selected_namespaces(more, repels):
+    """An empty selector selects all namespaces, an absent one the pod's own."""
     index = _index(_node("a"), p=_placed("a", namespace="other"))
     wanted = _demand(affinity={"podAntiAffinity": _terms(WEB, **more)})
     assert (_names(index, wanted) == set()) == repels
@@ -146,8 +146,8 @@ def test_a_term_speaks_of_the_namespaces_that_it_selects(more, repels):
     assert term.covers("other") == repels
 
 
-def test_a_resource_that_appears_elsewhere_frees_nothing_here():
-    """A node whose device plug-in is away still holds pods with devices: their end makes no room."""
+def test_new_resource_keeps_usage_on_nodes_without_it():
+    """Pods on a node without its device plug-in still hold devices."""
     index = _index(_node("a"), p=Placed("a", {"example.com/gpu": 1, "pods": 1}))
     index.upsert_node(_node("b", extended={"example.com/gpu": "1"}))
     index.place("q", Placed("b", {"example.com/gpu": 1, "pods": 1}))
@@ -171,14 +171,14 @@ def test_a_resource_that_appears_elsewhere_frees_nothing_here():
     ],
 )
 def test_quantities_are_compared_exactly(resource, asked, enough, short):
-    """Rounded up as kube-scheduler rounds, never through a float: the last byte decides."""
+    """Rounded up like in kube-scheduler, without floats; the last byte counts."""
     for there, fits in ((enough, True), (short, False)):
         node = _node("a", extended={resource: there})
         assert (_names(_index(node), _demand(requests={resource: asked})) == {"a"}) is fits
 
 
-def test_everything_that_runs_at_once_counts():
-    """Sidecars beside init containers and containers, overhead on top, pod-level resources in the place of sums."""
+def test_requests_include_sidecars_overhead_and_pod_level_resources():
+    """Pod-level resources replace sums."""
     container = {"resources": {"requests": {"cpu": "1"}}}
     sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}
     init = {"resources": {"requests": {"cpu": "2"}}}
@@ -190,8 +190,8 @@ def test_everything_that_runs_at_once_counts():
     assert demand(pod, node_name="vn", node_labels={}).requests == {"cpu": 3250, "pods": 1}
 
 
-def test_one_pod_more_than_a_node_may_have_is_one_too_many():
-    """Pods that ask for nothing still take a place."""
+def test_enforces_the_pod_limit_of_a_node():
+    """Pods without requests also count."""
     node = _node("a")
     node["status"]["allocatable"]["pods"] = "1"
     index = _index(node)
@@ -203,8 +203,8 @@ def test_one_pod_more_than_a_node_may_have_is_one_too_many():
 @pytest.mark.parametrize(("zone", "fits"), [("a", True), ("b", False)])
 @pytest.mark.parametrize("affinity", [{}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
     "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}}])  # fmt: skip
-def test_a_pool_does_not_overrule_what_the_pod_selects(zone, affinity, fits):
-    """Behind a virtual node of zone a there is nothing for a pod of zone b."""
+def test_pool_does_not_override_the_pods_selector(zone, affinity, fits):
+    """A virtual node of zone a has no node for a pod of zone b."""
     index = _index(_node("a", labels={"zone": "a"}), _node("b", labels={"zone": "b"}))
     selector = json.dumps({"nodeSelector": {"zone": zone}, "affinity": affinity})
     metadata = {"uid": "u", "namespace": "n", "annotations": {"clusterSelector": selector}}

@@ -69,8 +69,8 @@ def _fragments(cpu: int, devices: list[int]) -> float:
     st.lists(st.sampled_from([0, 300, 500, 700, 1000]), min_size=1, max_size=8),
     st.sampled_from([(4000, 500), (8000, 1000), (4000, 0), (3000, 300)]),
 )
-def test_the_gradient_is_the_difference_of_the_fragments(cpu, free, pod):
-    """Calculated by tables, and pod by pod."""
+def test_gradient_equals_the_difference_of_fragments(cpu, free, pod):
+    """Computed by tables, and pod by pod."""
     wanted, units = pod
     index = _index((cpu, 1000 * len(free)))
     for device, left in enumerate(free):
@@ -89,8 +89,8 @@ def test_the_gradient_is_the_difference_of_the_fragments(cpu, free, pod):
     assert step.gradient == pytest.approx(least - _fragments(cpu, free), abs=1e-6)
 
 
-def test_prefers_the_device_that_it_fills_and_the_node_that_it_leaves_least_on():
-    """Equal gradients are told apart by what is left."""
+def test_prefers_filled_devices_then_the_least_left_over():
+    """The remaining resources break ties of the gradient."""
     index = _index((64000, 2000), (64000, 2000), (16000, 1000))
     index.place("half", Placed("n1", {GPU: 500}, devices=[0]))
     fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
@@ -102,8 +102,8 @@ def test_prefers_the_device_that_it_fills_and_the_node_that_it_leaves_least_on()
     assert keys[1] < keys[0]
 
 
-def test_a_node_that_typical_pods_do_not_tolerate_has_nothing_to_lose():
-    """Its free devices are fragments already."""
+def test_node_that_typical_pods_avoid_has_gradient_zero():
+    """Its free devices already count as fragments."""
     taint = {"key": "dedicated", "effect": "NoSchedule"}
     free, tainted = _index((64000, 1000)), _index((64000, 1000), taints=[taint])
     fragmentation = Fragmentation(_typical(*WORKLOAD), GPU, 1000)
@@ -119,7 +119,7 @@ def test_a_node_that_typical_pods_do_not_tolerate_has_nothing_to_lose():
 
 
 def test_typical_pods_cover_most_of_the_workload_and_forget_old_ones():
-    """A pod that is tried again is counted once."""
+    """A retried pod counts once."""
     workload = Workload(half_life=20)
     for number in range(100):
         workload.add(f"a{number}", Shape(1, 500, "k"), {})
@@ -133,7 +133,7 @@ def test_typical_pods_cover_most_of_the_workload_and_forget_old_ones():
 
 
 def test_the_workload_is_bounded():
-    """Shapes and selectors of very many pods are dropped."""
+    """Rare shapes and selectors are dropped."""
     workload = Workload(half_life=10)
     for number in range(5000):
         workload.add(f"{number}", Shape(number, 1, f"k{number}"), {})
@@ -178,8 +178,8 @@ class _Scene:
         return found
 
 
-async def test_prefers_the_cluster_with_a_hole_of_the_size():
-    """The pod's own promise does not count against it."""
+async def test_prefers_the_cluster_with_an_exact_gap():
+    """The pod's own reservation does not count."""
     scene = _Scene({"resource": GPU})
     for number in range(4):
         scene.fit.indexes["b"].place(f"p{number}", Placed("b", {"cpu": 4000, GPU: 500}))
@@ -190,7 +190,7 @@ async def test_prefers_the_cluster_with_a_hole_of_the_size():
     assert await scene.scores("v", 1000) == {"vn-a": 1.0}
 
 
-def test_the_resource_must_be_divided_by_the_fit_agent():
-    """Without its devices nothing is known of single ones."""
+def test_resource_must_be_among_the_fit_agents_devices():
+    """Otherwise single devices are unknown."""
     with pytest.raises(ConfigError, match=r"resource: alibabacloud.com/gpu-milli is not among agents\[fit\]"):
         _Scene({"resource": GPU}, fit={"score": "BestFit"})

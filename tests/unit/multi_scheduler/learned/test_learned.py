@@ -20,7 +20,7 @@ from multi_scheduler.learned.memory import Decision, Memory
 NODES = [VirtualNode("vn-a", "a", {}, {}), VirtualNode("vn-b", "b", {}, {})]
 
 
-def test_the_bandit_finds_the_better_choice_and_follows_a_change():
+def test_bandit_finds_the_better_choice_and_follows_changes():
     """Propensities are probabilities, and none is below its share of the exploration."""
     bandit, choices = Bandit(2, discount=0.95, exploration=0.1, seed=1), [[1.0, 0.0], [0.0, 1.0]]
     for better in (0, 1):
@@ -35,14 +35,14 @@ def test_the_bandit_finds_the_better_choice_and_follows_a_change():
 
 
 def test_choices_are_drawn_with_their_propensities():
-    """Without an update in between."""
+    """Without a reward in between."""
     bandit = Bandit(2, exploration=0.5, seed=3)
     first = bandit.choose([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
     counts = Counter(bandit.choose([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]).best for _ in range(3000))
     assert [counts[place] / 3000 for place in range(3)] == pytest.approx(first.propensities, abs=0.04)
 
 
-def test_estimates_of_a_policy_that_was_not_followed():
+def test_estimates_the_reward_of_another_policy():
     """The reward is 1 for the second choice and 0 for the first; the model is wrong."""
     log = [Logged([[0.0], [1.0]], chosen, 0.5, float(chosen)) for chosen in (0, 1)] * 200
 
@@ -59,8 +59,8 @@ def _decision() -> Decision:
     return Decision(["vn-a", "vn-b"], [[1.0, 0.0], [1.0, 1.0]], [0.5, 0.5], "shop/web")
 
 
-def test_rewards_pods_by_their_start_and_by_failures():
-    """The node that the scheduler took counts, whatever was preferred."""
+def test_rewards_pods_by_start_time_and_failures():
+    """The node that the scheduler chose counts, whatever the agent preferred."""
     memory = Memory(Bandit(2, seed=1))
     memory.decided("u", _decision())
     assert memory.runs("u", 5.0) is None
@@ -76,7 +76,7 @@ def test_rewards_pods_by_their_start_and_by_failures():
     assert not memory.pending
 
 
-def test_continues_from_its_state_and_refuses_others():
+def test_loads_saved_state_and_refuses_invalid_state():
     """As JSON."""
     memory, other = Memory(Bandit(2, seed=1)), Memory(Bandit(2, seed=1))
     memory.decided("u", _decision())
@@ -122,7 +122,7 @@ class _View:
 
 
 async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
-    """In mode Active the same decisions are scores."""
+    """In mode Active the same decisions give scores."""
     files = {"state": str(tmp_path / "state.json"), "decisions": str(tmp_path / "log.jsonl")}
     for mode, rewards in (("Shadow", 1), ("Active", 2)):
         informer, fake = _Informer(), SimpleNamespace(cluster="test")
@@ -146,8 +146,8 @@ async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
     assert sum(log[0]["propensities"]) == pytest.approx(1)
 
 
-async def test_learns_of_failed_pods_and_of_those_that_do_not_start():
-    """A pod that is deleted teaches nothing."""
+async def test_learns_from_failed_and_from_unstarted_pods():
+    """A deleted pod teaches nothing."""
     informer, pods = _Informer(), {"failed": [_pod("failed", "Failed")], "deleted": []}
 
     async def listed(*_resource: Any, field_selector: str, **_more: Any) -> Any:

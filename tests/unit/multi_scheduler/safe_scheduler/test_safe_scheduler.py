@@ -59,8 +59,8 @@ FULL = {
         (_node(mean_free_cpu="2000", std_free_cpu="200"), _pod("100m", init="1500m"), False, 0, 5),
     ],
 )
-def test_safe_by_annotations(*, node, pod, accepted, overload, balance) -> None:
-    """Every row of the reference, and defects that are not kept."""
+def test_safe_scores_by_annotations(*, node, pod, accepted, overload, balance) -> None:
+    """Every row of the reference, and corrected defects."""
     scheduler = SafeScheduler(read_settings({}))
     nodes = {"n": node}
     failed = scheduler.predicates()["safe-overload"](pod, nodes)
@@ -79,14 +79,14 @@ def test_safe_by_annotations(*, node, pod, accepted, overload, balance) -> None:
         ({"SAFEUTILIZATION": "0.8", "SAFEPERCENTILE": "x"}, 0.9, 0.3),
     ],
 )
-def test_settings_of_the_environment(environment, threshold, percentile) -> None:
-    """Anything that is not a percentage is the default."""
+def test_reads_settings_from_the_environment(environment, threshold, percentile) -> None:
+    """Invalid percentages fall back to the default."""
     found = read_settings(environment)
     assert (found.threshold, found.percentile) == (threshold, percentile)
 
 
-def test_pigeon_by_annotations_counts_a_pod_once() -> None:
-    """A pod that is tried again changes no score; what is requested is in bytes."""
+def test_pigeon_counts_a_retried_pod_once() -> None:
+    """A retry changes no score; requested amounts are in bytes."""
     used = {"n1": (1000, 4096), "n2": (2000, 2048), "n3": (3000, 8192)}
     nodes = {
         name: _node(name, requested_cpu=str(cpu), requested_memory=str(memory * MIB))
@@ -128,8 +128,8 @@ async def _serving(*, bind: Any = None) -> AsyncIterator[Any]:
 FILTER, PRIORITIZE = "/scheduler/predicates/safe-overload", "/scheduler/priorities/congestion"
 
 
-async def test_calls_with_nodes_and_with_names() -> None:
-    """Answered in the form in which they were asked, members in any case; names that are not known pass."""
+async def test_answers_calls_with_nodes_and_with_names() -> None:
+    """In the form of the call, with keys in any case; unknown names pass."""
     nodes = [_node("a", **FULL), _node("b", congestion_factor="5")]
     async with _serving() as call:
         status, answer = await call(FILTER, {"pod": _pod("500m", "512Mi"), "nodes": {"items": nodes}})
@@ -153,8 +153,8 @@ async def test_calls_with_nodes_and_with_names() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"Pod": null, "NodeNames": []}'])
-async def test_bad_calls_are_answered(body: bytes) -> None:
-    """Where the original drops the connection, too."""
+async def test_answers_invalid_calls(body: bytes) -> None:
+    """Including those where the original drops the connection."""
     async with _serving() as call:
         status, answer = await call(FILTER, body)
         assert status == 200
@@ -165,8 +165,8 @@ async def test_bad_calls_are_answered(body: bytes) -> None:
         assert answer["Error"]
 
 
-async def test_other_paths() -> None:
-    """Version, bind without a right to it, wrong methods, unknown names, a slash too many."""
+async def test_serves_other_paths() -> None:
+    """Version, bind without the right to it, wrong methods, unknown names, a trailing slash."""
     async with _serving() as call:
         assert (await call("/version", method="GET"))[0] == 200
         assert await call("/scheduler/bind", b"{") == (200, {"Error": NO_BIND})
@@ -177,8 +177,8 @@ async def test_other_paths() -> None:
         assert answer == [{"Host": "a", "Score": 1}]
 
 
-def test_a_scheduler_configuration_has_an_entry_for_each_agent() -> None:
-    """With the verbs that it serves; the fit agent preempts, and the first one binds."""
+def test_scheduler_configuration_has_an_entry_for_each_agent() -> None:
+    """With the verbs that it serves; the fit agent preempts, and the first entry binds."""
     agents = {"fit": 2, "safe-overload": 1, "safe-balance": 10}
     made = scheduler_configuration("http://127.0.0.1:8888", agents=agents, bind=True)["extenders"]
     keys = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb", "weight")

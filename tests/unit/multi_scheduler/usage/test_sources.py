@@ -62,7 +62,7 @@ def _psi(some: float, full: float) -> dict[str, Any]:
 
 
 async def test_summary_reports_usage_and_pressure() -> None:
-    """Without PSI, pressure is not known; that is not the same as none."""
+    """Without PSI, pressure is unknown, which differs from zero."""
     node: dict[str, dict[str, Any]] = {
         "cpu": {"time": AT, "usageNanoCores": 1_500_000_000, "psi": _psi(12, 0)},
         "memory": {"time": AT, "workingSetBytes": 2048, "psi": _psi(3, 2)},
@@ -86,8 +86,8 @@ async def test_summary_reports_usage_and_pressure() -> None:
     }
 
 
-async def test_a_kubelet_that_does_not_answer_is_left_out_for_some_rounds() -> None:
-    """It would delay the others; a missing right is the same for all, and reported at once."""
+async def test_unresponsive_kubelet_is_skipped_for_some_rounds() -> None:
+    """It would delay the others. A missing right affects all kubelets and is reported at once."""
     path = "/api/v1/nodes/{}/proxy/stats/summary".format
     good = {"node": {"memory": {"time": AT, "workingSetBytes": 1}}}
     client = _client({path("down"): ConnectionFailed("timed out"), path("up"): good})
@@ -101,7 +101,7 @@ async def test_a_kubelet_that_does_not_answer_is_left_out_for_some_rounds() -> N
 
 
 async def test_resource_metrics_are_rates_of_two_samples() -> None:
-    """By the kubelet's own times; a counter that starts again is no rate."""
+    """By the kubelet's own times; a counter reset gives no rate."""
     path = "/api/v1/nodes/n/proxy/metrics/resource"
     text = (
         "# TYPE x counter\nnode_cpu_usage_seconds_total {} {}\nnode_memory_working_set_bytes 4096 {}\n".format
@@ -115,8 +115,8 @@ async def test_resource_metrics_are_rates_of_two_samples() -> None:
     assert found == [None, Sample(6.0, 2000, 4096), None, None, Sample(16.0, 200, 4096)]
 
 
-async def test_prometheus_is_asked_through_the_api_server() -> None:
-    """One query for each figure; series without a node, and values that are not finite, are ignored."""
+async def test_queries_prometheus_through_the_api_server() -> None:
+    """One query per figure; series without a node and non-finite values are ignored."""
     settings = PrometheusConfig(
         service="monitoring/prometheus:9090", cpu="cpu", memory="memory", cpu_pressure="", memory_pressure="stalls",
         io_pressure="",
@@ -151,8 +151,8 @@ async def test_prometheus_is_asked_through_the_api_server() -> None:
         ({"std-free-cpu": "1"}, None),
     ],
 )  # fmt: skip
-def test_annotations_of_the_original(found, expected) -> None:
-    """Bare numbers of what is free; anything else is missing."""
+def test_reads_annotations_of_kube_safe_scheduler(found, expected) -> None:
+    """Numbers of free amounts; anything else is missing."""
     assert node_annotations.read(found, "cpu", 4000) == expected
     assert node_annotations.time(found) == 0
     assert node_annotations.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
@@ -167,16 +167,16 @@ def test_annotations_of_the_original(found, expected) -> None:
         ("{maxAgeSeconds: 0}", "maxAgeSeconds"),
     ],
 )
-def test_wrong_settings_are_refused_by_their_place(usage, message) -> None:
-    """For all clusters and for one."""
+def test_errors_name_the_wrong_setting(usage, message) -> None:
+    """For all clusters and for one cluster."""
     text = "apiVersion: virtual-node.io/v1alpha1\nkind: MultiSchedulerConfiguration\nclusters: [{name: a, kubeconfig: a"
     for document in (f"{text}}}]\nusage: {usage}", f"{text}, usage: {usage}}}]"):
         with pytest.raises(ConfigError, match=message.replace("usage.", "(usage: |usage.|\\w+: )?")):
             config.parse(document)
 
 
-def test_a_source_of_its_own_is_made_for_each_kind() -> None:
-    """Annotations and None ask nobody."""
+def test_creates_the_source_of_each_kind() -> None:
+    """Annotations and None have no source."""
     client: Any = SimpleNamespace(cluster="lower")
     kinds: dict[Kind, type | None] = {
         "None": None, "Annotations": None, "Summary": Summary, "Resource": Resource, "MetricsAPI": MetricsApi,

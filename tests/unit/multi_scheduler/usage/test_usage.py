@@ -32,7 +32,7 @@ class _Clock:
 
 
 @given(st.lists(st.integers(0, 64_000), min_size=1, max_size=100))
-def test_figures_are_of_the_last_samples(values: list[int]) -> None:
+def test_figures_use_the_last_samples(values: list[int]) -> None:
     """Mean and sample deviation use only the window; the forecast is not negative."""
     series = Series(10)
     for value in values:
@@ -46,8 +46,8 @@ def test_figures_are_of_the_last_samples(values: list[int]) -> None:
     assert found.forecast >= 0
 
 
-def test_a_forecast_follows_a_trend() -> None:
-    """Rising usage is forecast to be higher than its mean, steady usage to stay."""
+def test_forecast_follows_the_trend() -> None:
+    """Rising usage has a forecast above its mean, steady usage stays."""
     rising, steady = Series(60), Series(60)
     for minute in range(20):
         rising.add(100 * minute)
@@ -56,8 +56,8 @@ def test_a_forecast_follows_a_trend() -> None:
     assert steady.measured().forecast == pytest.approx(500)
 
 
-def test_missing_and_old_usage_is_not_given_out() -> None:
-    """Age is that of the newest sample, by our clock: clocks that differ, and sources that repeat themselves, change nothing."""
+def test_missing_and_old_usage_is_not_returned() -> None:
+    """The age is that of the newest sample by our clock; differing clocks and repeated samples do not matter."""
     clock = _Clock()
     store = UsageStore("c", clock=clock, max_age=100)
     assert store.usage("n") is None
@@ -77,8 +77,8 @@ def test_missing_and_old_usage_is_not_given_out() -> None:
     assert store.usage("n") is None
 
 
-def test_a_node_is_pressed_until_the_longer_average_is_low() -> None:
-    """The store remembers it, because agents keep nothing."""
+def test_node_is_under_pressure_until_the_longer_average_is_low() -> None:
+    """The store remembers it, because agents keep no state."""
     store = UsageStore("c", clock=_Clock())
     for time, (short, long, expected) in enumerate(
         ((20, 5, False), (20, 20, True), (0, 15, True), (0, 5, False))
@@ -123,8 +123,8 @@ class _Source(Source):
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("failure", [ConnectionFailed("no route"), ValueError("not a number")])
-async def test_a_lost_source_is_asked_again_and_believed_again(failure: Exception) -> None:
-    """The feed goes on; nodes that are not known are ignored."""
+async def test_retries_a_failed_source(failure: Exception) -> None:
+    """Unknown nodes are ignored."""
     source = _Source()
     store = UsageStore("c", clock=asyncio.get_running_loop().time, max_age=30)
     feed = UsageFeed("c", source, store, nodes=lambda: {"n": 4000.0}, interval=10)
@@ -141,8 +141,8 @@ async def test_a_lost_source_is_asked_again_and_believed_again(failure: Exceptio
         assert store.usage("n") is not None
 
 
-async def test_metrics_api_is_read_in_its_own_units() -> None:
-    """Nano-CPUs and KiB, as metrics-server writes them, and any other quantity."""
+async def test_reads_units_of_the_metrics_api() -> None:
+    """Nanocores and KiB, as metrics-server writes them, and any other quantity."""
     items = [
         {
             "metadata": {"name": name},

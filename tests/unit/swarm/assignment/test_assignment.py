@@ -36,7 +36,7 @@ from tests.benchmarks.bench_swarm import lower_bound, moved
     ],
 )
 def test_contiguous_slices_equal_the_vectors(jobs, workers, expected):
-    """Contiguous slices are the corrected ones of the specification."""
+    """The corrected slices of the specification."""
     assert list(slices(jobs, workers)) == expected
     names = [f"job-{index}" for index in range(jobs)]
     result = assign([Job(name) for name in names], _workers(workers), strategy=CONTIGUOUS)
@@ -59,7 +59,7 @@ def test_contiguous_slices_equal_the_vectors(jobs, workers, expected):
     ],
 )
 def test_sticky_moves_as_few_jobs_as_possible(jobs, before, after, moves):
-    """Sticky moves as many jobs as the lower bound and stays within one job."""
+    """The number of moves equals the lower bound, within one job of even."""
     listed = [Job(f"job-{index}") for index in range(jobs)]
     first = assign(listed, _workers(before))
     second = assign(listed, _workers(after), previous=first.workers)
@@ -67,8 +67,8 @@ def test_sticky_moves_as_few_jobs_as_possible(jobs, before, after, moves):
     _balanced(second, _workers(after))
 
 
-def test_a_worker_that_is_replaced_under_its_name_moves_nothing():
-    """Equal workers mean equal assignments."""
+def test_worker_replaced_under_its_name_moves_nothing():
+    """Equal workers give equal assignments."""
     jobs = [Job(f"job-{index}", weight=1 + index % 5) for index in range(50)]
     first = assign(jobs, _workers(7))
     for strategy in (STICKY, CONTIGUOUS, RENDEZVOUS):
@@ -89,7 +89,7 @@ def test_rendezvous_moves_jobs_only_to_the_new_worker():
 
 @pytest.mark.parametrize("strategy", [STICKY, CONTIGUOUS, RENDEZVOUS])
 def test_reasons_of_unassigned_jobs(strategy):
-    """Each unassigned job has the reason that fits."""
+    """Each unassigned job has the matching reason."""
     jobs = [
         Job("alone-0", dedicated=True),
         Job("alone-1", dedicated=True),
@@ -180,7 +180,7 @@ def test_weights_stay_within_a_tenth_of_the_mean(weights, history):
 
 
 def test_order_of_the_list_does_not_move_jobs():
-    """A list that is sorted differently has the same jobs."""
+    """A reordered list contains the same jobs."""
     jobs = [Job(f"job-{index}") for index in range(30)]
     first = assign(jobs, _workers(4))
     shuffled = random.Random(1).sample(jobs, len(jobs))

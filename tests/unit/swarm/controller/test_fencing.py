@@ -54,7 +54,7 @@ def scene() -> Scene:
 
 
 async def test_ends_a_session_by_a_write_after_the_fence_time(scene):
-    """A renewal on its way conflicts; an old cache does not bring the session back."""
+    """A renewal in flight conflicts; an old cache does not restore the session."""
     assert await scene.fenced(0) == set()
     assert await scene.fenced(12) == set()
     scene.renews = True
@@ -65,8 +65,8 @@ async def test_ends_a_session_by_a_write_after_the_fence_time(scene):
     assert await scene.reports.of(None, scene.spec, []) == {}
 
 
-async def test_a_renewal_begins_the_time_again(scene):
-    """Whatever the worker's clock says."""
+async def test_renewal_restarts_the_fence_time(scene):
+    """Whatever the worker's clock shows."""
     await scene.fenced(0)
     scene.lease.resource_version = "2"
     assert await scene.fenced(12) == set()
@@ -79,22 +79,22 @@ async def test_a_renewal_begins_the_time_again(scene):
     [{"fenceSeconds": 0}, {"fenceSeconds": 30}, {"session": "another"}],
     ids=["none", "longer", "other"],
 )
-async def test_silence_does_not_count_before_the_worker_knows_the_fence_time(scene, change):
-    """A worker that has not read it, or an earlier one, does not stop in time."""
+async def test_silence_counts_only_after_the_worker_knows_the_fence_time(scene, change):
+    """A worker that has not read it, or of an earlier version, does not stop in time."""
     scene.report |= change
     await scene.fenced(0)
     assert await scene.fenced(30) == set()
     assert not scene.ended
 
 
-async def test_a_session_that_a_killed_controller_has_ended_is_over(scene):
-    """It was killed between the write and the record."""
+async def test_session_ended_by_a_killed_controller_is_over(scene):
+    """It was killed between the write to the Lease and the write of the record."""
     scene.lease.annotations[ANNOTATION_ENDED] = "s"
     assert await scene.fenced(0) == {"u"}
 
 
-async def test_a_pod_without_a_session_is_left_alone(scene):
-    """It may not run anything: there is nothing to end."""
+async def test_ignores_a_pod_without_a_session(scene):
+    """It runs no job, so there is nothing to end."""
     scene.ledger.holders["u"].session = ""
     await scene.fenced(0)
     assert await scene.fenced(100) == set()

@@ -71,7 +71,7 @@ def scene() -> Scene:
 
 
 async def test_a_final_status_is_proof(scene: Scene):
-    """Seen in the cache, or as the last state of a deleted object."""
+    """Seen in the cache, or as the last status of a deleted object."""
     assert await scene.gone(Pod("w-0", "u0")) == (set(), set())
     assert await scene.gone(Pod("w-0", "u0", finished=True)) == ({"u0"}, set())
     assert await scene.gone() == (set(), {"u0"})
@@ -79,8 +79,8 @@ async def test_a_final_status_is_proof(scene: Scene):
     assert await scene.gone() == ({"u0"}, set())
 
 
-async def test_a_healthy_node_ends_pods_without_object(scene: Scene):
-    """After the time to settle, which begins again whenever the node is not healthy."""
+async def test_healthy_node_proves_that_absent_pods_have_ended(scene: Scene):
+    """After the settle time, which restarts whenever the node is not healthy."""
     assert await scene.gone() == (set(), {"u0"})
     scene.wait(50)
     assert await scene.gone() == (set(), {"u0"})
@@ -95,7 +95,7 @@ async def test_a_healthy_node_ends_pods_without_object(scene: Scene):
 
 @pytest.mark.parametrize("fault", ["silent", "unready", "deleted"])
 async def test_a_lost_node_proves_nothing(scene: Scene, fault):
-    """However long it takes."""
+    """For any length of time."""
     if fault == "unready":
         scene.node(ready="Unknown")
     if fault == "deleted":
@@ -108,7 +108,7 @@ async def test_a_lost_node_proves_nothing(scene: Scene, fault):
         assert await scene.gone() == (set(), {"u0"})
 
 
-async def test_somebody_who_knows_may_say_so(scene: Scene):
+async def test_user_or_program_can_confirm_that_a_pod_has_ended(scene: Scene):
     """By the annotation, or by the node's taint."""
     scene.node(ready="Unknown")
     assert await scene.gone(confirmed="u0") == ({"u0"}, set())
@@ -117,8 +117,8 @@ async def test_somebody_who_knows_may_say_so(scene: Scene):
     assert await scene.gone() == ({"u0"}, set())
 
 
-async def test_absence_in_the_cache_is_not_believed(scene: Scene):
-    """The API server is asked; another pod of the name is not the same pod."""
+async def test_absence_in_the_cache_is_checked_live(scene: Scene):
+    """Another pod of the same name is not the same pod."""
     scene.pods["w-0"] = "u0"
     assert await scene.gone() == (set(), set())
     scene.pods["w-0"] = "u1"

@@ -144,7 +144,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_exclusive_never_has_two_owners(seed):
-    """In any order of steps and faults; and without faults every job gets its one owner."""
+    """In any order of steps and faults. Without faults every job gets one owner."""
     world = World(seed, EXCLUSIVE)
     for _ in range(600):
         world.disturb() if world.rng.random() < 0.04 else world.act()
@@ -155,7 +155,7 @@ def test_exclusive_never_has_two_owners(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_overlap_has_no_gap(seed):
-    """A job that runs goes on running somewhere while lists and workers change without loss of a process."""
+    """A running job runs somewhere all the time while lists and workers change and no process is lost."""
     world = World(seed, OVERLAP)
     world.settle()
     wanted = set(world.api.jobs)
@@ -172,7 +172,7 @@ def test_overlap_has_no_gap(seed):
     world.settle()
 
 
-def test_a_record_survives_its_text_form():
+def test_record_round_trips_through_text():
     """Also the long one of a large Swarm."""
     record = ledgers.Ledger(version=7, slots={"w-0": ledgers.Slot(name="w-0", index=0, jobs=["a"] * 10_000)})
     text = ledgers.dump(record)

@@ -18,7 +18,7 @@ def _token(uid: str) -> str:
 
 
 def test_reads_the_service_account_of_a_pod(tmp_path):
-    """The token knows the upper pod's UID; POD_UID in a lower cluster is the lower pod's."""
+    """The token has the upper pod's UID; POD_UID in a lower cluster is the lower pod's."""
     for name, text in (("token", _token("upper")), ("namespace", "team\n"), ("ca.crt", "")):
         (tmp_path / name).write_text(text)
     environment = {
@@ -40,8 +40,8 @@ def test_reads_the_service_account_of_a_pod(tmp_path):
     assert found.http_port == 9090
 
 
-def test_options_and_swarm_variables_come_first(tmp_path):
-    """So does what tests and workers outside of pods set."""
+def test_options_and_swarm_variables_take_precedence(tmp_path):
+    """Then settings for tests and for workers outside of pods."""
     environment = {
         "SWARM_API_SERVER": "https://up:6443/",
         "SWARM_POD_UID": "u",
@@ -66,21 +66,21 @@ def test_options_and_swarm_variables_come_first(tmp_path):
         (Settings(swarm="s", api_server="https://up"), "SWARM_POD_UID"),
     ],
 )
-def test_says_what_is_missing(settings, missing, tmp_path):
-    """A worker that follows a file needs none of them."""
+def test_errors_name_the_missing_setting(settings, missing, tmp_path):
+    """A worker that reads a file needs none of them."""
     with pytest.raises(SetupError, match=missing):
         resolve(settings, {}, account=str(tmp_path))
     assert resolve(Settings(file="share.json"), {}, account=str(tmp_path)).worker == "swarm-worker-0"
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "a.bnVsbA.c", "a.e30.c"])
-def test_a_token_without_a_pod_names_none(token):
+def test_token_without_a_pod_has_no_uid(token):
     """Tokens of users are not bound to pods."""
     assert bound_pod(token) == ""
 
 
-def test_importing_the_library_imports_aiohttp_and_nothing_else_of_ours():
-    """Workers are small programs of users: they get no Kubernetes client with it."""
+def test_library_imports_only_aiohttp():
+    """Users' workers must not load a Kubernetes client with it."""
     code = "import sys, swarm.worker.sidecar.command; print(*{one.split('.')[0] for one in sys.modules})"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

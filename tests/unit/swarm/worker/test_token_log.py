@@ -29,7 +29,7 @@ def test_finds_an_owner_that_writes_after_a_later_one(tmp_path, monkeypatch):
 
 
 def test_finds_two_owners_with_one_token(tmp_path):
-    """Tokens that are equal do not protect. The restart of a failed job is no other owner."""
+    """Equal tokens do not protect. The restart of a failed job is not another owner."""
     for worker in ("w0", "w0", "w1"):
         append(tmp_path, "a", token=3, worker=worker, event="start")
     assert len(overlaps(tmp_path)) == 1

@@ -97,7 +97,7 @@ async def test_registers_before_it_accepts_a_share(api, consumer):
 
 
 async def test_waits_for_the_lease_of_its_own_pod(api, consumer):
-    """A recreated pod may start before the controller has noticed it; it must not write under the old pod's name."""
+    """A recreated pod may start before the controller noticed it; it must not write to the old pod's Lease."""
     await api.make_lease("the-pod-before")
     async with consumer.working(api):
         await asyncio.sleep(0.05)
@@ -127,8 +127,8 @@ async def test_acknowledges_a_stop_only_when_the_job_has_stopped(api, consumer):
     )
 
 
-async def test_keeps_the_last_share_when_a_newer_one_is_damaged_or_vanishes(api, consumer):
-    """Neither is an order to stop."""
+async def test_keeps_the_last_share_when_a_newer_one_is_damaged_or_deleted(api, consumer):
+    """Neither means to stop."""
     async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
         await api.share(3, {"a": "start"})
@@ -163,8 +163,8 @@ async def test_uses_a_split_share_only_when_all_parts_match(api, consumer):
         await until(lambda: consumer.running == {"a": 2, "b": 2})
 
 
-async def test_reports_and_retries_a_job_that_fails(api, consumer):
-    """The job stays in `running`: a part of it may have started."""
+async def test_reports_and_retries_a_failing_job(api, consumer):
+    """The job stays in `running`, because parts of it may have started."""
     consumer.broken = {"a"}
     async with consumer.working(api):
         await until(lambda: bool(api.last))
@@ -177,7 +177,7 @@ async def test_reports_and_retries_a_job_that_fails(api, consumer):
 
 
 async def test_stops_when_another_process_takes_its_lease(api, consumer):
-    """It writes nothing more: the other one's acknowledgement counts."""
+    """It writes no more, because the other process's acknowledgement counts."""
     async with consumer.working(api) as (_, task):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"})
@@ -190,7 +190,7 @@ async def test_stops_when_another_process_takes_its_lease(api, consumer):
 
 
 async def test_fences_itself_when_it_cannot_renew(api, consumer, clock):
-    """All jobs stop before the controller may give them away; later, the worker begins a new session."""
+    """All jobs stop before the controller may reassign them; later the worker begins a new session."""
     async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"}, fenceSeconds=30)
@@ -213,8 +213,8 @@ async def test_fences_itself_when_it_cannot_renew(api, consumer, clock):
         await until(lambda: consumer.running == {"a": 2})
 
 
-async def test_ends_the_process_when_a_job_does_not_stop_before_the_fence_time(api, consumer, clock):
-    """The controller gives the job away then."""
+async def test_exits_if_a_job_does_not_stop_before_the_fence_time(api, consumer, clock):
+    """Then the controller reassigns the job."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"}, fenceSeconds=30)
@@ -226,8 +226,8 @@ async def test_ends_the_process_when_a_job_does_not_stop_before_the_fence_time(a
         api.reachable.set()
 
 
-async def test_switches_fencing_on_for_jobs_that_run(api, consumer, clock):
-    """Its last write is old then: it writes again instead of stopping everything."""
+async def test_switches_fencing_on_for_running_jobs(api, consumer, clock):
+    """Its last write is old then, so it writes again instead of stopping all jobs."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"})
@@ -238,8 +238,8 @@ async def test_switches_fencing_on_for_jobs_that_run(api, consumer, clock):
         assert consumer.starts == 1
 
 
-async def test_does_not_apply_a_share_that_comes_after_the_fence_time(api, consumer, clock):
-    """The controller may have given its jobs away while it was on its way."""
+async def test_ignores_a_share_that_arrives_after_the_fence_time(api, consumer, clock):
+    """The controller may have reassigned its jobs meanwhile."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
         session = api.last["session"]
@@ -249,8 +249,8 @@ async def test_does_not_apply_a_share_that_comes_after_the_fence_time(api, consu
         assert consumer.starts == 0
 
 
-async def test_begins_a_new_session_when_the_controller_has_ended_the_one_before(api, consumer):
-    """Its jobs may run elsewhere already; a Lease that was lost and created again looks the same."""
+async def test_begins_a_new_session_after_the_controller_ended_its_session(api, consumer):
+    """Its jobs may run elsewhere; a recreated Lease looks the same."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"})
@@ -263,8 +263,8 @@ async def test_begins_a_new_session_when_the_controller_has_ended_the_one_before
         assert api.last["life"] > first["life"]
 
 
-async def test_ends_the_process_when_a_job_does_not_stop_in_the_drain_time(api, consumer):
-    """The kubelet would kill it anyway, later."""
+async def test_exits_if_a_job_does_not_stop_in_the_drain_time(api, consumer):
+    """The kubelet would kill it later."""
     async with consumer.working(api, drain_seconds=2.1) as (worker, _):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start"})
@@ -274,8 +274,8 @@ async def test_ends_the_process_when_a_job_does_not_stop_in_the_drain_time(api, 
         await until(lambda: consumer.exits == [1])
 
 
-async def test_a_worker_to_be_restarted_applies_only_released_jobs(api, consumer):
-    """With ``refresh: Restart`` the first share counts; what it holds back starts when its owner has stopped."""
+async def test_with_refresh_restart_only_released_jobs_are_applied(api, consumer):
+    """The first share counts; jobs on hold start when their owner has stopped."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
         await api.share(1, {"a": "start", "b": "hold"}, refresh="Restart")
@@ -286,8 +286,8 @@ async def test_a_worker_to_be_restarted_applies_only_released_jobs(api, consumer
         assert api.last["version"] == 1
 
 
-async def test_a_second_process_of_the_pod_waits(api, consumer):
-    """A new session counts as proof that the process before has ended."""
+async def test_second_process_of_the_pod_waits(api, consumer):
+    """A new session counts as proof that the earlier process has exited."""
     other = Consumer()
     async with consumer.working(api):
         await until(lambda: bool(api.last))
@@ -299,7 +299,7 @@ async def test_a_second_process_of_the_pod_waits(api, consumer):
         await until(lambda: api.last["session"] != first and not api.last["draining"])
 
 
-async def test_a_coroutine_per_job_is_cancelled_to_stop_it_and_restarted_when_it_ends(api):
+async def test_tasks_cancels_coroutines_to_stop_and_restarts_ended_ones(api):
     """`Tasks` turns a coroutine into handlers."""
     running: set[str] = set()
     runs = 0
@@ -326,7 +326,7 @@ async def test_a_coroutine_per_job_is_cancelled_to_stop_it_and_restarted_when_it
     assert not running
 
 
-async def test_follows_a_file_and_serves_what_k8s_swarm_serves(tmp_path, consumer):
+async def test_follows_a_file_and_serves_the_endpoints_of_k8s_swarm(tmp_path, consumer):
     """Without the API, the controller reads acknowledgements over HTTP."""
     (port,) = free_ports(1)
     share = {

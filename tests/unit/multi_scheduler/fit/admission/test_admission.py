@@ -94,8 +94,8 @@ def _pod(uid: str, cpu: str = "1", *, namespace: str = "shop", **spec: Any) -> d
     return {"metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
-async def test_a_cluster_whose_quota_is_used_up_is_left_out_by_name():
-    """Nodes have room there; the reason names namespace and quota, and nobody's end would help."""
+async def test_rejects_cluster_with_exhausted_quota():
+    """Its nodes have room; the reason names namespace and quota, and preemption does not help."""
     clusters = _Clusters()
     clusters.quota(used=1)
     answer = await clusters.filter(_pod("one"))
@@ -106,15 +106,15 @@ async def test_a_cluster_whose_quota_is_used_up_is_left_out_by_name():
     }
 
 
-async def test_other_namespaces_are_not_touched():
-    """A quota is its namespace's own."""
+async def test_quota_applies_only_to_its_namespace():
+    """Pods of other namespaces pass."""
     clusters = _Clusters()
     clusters.quota(used=1)
     assert await clusters.passing(_pod("one", namespace="other"), "vn-a") == ["vn-a"]
 
 
-async def test_a_quota_that_is_gone_or_grows_refuses_no_more():
-    """At the very next try."""
+async def test_deleted_or_raised_quota_admits():
+    """At the next attempt."""
     clusters = _Clusters()
     clusters.quota(used=1)
     assert await clusters.passing(_pod("one"), "vn-a") == []
@@ -125,8 +125,8 @@ async def test_a_quota_that_is_gone_or_grows_refuses_no_more():
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
 
 
-async def test_what_is_promised_and_has_not_arrived_counts():
-    """Two pods ask for the last place: the second is told who is on the way."""
+async def test_reserved_pods_count_in_quotas():
+    """Two pods compete for the last place; the second one's reason shows the reservation."""
     clusters = _Clusters()
     clusters.quota()
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
@@ -135,8 +135,8 @@ async def test_what_is_promised_and_has_not_arrived_counts():
     assert "reserved: pods=1" in answer.unresolvable["vn-a"]
 
 
-async def test_a_promise_that_is_settled_elsewhere_frees_its_share_at_once():
-    """The second waits for that moment instead of being sent away."""
+async def test_binding_elsewhere_releases_the_quota_charge():
+    """The second pod waits for this instead of being rejected."""
     clusters = _Clusters()
     clusters.quota()
     assert await clusters.passing(_pod("one")) == ["vn-a", "vn-b"]
@@ -147,8 +147,8 @@ async def test_a_promise_that_is_settled_elsewhere_frees_its_share_at_once():
     assert await asking == ["vn-a"]
 
 
-async def test_a_pod_that_has_arrived_is_counted_by_its_quota_alone():
-    """Also while the lower scheduler looks for its node: the promise of room stays, the one of quota does not."""
+async def test_lower_pod_is_charged_by_its_quota_only():
+    """Even before it has a node: its room stays reserved, its quota charge does not."""
     clusters = _Clusters()
     clusters.quota(hard=2)
     await clusters.filter(_pod("one", "16"), "vn-a")
@@ -161,8 +161,8 @@ async def test_a_pod_that_has_arrived_is_counted_by_its_quota_alone():
 
 
 @pytest.mark.parametrize("spec", [{}, {"nodeName": "a"}])
-async def test_a_pod_that_its_quota_reports_before_it_is_seen_counts_once(spec: dict[str, Any]):
-    """The quota's watch is ahead of the pods' watch, or behind it: there is room for exactly two pods at any time."""
+async def test_pod_counts_once_if_quota_and_pod_watch_are_out_of_step(spec: dict[str, Any]):
+    """At any time there is quota for exactly two pods."""
     clusters = _Clusters()
     clusters.quota(hard=2)
     await clusters.filter(_pod("one"), "vn-a")
@@ -182,8 +182,8 @@ async def test_a_pod_that_its_quota_reports_before_it_is_seen_counts_once(spec: 
     assert await clusters.passing(_pod("four"), "vn-a") == []
 
 
-async def test_growth_of_a_quota_by_pods_of_others_offsets_promises_for_a_second_only():
-    """Whose pod it was shows by then; the lower API server refuses what was let through meanwhile."""
+async def test_unexplained_quota_growth_counts_for_one_second():
+    """By then the pod is known; the lower API server refuses pods that passed meanwhile."""
     clusters = _Clusters()
     clusters.quota(hard=2)
     await clusters.filter(_pod("one"), "vn-a")
@@ -194,8 +194,8 @@ async def test_growth_of_a_quota_by_pods_of_others_offsets_promises_for_a_second
     assert clusters.admission._recently_counted._changes == {}
 
 
-async def test_a_pod_that_takes_the_place_of_one_that_has_just_gone_waits_until_its_quota_is_counted_again():
-    """Nothing in the upper cluster would have it tried once more, for five minutes."""
+async def test_replacement_pod_waits_for_the_quota_recount():
+    """Otherwise the pod would be retried only after five minutes."""
     clusters = _Clusters()
     clusters.quota(used=1)
     clusters.below("old", nodeName="a")
@@ -207,8 +207,8 @@ async def test_a_pod_that_takes_the_place_of_one_that_has_just_gone_waits_until_
     assert await asking == ["vn-a"]
 
 
-async def test_a_quota_that_has_not_counted_the_pod_that_went_holds_nobody_up_for_long():
-    """It may be about other pods: a second, and at once when it has been counted or the pod went long ago."""
+async def test_pending_quota_recount_delays_calls_briefly():
+    """At most a second, and not at all after the recount or for an old deletion."""
     clusters = _Clusters()
     clusters.quota(used=1)
     clusters.gone("old")
@@ -224,7 +224,7 @@ async def test_a_quota_that_has_not_counted_the_pod_that_went_holds_nobody_up_fo
 
 
 async def test_a_pod_counts_once_for_a_cluster_with_several_virtual_nodes():
-    """It will be created there once."""
+    """Only one lower pod will be created."""
     clusters = _Clusters()
     clusters.quota(hard=2)
     assert await clusters.passing(_pod("one"), "vn-a-1", "vn-a-2") == ["vn-a-1", "vn-a-2"]
@@ -234,8 +234,8 @@ async def test_a_pod_counts_once_for_a_cluster_with_several_virtual_nodes():
     assert await clusters.passing(_pod("three"), "vn-a-1") == []
 
 
-async def test_promises_that_run_out_give_their_share_back():
-    """A pod that was never bound, or is gone."""
+async def test_expired_reservations_release_their_charge():
+    """For a pod that was never bound, or is deleted."""
     clusters = _Clusters()
     clusters.quota()
     await clusters.filter(_pod("one"), "vn-a")
@@ -246,8 +246,8 @@ async def test_promises_that_run_out_give_their_share_back():
     assert clusters.admission._promised == {}
 
 
-async def test_only_promises_within_a_quotas_scopes_count_in_it():
-    """A batch job on its way takes nothing from those without a deadline."""
+async def test_reservations_count_only_in_quotas_of_their_scope():
+    """A reserved batch job takes no quota from pods without a deadline."""
     clusters = _Clusters()
     clusters.quota(scopes=["NotTerminating"])
     assert await clusters.passing(_pod("job", activeDeadlineSeconds=9), "vn-a") == ["vn-a"]
@@ -255,8 +255,8 @@ async def test_only_promises_within_a_quotas_scopes_count_in_it():
     assert await clusters.passing(_pod("more"), "vn-a") == []
 
 
-async def test_a_pod_that_somebody_else_has_bound_counts_until_it_has_arrived():
-    """Another scheduler, or this one before a restart."""
+async def test_pod_bound_by_others_is_charged_until_its_lower_pod_exists():
+    """Bound by another scheduler, or by this one before a restart."""
     clusters = _Clusters()
     clusters.quota()
     other = _pod("other", nodeName="vn-a")
@@ -266,8 +266,8 @@ async def test_a_pod_that_somebody_else_has_bound_counts_until_it_has_arrived():
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
 
 
-async def test_a_pod_that_is_below_already_when_it_is_found_bound_is_not_counted_twice():
-    """Its quota counts it, though it has no node yet."""
+async def test_bound_pod_with_a_lower_pod_is_charged_once():
+    """Its quota counts it although it has no node yet."""
     clusters = _Clusters()
     clusters.quota(used=1, hard=2)
     clusters.below("other")
@@ -276,8 +276,8 @@ async def test_a_pod_that_is_below_already_when_it_is_found_bound_is_not_counted
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
 
 
-async def test_a_pod_that_has_used_up_the_quota_itself_takes_its_room_all_the_same():
-    """It is below and waits for its node; nothing refuses it any more."""
+async def test_reserves_room_for_a_lower_pod_that_exhausted_its_quota():
+    """It exists and waits for a node, so the quota no longer refuses it."""
     clusters = _Clusters()
     clusters.quota(used=1)
     clusters.below("other")
@@ -286,8 +286,8 @@ async def test_a_pod_that_has_used_up_the_quota_itself_takes_its_room_all_the_sa
     assert await clusters.passing(_pod("one", namespace="free"), "vn-a") == []
 
 
-async def test_defaults_of_a_limit_range_take_room():
-    """A container that asks for nothing asks for what it gets: as much as no node has."""
+async def test_limit_range_defaults_count_as_requests():
+    """A container without requests gets a default that no node has room for."""
     clusters = _Clusters()
     clusters.limit_range(defaultRequest={"cpu": "17"}, default={"cpu": "17"})
     answer = await clusters.filter(_pod("one", ""))
@@ -295,8 +295,8 @@ async def test_defaults_of_a_limit_range_take_room():
     assert "Insufficient cpu" in answer.failed["vn-a"]
 
 
-async def test_defaults_of_a_limit_range_are_what_a_quota_demands():
-    """Where a quota of cpu refuses pods without requests, a limit range makes them good."""
+async def test_limit_range_defaults_satisfy_a_quota():
+    """A quota of cpu refuses pods without requests, unless a limit range adds them."""
     clusters = _Clusters()
     status = {"hard": {"requests.cpu": "2"}, "used": {"requests.cpu": "0"}}
     clusters.admission.upsert_quota({"metadata": {"name": "cpu", "namespace": "shop"}, "status": status})
@@ -307,8 +307,8 @@ async def test_defaults_of_a_limit_range_are_what_a_quota_demands():
     assert await clusters.passing(_pod("two", ""), "vn-a") == []
 
 
-async def test_bounds_of_a_limit_range_refuse():
-    """With the range's name."""
+async def test_limit_range_refuses_pods_out_of_bounds():
+    """The reason names the range."""
     clusters = _Clusters()
     clusters.limit_range(min={"cpu": "2"})
     answer = await clusters.filter(_pod("one"))
@@ -316,8 +316,8 @@ async def test_bounds_of_a_limit_range_refuse():
     assert "LimitRange usual: minimum cpu usage per Container is 2" in answer.unresolvable["vn-a"]
 
 
-async def test_a_pod_that_gets_in_by_one_of_several_defaults_is_let_in():
-    """Which of them the lower API server takes is chance; the same pod must not be kept out for ever."""
+async def test_pod_passes_if_any_of_several_defaults_admits_it():
+    """The lower API server's order is undefined, so the pod must not be rejected forever."""
     clusters = _Clusters()
     clusters.limit_range(name="narrow", default={"cpu": "100m"})
     assert await clusters.passing(_pod("one"), "vn-a") == []
@@ -328,7 +328,7 @@ async def test_a_pod_that_gets_in_by_one_of_several_defaults_is_let_in():
 
 
 async def test_rules_are_those_of_the_lower_namespace():
-    """Where namespaces have other names below, as for two upper clusters in one."""
+    """For mapped namespaces, as with two upper clusters in one lower cluster."""
     clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-", map={"special": "other"}))
     clusters.quota(used=1, namespace="u1-shop")
     assert await clusters.passing(_pod("one")) == ["vn-b"]
@@ -364,14 +364,14 @@ async def test_rules_are_those_of_the_lower_namespace():
     ],
     ids=["kube-system", "resource claims", "an unreadable selector", "namespaces", "labels"],
 )
-async def test_what_the_virtual_node_would_not_create_is_not_sent_to_it(config, pod, told):
-    """It would stay Pending for ever."""
+async def test_rejects_pods_that_the_virtual_node_would_not_create(config, pod, told):
+    """They would stay Pending forever."""
     answer = await _Clusters(**config).filter(pod, "vn-a")
     assert told in answer.unresolvable["vn-a"]
 
 
-async def test_the_lower_clusters_default_priority_class_decides_about_its_quotas():
-    """The virtual node carries no class but those that its policy names."""
+async def test_quotas_use_the_lower_default_priority_class():
+    """The virtual node keeps only classes that its policy names."""
     clusters = _Clusters(policy=Policy(priority_classes=["system-*"]))
     expression = {"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}
     clusters.quota(used=1, scopeSelector={"matchExpressions": [expression]})
@@ -389,7 +389,7 @@ async def test_the_lower_clusters_default_priority_class_decides_about_its_quota
 
 
 async def test_volumes_are_those_of_the_lower_namespace():
-    """A claim of a namespace that has another name below is tied to the nodes of the volume that it has there."""
+    """The claim of a mapped namespace is bound to the nodes of its lower volume."""
     clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-"))
     elsewhere = {
         "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}]
@@ -405,8 +405,8 @@ async def test_volumes_are_those_of_the_lower_namespace():
     assert "volume node affinity conflict" in answer.unresolvable["vn-a"]
 
 
-async def test_pods_of_two_upper_clusters_with_namespaces_of_one_name_keep_out_of_each_others_way():
-    """Anti-affinity is about the lower namespace, and they have two."""
+async def test_anti_affinity_applies_to_lower_namespaces():
+    """Two upper clusters have namespaces of the same name, which map to two lower ones."""
     clusters = _Clusters(namespaces=NamespaceConfig(prefix="u1-"))
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
     alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -416,8 +416,8 @@ async def test_pods_of_two_upper_clusters_with_namespaces_of_one_name_keep_out_o
     assert await clusters.passing(_pod("two", affinity=alone), "vn-a") == []
 
 
-async def test_a_pod_that_nobodys_promise_keeps_out_is_answered_at_once():
-    """A filter call that waits holds up every pod behind it."""
+async def test_rejects_without_waiting_if_no_reservation_is_in_the_way():
+    """A waiting filter call delays every later pod."""
     clusters = _Clusters()
     clusters.limit_range(min={"cpu": "2"})
     await clusters.filter(_pod("other", namespace="other"), "vn-a")  # a promise that may turn out unused
@@ -428,8 +428,8 @@ async def test_a_pod_that_nobodys_promise_keeps_out_is_answered_at_once():
     assert loop.time() == before
 
 
-async def test_a_pod_whose_quota_is_used_up_without_anybodys_promise_is_answered_at_once():
-    """What others of its namespace are promised elsewhere would not help it, nor one that says too little."""
+async def test_exhausted_quota_rejects_without_waiting():
+    """Reservations of other pods of the namespace are elsewhere, and their release would not help."""
     clusters = _Clusters()
     clusters.admission.upsert_quota(
         {
@@ -445,8 +445,8 @@ async def test_a_pod_whose_quota_is_used_up_without_anybodys_promise_is_answered
     assert loop.time() == before
 
 
-async def test_quotas_of_priority_classes_refuse_nobody_while_the_classes_are_kept_from_us():
-    """The lower cluster may have a default class, under which the quota is not about the pod."""
+async def test_ignores_priority_class_quotas_while_classes_are_unreadable():
+    """The lower cluster may have a default class that the quota does not cover."""
     clusters = _Clusters(policy=Policy(priority_classes=["system-*"]))
     without = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
     clusters.quota(used=1, scopeSelector={"matchExpressions": [without]})
@@ -458,8 +458,8 @@ async def test_quotas_of_priority_classes_refuse_nobody_while_the_classes_are_ke
     assert await clusters.passing(_pod("two", priorityClassName="system-node-critical"), "vn-a") == []
 
 
-async def test_a_pod_that_was_bound_and_will_not_come_takes_no_room():
-    """Such as a daemon of kube-system, that tolerates everything."""
+async def test_bound_pod_that_is_not_mirrored_takes_no_room():
+    """For example a DaemonSet pod of kube-system that tolerates everything."""
     clusters = _Clusters()
     daemon = _pod("daemon", "16", namespace="kube-system", nodeName="vn-a")
     clusters.agent._bound_pods.added(shrink(from_dict({**daemon, "status": {"phase": "Pending"}})))
@@ -489,16 +489,16 @@ async def test_a_pod_that_was_bound_and_will_not_come_takes_no_room():
         "of another",
     ],
 )
-async def test_cluster_with_a_namespace_that_must_not_be_used_does_not_fit(marks, adopt, passes):
-    """The virtual node would let the pod wait with NamespaceNotAdopted or NamespaceConflict; other clusters take it."""
+async def test_rejects_cluster_with_a_namespace_that_must_not_be_used(marks, adopt, passes):
+    """The pod would wait with NamespaceNotAdopted or NamespaceConflict, while other clusters take it."""
     clusters = _Clusters(namespaces=NamespaceConfig(adopt=adopt))
     if marks is not None:
         clusters.admission.upsert_namespace({"metadata": {"name": "shop", **marks}})
     assert await clusters.passing(_pod("one")) == (["vn-a", "vn-b"] if passes else ["vn-b"])
 
 
-async def test_nobody_ends_for_a_pod_that_admission_refuses():
-    """Victims would make room, and the pod would not come."""
+async def test_no_preemption_for_a_pod_that_admission_refuses():
+    """Victims would make room, but the pod would not be created."""
     clusters = _Clusters()
     await clusters.filter(_pod("small", "16"), "vn-a")
     clusters.agent.reservations.bind("small", "vn-a")
@@ -508,8 +508,8 @@ async def test_nobody_ends_for_a_pod_that_admission_refuses():
     assert await clusters.extender.preempt(_pod("large", "16"), victims) == {}
 
 
-async def test_rules_that_webhooks_below_comply_with_refuse_nobody_where_that_is_said():
-    """They change the pod before its quota is asked, and nobody here knows how. The virtual node's own rules stay."""
+async def test_admission_pass_ignores_quotas_and_limit_ranges():
+    """Lower webhooks may change the pod before its quota is checked. The virtual node's own rules still apply."""
     clusters = _Clusters(settings={"admission": "Pass"}, namespaces=NamespaceConfig(allowed=["shop"]))
     clusters.quota(used=1)
     clusters.limit_range(min={"cpu": "2"})
@@ -517,8 +517,8 @@ async def test_rules_that_webhooks_below_comply_with_refuse_nobody_where_that_is
     assert await clusters.passing(_pod("two", namespace="other"), "vn-a") == []
 
 
-async def test_rules_that_are_kept_from_us_are_not_enforced():
-    """What was known of them may be long out of date."""
+async def test_unreadable_rules_are_not_enforced():
+    """Their last known state may be outdated."""
     clusters = _Clusters()
     clusters.quota(used=1)
     clusters.limit_range(min={"cpu": "2"})
@@ -526,8 +526,8 @@ async def test_rules_that_are_kept_from_us_are_not_enforced():
     assert await clusters.passing(_pod("one"), "vn-a") == ["vn-a"]
 
 
-def test_registering_a_lower_cluster_grants_what_is_asked_for():
-    """Exactly that to the read-only account, and at least that to the virtual node's, which serves where there is none."""
+def test_register_grants_the_needed_rights():
+    """Exactly these to the read-only account, and at least these to the virtual node's, which is used if there is none."""
 
     def grants(table):
         return {(right.group, right.full_resource, verb) for right in table for verb in right.verbs}

@@ -25,24 +25,24 @@ def _spec(requests: Any = None, limits: Any = None, **more: Any) -> dict[str, An
     return {"containers": [{"name": "c", "resources": resources}], **more}
 
 
-def test_a_container_gets_what_it_does_not_say():
-    """Requests and limits, each resource by itself; what it says stays."""
+def test_adds_defaults_to_containers():
+    """Requests and limits by resource; own values stay."""
     ranges = [_of_containers(defaultRequest={"cpu": "1", "memory": "1Gi"}, default={"cpu": "2"})]
     made = limit_ranges.with_defaults(_spec({"cpu": "100m"}), ranges)
     (container,) = made["containers"]
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2"}}
 
 
-def test_init_containers_get_it_too():
-    """Sidecars among them."""
+def test_adds_defaults_to_init_containers():
+    """Including sidecars."""
     spec = _spec(initContainers=[{"name": "i"}, {"name": "s", "restartPolicy": "Always"}])
     made = limit_ranges.with_defaults(spec, [_of_containers(defaultRequest={"cpu": "1"})])
     assert [one["resources"]["requests"] for one in made["initContainers"]] == [{"cpu": "1"}, {"cpu": "1"}]
     assert "resources" not in spec["initContainers"][0]
 
 
-def test_of_several_ranges_the_first_has_its_way():
-    """And each adds what the others leave open."""
+def test_first_of_several_ranges_wins():
+    """Further ranges fill in what it leaves open."""
     ranges = [
         _range({"type": "Container", "defaultRequest": {"cpu": "1"}}, name="a"),
         _range({"type": "Container", "defaultRequest": {"cpu": "2", "memory": "1Gi"}}, name="b"),
@@ -51,8 +51,8 @@ def test_of_several_ranges_the_first_has_its_way():
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
 
 
-def test_a_spec_that_nothing_is_added_to_is_the_very_same():
-    """Nobody pays for namespaces whose ranges have bounds alone."""
+def test_spec_without_defaults_is_not_copied():
+    """Ranges with only bounds cost nothing."""
     spec = _spec()
     assert limit_ranges.with_defaults(spec, [_of_containers(max={"cpu": "1"})]) is spec
 
@@ -73,14 +73,14 @@ def test_a_spec_that_nothing_is_added_to_is_the_very_same():
         ({"maxLimitRequestRatio": {"cpu": "2"}}, {"cpu": "1"}, {}, "no limit is specified or limit is 0"),
     ],
 )  # fmt: skip
-def test_bounds_of_a_container_are_heeded(item, requests, limits, told):
+def test_enforces_bounds_of_containers(item, requests, limits, told):
     """In the apiserver's words, with the range's name."""
     found = limit_ranges.objection(_spec(requests, limits), [_of_containers(**item)])
     assert told in found if told else found == ""
 
 
-def test_a_default_limit_below_what_a_container_requests_refuses_it():
-    """Defaults are filled in one by one; then a request must not be more than its limit."""
+def test_default_limit_below_a_request_is_refused():
+    """Defaults are filled in by field; after that a request must not exceed its limit."""
     ranges = [_of_containers(default={"cpu": "1"}, defaultRequest={"cpu": "500m"})]
     spec = limit_ranges.with_defaults(_spec({"cpu": "2"}), ranges)
     found = limit_ranges.objection(spec, ranges)
@@ -97,8 +97,8 @@ def test_a_default_limit_below_what_a_container_requests_refuses_it():
         ({"min": {"memory": "1"}}, "minimum memory usage per Pod is 1, but no request is specified"),
     ],
 )
-def test_bounds_of_a_pod_are_about_its_sum(item, told):
-    """Of containers and sidecars, init containers at their peak; a RuntimeClass' overhead does not count."""
+def test_pod_bounds_apply_to_the_sum_of_containers(item, told):
+    """Containers and sidecars, and the largest init container; without the overhead of a RuntimeClass."""
     spec = {
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}}}],
         "initContainers": [
@@ -111,14 +111,14 @@ def test_bounds_of_a_pod_are_about_its_sum(item, told):
     assert told in found if told else found == ""
 
 
-def test_what_a_pod_says_as_a_whole_is_its_sum():
+def test_pod_level_resources_replace_the_sum():
     """KEP-2837."""
     spec = _spec(resources={"requests": {"cpu": "1"}, "limits": {"cpu": "2"}})
     assert limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "2"}})]) == ""
     assert "limit is 2" in limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "1"}})])
 
 
-def test_a_range_about_claims_is_none_of_our_business():
-    """Nothing of it is kept."""
+def test_ignores_ranges_for_claims():
+    """They have no rules for pods."""
     item = {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}
     assert limit_ranges.read({"metadata": {"name": "r"}, "spec": {"limits": [item]}}) is None

@@ -59,22 +59,22 @@ ONE_CORE = {
         ({"requests.ephemeral-storage": "0"}, {}, ""),
     ],
 )  # fmt: skip
-def test_what_is_used_and_asked_for_stays_within_what_is_allowed(hard, used, told):
-    """Of the resources that the pod asks for; the sentence is the apiserver's."""
+def test_refuses_usage_above_the_hard_limit(hard, used, told):
+    """For the resources that the pod requests; the message is the apiserver's."""
     found = _refusal(hard, used, spec=ONE_CORE)
     assert told in found if told else found == ""
 
 
-def test_a_resource_that_is_over_its_quota_already_refuses_only_who_asks_for_it():
-    """A quota that was lowered keeps pods without gpu no way out."""
+def test_exceeded_resource_refuses_only_pods_that_request_it():
+    """A lowered gpu quota does not refuse pods without gpu."""
     hard, used = {"requests.nvidia.com/gpu": "1"}, {"requests.nvidia.com/gpu": "4"}
     assert _refusal(hard, used, spec=ONE_CORE) == ""
     gpu = {"containers": [_container(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "1"})]}
     assert "requests.nvidia.com/gpu=1" in _refusal(hard, used, spec=gpu)
 
 
-def test_promised_pods_count_besides_those_that_are_there():
-    """And are named, for their share is not in the quota's own numbers."""
+def test_reserved_pods_count_in_addition_to_used():
+    """They are named in the message, because the quota's numbers do not contain them."""
     found = _refusal({"pods": "3"}, {"pods": "1"}, spec=ONE_CORE, promised={"pods": 2})
     assert found == "exceeded quota: q, requested: pods=1, used: pods=1, reserved: pods=2, limited: pods=3"
 
@@ -98,14 +98,14 @@ def test_promised_pods_count_besides_those_that_are_there():
     ],
     ids=["requests", "several", "init container", "only cpu and memory", "pod level"],
 )
-def test_a_quota_of_cpu_or_memory_demands_that_every_container_says_what_it_takes(hard, spec, told):
-    """A zero says so, too; what the pod says as a whole speaks for all (KEP-2837)."""
+def test_cpu_and_memory_quotas_require_values_on_every_container(hard, spec, told):
+    """Zero is a value; pod-level resources count for all containers (KEP-2837)."""
     found = _refusal(hard, spec=spec)
     assert found == (f"failed quota: q: {told}" if told else "")
 
 
-def test_init_containers_sidecars_and_overhead_count_as_they_do_for_a_node():
-    """Init containers one after the other, sidecars beside all that comes later; overhead on what is limited alone."""
+def test_charges_init_containers_sidecars_and_overhead_as_for_a_node():
+    """Overhead is added only to limits that are set."""
     spec = {
         "initContainers": [
             _container("side", requests={"cpu": "1"}, limits={"cpu": "2"}, restartPolicy="Always"),
@@ -122,7 +122,7 @@ def test_init_containers_sidecars_and_overhead_count_as_they_do_for_a_node():
 
 
 def test_huge_pages_count_under_both_names_and_extended_resources_under_one():
-    """Limits of neither are quota'd: they are their requests."""
+    """Their limits equal their requests and are not counted separately."""
     asked = {"hugepages-2Mi": "4Mi", "nvidia.com/gpu": "2", "kubernetes.io/odd": "1"}
     usage = quotas.charge(
         {"containers": [_container(requests=asked, limits=asked)]}, namespace="shop", priority_class=""
@@ -159,8 +159,8 @@ LIMITED_IN_TIME = {**ONE_CORE, "activeDeadlineSeconds": 30}
         (["VolumeAttributesClass"], ONE_CORE, "", False),
     ],
 )
-def test_a_quota_with_scopes_is_about_pods_that_are_in_all_of_them(scopes, spec, priority_class, covered):
-    """Others are not charged, and not refused."""
+def test_quota_covers_pods_that_match_all_its_scopes(scopes, spec, priority_class, covered):
+    """Other pods are neither charged nor refused."""
     found = _refusal({"pods": "0"}, spec=spec, priority_class=priority_class, scopes=scopes)
     assert bool(found) is covered
 
@@ -174,10 +174,8 @@ def test_a_quota_with_scopes_is_about_pods_that_are_in_all_of_them(scopes, spec,
         ("DoesNotExist", [], True, False, False),
     ],
 )
-def test_a_quota_for_priority_classes_reads_the_class_that_the_pod_has_below(
-    operator, values, without, gold, other
-):
-    """As a label selector over one label, that pods without a class do not have."""
+def test_priority_class_scope_uses_the_lower_class(operator, values, without, gold, other):
+    """It works like a label selector over one label, which pods without a class do not have."""
     expression = {"scopeName": "PriorityClass", "operator": operator, "values": values}
     selector = {"matchExpressions": [expression]}
     for name, covered in (("", without), ("gold", gold), ("other", other)):
@@ -196,8 +194,8 @@ def test_a_quota_for_priority_classes_reads_the_class_that_the_pod_has_below(
     ids=["by name", "by selector", "own namespace", "stays above"],
 )
 @pytest.mark.parametrize("is_required", [True, False], ids=["required", "preferred"])
-def test_affinity_with_other_namespaces_counts_where_it_is_carried_below(term, crosses, is_required):
-    """Terms about single nodes are; those about the upper cluster's zones are not."""
+def test_cross_namespace_scope_counts_only_mirrored_terms(term, crosses, is_required):
+    """Terms with topology key hostname are mirrored; terms over the upper cluster's zones are not."""
     when = "required" if is_required else "preferred"
     terms = [term] if is_required else [{"weight": 1, "podAffinityTerm": term}]
     affinity = {"podAntiAffinity": {f"{when}DuringSchedulingIgnoredDuringExecution": terms}}
@@ -207,15 +205,15 @@ def test_affinity_with_other_namespaces_counts_where_it_is_carried_below(term, c
     )
 
 
-def test_a_quota_that_nobody_has_counted_yet_refuses():
-    """As below, for the moment that the quota controller takes."""
+def test_uncounted_quota_refuses():
+    """As in the apiserver, until the quota controller has counted."""
     quota = quotas.read({"metadata": {"name": "q", "namespace": "shop"}, "status": {"hard": {"pods": "9"}}})
     assert quota is not None
     charge = quotas.charge(ONE_CORE, namespace="shop", priority_class="")
     assert quota.objection(charge, {}) == "status unknown for quota: q, resources: pods"
 
 
-def test_a_quota_about_other_things_is_none_of_our_business():
-    """Nor is one that is not in force: what counts is its status."""
+def test_ignores_quotas_without_pod_resources():
+    """Also a quota that is not in force, because its status counts."""
     assert _quota({"services": "0"}) is None
     assert quotas.read({"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": {"pods": "0"}}}) is None

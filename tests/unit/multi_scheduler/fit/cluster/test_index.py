@@ -55,8 +55,8 @@ def _why(index: ClusterIndex, wanted: Demand) -> str:
     return no_fit(len(index), told)
 
 
-def test_the_sum_does_not_count_only_single_nodes_do():
-    """Fragmented capacity is no capacity."""
+def test_pod_must_fit_on_a_single_node():
+    """The sum over nodes does not count."""
     index = _index(_node("a", "4"), _node("b", "4"))
     for name in "ab":
         index.place(f"p-{name}", Placed(name, {"cpu": 3000, "pods": 1}))
@@ -64,8 +64,8 @@ def test_the_sum_does_not_count_only_single_nodes_do():
     assert _why(index, _demand("1500m")) == "0/2 nodes are available: 2 Insufficient cpu"
 
 
-def test_reasons_are_counted_as_the_scheduler_counts_them():
-    """One reason per node for labels and taints, every missing resource for those that remain."""
+def test_counts_reasons_like_kube_scheduler():
+    """One reason per node for labels and taints; every insufficient resource for the other nodes."""
     taint = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
     index = _index(
         _node("full", "0", "0", pods=0),
@@ -82,8 +82,8 @@ def test_reasons_are_counted_as_the_scheduler_counts_them():
     )
 
 
-def test_the_cluster_selector_chooses_the_node():
-    """Selector and tolerations of the annotation, not those of the upper spec."""
+def test_cluster_selector_chooses_the_node():
+    """Selector and tolerations of the annotation apply, not those of the upper spec."""
     taint = {"key": "gpu", "effect": "NoSchedule"}
     index = _index(_node("gpu", labels={"gpu": "yes"}, taints=[taint]), _node("plain"))
     text = '{"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}'
@@ -91,8 +91,8 @@ def test_the_cluster_selector_chooses_the_node():
     assert _names(index, _demand(nodeSelector={"kubernetes.io/hostname": "vn"})) == {"plain"}
 
 
-def test_extended_resources_and_unknown_ones():
-    """A resource that no node has is missing everywhere."""
+def test_unknown_resource_is_insufficient_on_all_nodes():
+    """Extended resources are compared like cpu."""
     index = _index(_node("a", extended={"nvidia.com/gpu": "1"}), _node("b"))
     assert _names(index, _demand(extended={"nvidia.com/gpu": "1"})) == {"a"}
     assert _why(index, _demand(extended={"example.com/x": "1"})) == (
@@ -100,8 +100,8 @@ def test_extended_resources_and_unknown_ones():
     )
 
 
-def test_host_ports():
-    """The same port, protocol and address conflict; another protocol does not."""
+def test_host_ports_conflict_by_port_protocol_and_address():
+    """Another protocol does not conflict."""
     index = _index(_node("a"))
     index.place("p", Placed("a", {"pods": 1}, ports=(("", "TCP", 80),)))
     port = {"ports": [{"containerPort": 80, "hostPort": 80}]}
@@ -116,7 +116,7 @@ def _anti(label: str) -> dict[str, Any]:
 
 
 def test_anti_affinity_works_both_ways():
-    """The pod's own terms, and those of pods that are there."""
+    """The pod's own terms, and those of placed pods."""
     index = _index(_node("a"), _node("b"))
     index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
     assert _names(index, _demand(affinity=_anti("web"))) == {"b"}
@@ -126,7 +126,7 @@ def test_anti_affinity_works_both_ways():
 
 
 def test_spread_keeps_the_skew():
-    """No node may have more than maxSkew pods beyond the emptiest."""
+    """No node may exceed the emptiest one by more than maxSkew."""
     index = _index(_node("a"), _node("b"))
     index.place("p", Placed("a", {"pods": 1}, namespace="shop", labels={"app": "web"}))
     constraint = {
@@ -138,8 +138,8 @@ def test_spread_keeps_the_skew():
     assert _names(index, _demand(topologySpreadConstraints=[constraint])) == {"b"}
 
 
-def test_a_node_that_changes_is_asked_anew():
-    """Answers about labels are kept only until a node changes."""
+def test_changed_node_is_filtered_again():
+    """Answers about labels are cached only until a node changes."""
     index = _index(_node("a"))
     text = '{"nodeSelector": {"gpu": "yes"}}'
     assert _names(index, _demand(annotations={"clusterSelector": text})) == set()
@@ -149,8 +149,8 @@ def test_a_node_that_changes_is_asked_anew():
     assert _names(index, _demand()) == set()
 
 
-def test_pods_that_come_before_their_node_count():
-    """Informers promise no order between resources."""
+def test_counts_pods_placed_before_their_node_is_known():
+    """Informers guarantee no order between resources."""
     index = ClusterIndex()
     index.place("p", Placed("a", {"cpu": 4000, "pods": 1}))
     index.upsert_node(_node("a", "4"))
@@ -170,8 +170,8 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS, wanted=st.integers(min_value=1, max_value=8))
-def test_columns_agree_with_a_plain_sum(actions, wanted):
-    """Whatever order nodes and pods come and go in, what is free is what is left."""
+def test_free_columns_equal_the_plain_sum(actions, wanted):
+    """In any order of adding and removing nodes and pods."""
     index = ClusterIndex()
     nodes: dict[str, int] = {}
     pods: dict[str, tuple[str, int]] = {}
@@ -199,6 +199,6 @@ def test_columns_agree_with_a_plain_sum(actions, wanted):
 
 
 @pytest.mark.parametrize("total", [0, 3])
-def test_no_reasons_are_a_sentence_too(total):
-    """Whatever happens there is something to read."""
+def test_message_without_reasons_is_complete(total):
+    """There is always a message."""
     assert no_fit(total, {}).startswith(f"0/{total} nodes are available")

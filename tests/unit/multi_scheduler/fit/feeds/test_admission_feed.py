@@ -111,7 +111,7 @@ def _unknown(resource: Resource) -> float | None:
 
 
 async def test_quotas_limit_ranges_and_classes_are_followed():
-    """As they come, change and go."""
+    """When they are added, changed and deleted."""
     following = _Following()
     following.quota()
     async with following.running():
@@ -137,8 +137,8 @@ async def test_quotas_limit_ranges_and_classes_are_followed():
         assert following.admission._priority_class("") == ""
 
 
-async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node_created():
-    """A mark that was removed leaves an empty name; a namespace that is gone, or is kept from us, is not known."""
+async def test_follows_namespaces_with_their_ownership_marks():
+    """A removed mark leaves an empty name; a deleted or unreadable namespace is unknown."""
     following = _Following()
     async with following.running():
         metadata: dict[str, Any] = {"name": "shop"}
@@ -161,8 +161,8 @@ async def test_namespaces_are_followed_with_the_marks_of_those_that_virtual_node
         assert following.admission.origins("shop") is None
 
 
-async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_same():
-    """Its nodes are known; that its quotas are not is said once, and by a metric."""
+async def test_cluster_with_unreadable_rules_is_still_used():
+    """Its nodes are known; the missing rights are logged once and reported by a metric."""
     following = _Following()
     following.quota()
     following.client.refuse(*RULES)
@@ -176,8 +176,8 @@ async def test_a_cluster_that_keeps_its_rules_from_us_is_looked_into_all_the_sam
     assert sorted(told) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
 
 
-async def test_rules_are_believed_again_once_the_right_is_granted():
-    """Nobody has to restart anything."""
+async def test_rules_apply_again_after_the_right_is_granted():
+    """Without a restart."""
     following = _Following()
     following.quota()
     following.client.refuse(*RULES)
@@ -189,8 +189,8 @@ async def test_rules_are_believed_again_once_the_right_is_granted():
         assert _unknown(resources.RESOURCE_QUOTAS) == 0
 
 
-async def test_a_right_that_is_taken_away_leaves_no_old_quota_behind():
-    """What was used up an hour ago may be free since, and nobody would tell us."""
+async def test_revoked_right_removes_known_quotas():
+    """A quota that was exhausted earlier may be free now."""
     following = _Following()
     following.quota()
     async with following.running():
@@ -206,8 +206,8 @@ async def test_a_right_that_is_taken_away_leaves_no_old_quota_behind():
         assert "exceeded quota: tight" in following.refusal
 
 
-async def test_a_passing_trouble_with_quotas_alone_makes_nobody_forget_them():
-    """What was known a moment ago is the best guess; the cluster itself is asked whether it is there."""
+async def test_temporary_errors_keep_known_quotas():
+    """The last known state is the best guess while the cluster responds."""
     following = _Following()
     following.quota()
     async with following.running():

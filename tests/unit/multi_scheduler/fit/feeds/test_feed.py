@@ -92,8 +92,8 @@ def _volume(name: str, *, phase: str = "Bound", affinity: Any = None, claim: str
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 
 
-async def test_a_cluster_that_falls_silent_is_not_believed_any_more():
-    """What was true once may promise room that somebody else has taken; and it is believed when it answers again."""
+async def test_silent_cluster_becomes_unreliable():
+    """Its room may be taken meanwhile; it is reliable again when it responds."""
     feeding = _Feeding()
     feeding.cluster.put("nodes", _node("a"))
     async with feeding.running():
@@ -107,8 +107,8 @@ async def test_a_cluster_that_falls_silent_is_not_believed_any_more():
         assert feeding.feed.trouble() == ""
 
 
-async def test_a_cluster_whose_connection_hangs_is_asked():
-    """A watch that brings not even a bookmark is no proof of anything; an answer is."""
+async def test_pings_cluster_with_a_hanging_watch():
+    """A watch without bookmarks proves nothing, but a response does."""
     feeding = _Feeding()
     async with feeding.running():
         await asyncio.sleep(70)
@@ -121,8 +121,8 @@ async def test_a_cluster_whose_connection_hangs_is_asked():
         assert "no answer" in feeding.feed.trouble()
 
 
-async def test_a_cluster_that_refuses_us_is_no_better_than_a_silent_one():
-    """It answers pings, but nothing that is known of it grows newer."""
+async def test_refused_access_makes_a_cluster_unreliable():
+    """It answers pings, but its data is not updated."""
     feeding = _Feeding()
     async with feeding.running():
         feeding.client.trouble = Forbidden("pods is forbidden", code=403)
@@ -137,8 +137,8 @@ async def test_a_cluster_that_refuses_us_is_no_better_than_a_silent_one():
         assert "pods is forbidden" in feeding.feed.trouble()
 
 
-async def test_a_cluster_that_answers_and_tells_nothing_is_not_believed_for_long():
-    """Its API server is there; what it says of pods is an error, and what is known of them grows old."""
+async def test_failing_watches_make_a_responding_cluster_unreliable():
+    """Its API server responds, but lists of pods fail, so its data gets old."""
     feeding = _Feeding()
     async with feeding.running():
 
@@ -154,8 +154,8 @@ async def test_a_cluster_that_answers_and_tells_nothing_is_not_believed_for_long
         assert "etcd has no leader" in feeding.feed.trouble()
 
 
-async def test_a_watched_cluster_is_not_asked():
-    """Bookmarks come once a minute."""
+async def test_does_not_ping_a_watched_cluster():
+    """Bookmarks arrive every minute."""
     feeding = _Feeding()
     async with feeding.running():
         for _ in range(10):
@@ -164,8 +164,8 @@ async def test_a_watched_cluster_is_not_asked():
         assert feeding.client.pings == 0
 
 
-async def test_a_claim_is_where_its_bound_volume_is():
-    """Not where one is that it had before: released volumes keep the reference."""
+async def test_claim_uses_the_affinity_of_its_bound_volume():
+    """Not of a former volume, because released volumes keep the reference."""
     feeding = _Feeding()
     feeding.cluster.put("persistentvolumes", _volume("old", affinity=ON_A))
     async with feeding.running():
@@ -181,8 +181,8 @@ async def test_a_claim_is_where_its_bound_volume_is():
         assert feeding.feed.volume_affinity("shop", "data") == ON_A
 
 
-async def test_labels_and_endings_of_pods_are_followed():
-    """Both decide where other pods may be, and neither is in the spec."""
+async def test_follows_labels_and_deletion_of_pods():
+    """Both affect other pods' placement, and neither is in the spec."""
     feeding = _Feeding()
     feeding.cluster.put("nodes", _node("a"))
     pod: dict[str, Any] = {
@@ -218,10 +218,8 @@ async def test_labels_and_endings_of_pods_are_followed():
     ],
     ids=["settled", "shrinking", "not yet shrunk", "deferred", "infeasible"],
 )
-async def test_a_pod_that_is_being_resized_takes_the_most_it_may_have(
-    wanted, allocated, actual, conditions, counts
-):
-    """What it asks for, what its kubelet has granted, what it uses still; not what can never be granted (KEP-1287)."""
+async def test_resizing_pod_takes_the_most_it_may_use(wanted, allocated, actual, conditions, counts):
+    """The largest of requested, allocated and actual resources, without infeasible requests (KEP-1287)."""
     pod = {
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": wanted}}}]},

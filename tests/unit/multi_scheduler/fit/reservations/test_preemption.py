@@ -61,23 +61,23 @@ class _Cluster:
         return set(found["vn"].uids) if found else None
 
 
-async def test_victims_that_help_are_taken_as_they_are():
-    """The scheduler knows budgets and start times; we only know where room is."""
+async def test_keeps_the_schedulers_victims_if_they_help():
+    """The scheduler knows budgets and start times."""
     cluster = _Cluster("a", "b")
     for uid, node in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
         cluster.pod(uid, node, cores=2, priority=0)
     assert await cluster.victims(4, "b1", "b2") == {"b1", "b2"}
 
 
-async def test_victims_on_different_nodes_are_exchanged_for_such_as_make_room():
-    """By the sum two cores here and two there are four; the scheduler would choose the same pair for ever."""
+async def test_replaces_victims_that_are_on_different_nodes():
+    """Two cores on each of two nodes sum to four; the scheduler would choose the same pair every time."""
     cluster = _Cluster("a", "b")
     for uid, node in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
         cluster.pod(uid, node, cores=2, priority=0)
     assert await cluster.victims(4, "a1", "b1") in ({"a1", "a2"}, {"b1", "b2"})
 
 
-async def test_the_least_important_go_and_as_few_as_possible():
+async def test_chooses_few_victims_of_low_priority():
     """By the highest priority among them first, as kube-scheduler chooses between nodes."""
     cluster = _Cluster("a", "b")
     cluster.pod("a1", "a", cores=2, priority=5)
@@ -89,8 +89,8 @@ async def test_the_least_important_go_and_as_few_as_possible():
     assert await cluster.victims(4, "b3") == {"b1", "b2", "b3"}
 
 
-async def test_nobody_of_the_same_or_a_higher_priority_goes_nor_whom_it_would_not_help():
-    """Others' pods, those of other virtual nodes, and such as are going already."""
+async def test_spares_pods_of_equal_priority_and_useless_victims():
+    """Unmanaged pods, pods of other virtual nodes, and pods that are being deleted."""
     cluster = _Cluster("a", "b")
     cluster.pod("same", "a", cores=4, priority=100)
     cluster.pod("elsewhere", "b", cores=1, priority=0, on="vn-2")
@@ -100,8 +100,8 @@ async def test_nobody_of_the_same_or_a_higher_priority_goes_nor_whom_it_would_no
     assert await cluster.victims(1, priority=101) == {"same"}
 
 
-async def test_what_the_pod_was_promised_at_an_earlier_try_costs_nobody_its_place():
-    """The promise is void: counted, it would take a second victim."""
+async def test_own_reservation_needs_no_additional_victim():
+    """The reservation of an earlier attempt is released first."""
     cluster = _Cluster("a")
     for uid in ("a1", "a2"):
         cluster.pod(uid, "a", cores=2, priority=0)
@@ -115,8 +115,8 @@ async def test_what_the_pod_was_promised_at_an_earlier_try_costs_nobody_its_plac
     assert found["vn"].uids == ["a1"]
 
 
-async def test_every_agent_has_its_say():
-    """One that sees no use in it ends the matter for the node."""
+async def test_one_agent_can_veto_preemption():
+    """Its answer excludes the node."""
 
     class Never(Agent):
         async def preempt(self, pod, node, victims):

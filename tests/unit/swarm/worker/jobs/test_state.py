@@ -62,8 +62,8 @@ class World:
 
 
 @given(steps=STEPS)
-def test_never_runs_a_job_twice_and_reaches_what_is_wanted(steps):
-    """No job is started before its stop has returned; once nothing fails, exactly the wanted jobs run."""
+def test_never_runs_a_job_twice_and_converges(steps):
+    """No job is started before its stop has returned; without further failures exactly the wanted jobs run."""
     world = World()
     for step in steps:
         match step:
@@ -88,8 +88,8 @@ def test_never_runs_a_job_twice_and_reaches_what_is_wanted(steps):
     assert all(one.phase is Phase.RUNNING and not one.error for one in world.held.values())
 
 
-def test_waits_longer_after_each_failure_until_the_job_has_run_for_a_while():
-    """1 s, 2 s, 4 s …, at most a minute."""
+def test_backs_off_until_the_job_has_run_for_a_while():
+    """1 s, 2 s, 4 s, at most a minute."""
     world = World()
     world.wanted = {"a": Job("a", 1)}
     waits = []

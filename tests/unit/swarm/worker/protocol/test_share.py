@@ -37,14 +37,14 @@ def _accept(applied: Applied, share: Share, **more) -> Applied:
 
 
 def test_reads_a_share():
-    """Fields that this release does not know are ignored."""
+    """Unknown fields are ignored."""
     share = parse(TEXT, "sha256:" + hashlib.sha256(TEXT).hexdigest())
     assert share == Share(17, "s", "u", (Entry("stream:a", "start", 9, 2), Entry("b", "hold")))
 
 
 @given(length=st.integers(0, len(TEXT) - 1), flip=st.none() | st.integers(1, 255))
 def test_refuses_damaged_text(length, flip):
-    """Cut text is never a share; with the checksum, no change of a byte goes unnoticed."""
+    """Truncated text is never a share; with the checksum, every changed byte is detected."""
     damaged = TEXT[:length]
     if flip is not None:
         damaged += bytes([TEXT[length] ^ flip]) + TEXT[length + 1 :]
@@ -63,8 +63,8 @@ def test_refuses_damaged_text(length, flip):
         ),
     )
 )
-def test_raises_nothing_but_share_errors(raw):
-    """Whatever a file has, the worker goes on with its last share."""
+def test_raises_only_share_errors(raw):
+    """Whatever a file contains, the worker continues with its last share."""
     for text in (raw, {**RAW, **(raw if isinstance(raw, dict) else {"jobs": raw})}):
         for read in (parse, parse_part):
             try:
@@ -81,15 +81,15 @@ def test_raises_nothing_but_share_errors(raw):
         ({"session": "before"}, "is for session before"),
     ],
 )
-def test_refuses_shares_for_others(change, reason):
-    """An exclusive share for an earlier session may have been overtaken by a hand-over."""
+def test_refuses_shares_of_other_sessions_and_pods(change, reason):
+    """An exclusive share for an earlier session may be outdated by a hand-over."""
     share = replace(parse(TEXT), **change)
     with pytest.raises(ShareError, match=reason):
         _accept(Applied(), share)
 
 
 def test_accepts_any_session_with_overlap_but_only_its_own_pod():
-    """With Overlap, availability comes first."""
+    """With Overlap, availability takes precedence."""
     share = replace(parse(TEXT), session="before", exclusive=False)
     assert _accept(Applied(), share).version == 17
     assert _accept(Applied(), share, pod_uid="").version == 17
@@ -98,7 +98,7 @@ def test_accepts_any_session_with_overlap_but_only_its_own_pod():
 
 
 def test_refuses_a_fence_time_that_it_cannot_keep():
-    """A worker that follows a file writes nothing that the controller could miss."""
+    """A worker that reads a file cannot renew a Lease."""
     fenced = replace(parse(TEXT), fence_seconds=30)
     with pytest.raises(ShareError, match="fenceSeconds"):
         _accept(Applied(), fenced, can_renew=False)
@@ -114,8 +114,8 @@ def test_refuses_a_fence_time_that_it_cannot_keep():
         )
     )
 )
-def test_the_newest_share_counts_in_whatever_order_shares_come(shares):
-    """A version that was processed is never processed again, nor is an earlier one."""
+def test_newest_share_wins_in_any_order(shares):
+    """A version is processed once, and no earlier one after it."""
     applied, newest = Applied(), -1
     for version, states in shares:
         jobs = tuple(Entry(name, state) for name, state in states.items())
@@ -147,8 +147,8 @@ def test_joins_only_parts_of_one_version():
             join(first, bad)
 
 
-def test_a_long_acknowledgement_fits_into_an_annotation():
-    """Instead of a list that is too long it has the number, and the jobs that may be given away."""
+def test_long_acknowledgement_fits_into_an_annotation():
+    """A list that is too long is replaced by its length and the jobs that may be reassigned."""
     names = [f"{'x' * 240}-{number:05}" for number in range(2000)]
     held = {name: Held(Job(name), Phase.RUNNING, error="e" * 1000) for name in names[:1000]}
     content = acknowledgement(
