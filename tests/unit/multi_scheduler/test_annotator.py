@@ -68,7 +68,7 @@ def test_small_changes_are_not_written(old, new, expected) -> None:
 
 
 class _Client:
-    """Notes what is patched."""
+    """Records patches."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster

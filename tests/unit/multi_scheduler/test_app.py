@@ -1,4 +1,4 @@
-"""The process over changes of its kubeconfigs."""
+"""The process while its kubeconfigs change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 
 
 class _App(App):
-    """Serves nothing, and counts how often it began."""
+    """Serves nothing and counts its starts."""
 
     began = 0
 

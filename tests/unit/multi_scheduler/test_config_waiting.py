@@ -1,4 +1,4 @@
-"""An extender that cannot use its configuration waits, not ready, and works once it can."""
+"""An extender with an unusable configuration waits, not ready, until it is usable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = HEAD + "clusters: [{name: a, kubeconfig: k}]}"
 
 
 def _load(options: Options) -> None:
-    """Begin as the extender does: with its agents."""
+    """Create the agents, as the extender does at start."""
     upper: Any = SimpleNamespace(cluster="upper")
     for one in options.config.agents:
         load(one.name, AgentContext(one.name, one.config, upper, {}))

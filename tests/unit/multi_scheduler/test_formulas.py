@@ -1,4 +1,4 @@
-"""The agents' formulas against vectors of the systems that they come from: integers exactly, floats to 1e-9."""
+"""The formulas against vectors of the original systems: integers exactly, floats to 1e-9."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_pigeon_objectives_and_scores(case) -> None:
             primary=case["prime_index"],
             history=history,
         )
-        # The vectors are of a library in single precision, given to six digits.
+        # The vectors come from a library in single precision, with six digits.
         tolerance = 3e-4 if case["policy"] == "A_BINPACK" else 1e-6
         for name, value in call["objective"].items():
             assert (found[name] is None) == (value is None)
@@ -295,9 +295,9 @@ def test_cpu_pressure_counts_on_busy_nodes_only() -> None:
 @pytest.mark.parametrize(
     ("short", "long", "was_pressed", "expected"),
     [
-        (12, 9, False, False),  # not for long
+        (12, 9, False, False),  # only briefly
         (12, 10, False, True),
-        (9, 12, False, False),  # over already
+        (9, 12, False, False),  # already over
         (9, 12, True, True),  # until the longer average is below
         (50, 9.9, True, False),
     ],

@@ -1,4 +1,4 @@
-"""Controller and worker read what the other one writes."""
+"""Controller and worker read each other's messages."""
 
 from __future__ import annotations
 

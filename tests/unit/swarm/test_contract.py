@@ -1,4 +1,4 @@
-"""What the controller writes is what the worker library reads, and the other way round."""
+"""The acknowledgement's format, as workers write it."""
 
 from __future__ import annotations
 

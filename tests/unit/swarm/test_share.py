@@ -1,4 +1,4 @@
-"""What workers read, and the layout of k8s-swarm."""
+"""Shares, and the layout of k8s-swarm."""
 
 from __future__ import annotations
 

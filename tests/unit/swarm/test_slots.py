@@ -1,4 +1,4 @@
-"""Which pods are workers, and for how long they keep their jobs."""
+"""Slots: which pods are workers, and how long they keep their jobs."""
 
 from __future__ import annotations
 

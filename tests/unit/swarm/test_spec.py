@@ -1,4 +1,4 @@
-"""Reading of specifications and lists; the schema."""
+"""Parsing of specifications and lists; the schema."""
 
 from __future__ import annotations
 

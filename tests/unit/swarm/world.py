@@ -1,4 +1,4 @@
-"""A swarm in small: an API server, two controllers with old caches, and workers that obey the contract.
+"""A simulated swarm: an API server, two controllers with stale caches, and workers that follow the contract.
 
 Every method is one atomic step, so a random sequence of steps has kills after any write, stale reads, two leaders and
 partitions.
@@ -35,7 +35,7 @@ class Api:
 
 @dataclass
 class Worker:
-    """A pod's process, by the rules of the contract."""
+    """A pod's process, which follows the contract."""
 
     api: Api
     pod: Pod
@@ -65,7 +65,7 @@ class Worker:
         lease.append(self._acknowledgement())
 
     def follow(self) -> None:
-        """Read a share, possibly an old one, and use it if the contract allows."""
+        """Read a possibly stale share, and use it if the contract allows it."""
         shares = self.api.shares.get(self.pod.uid)
         if not shares or not self.connected or not self.session or self.draining:
             return
@@ -80,14 +80,14 @@ class Worker:
         self.running = self.wanted - self.stopping
 
     def finish_stops(self) -> None:
-        """End some of the jobs that are to stop; one that is wanted again starts by the next share."""
+        """Stop some of the jobs to stop; a job that is wanted again starts with the next share."""
         for job in list(self.stopping):
             if self.rng.random() < 0.6:
                 self.stopping.discard(job)
                 self.running |= self.wanted & {job}
 
     def report(self) -> None:
-        """Send an acknowledgement, or let the one on its way arrive."""
+        """Send an acknowledgement, or deliver the one in flight."""
         if not self.session or not self.connected:
             return
         lease = self.api.leases.get(self.pod.uid)
@@ -124,7 +124,7 @@ class Worker:
 
 @dataclass
 class Controller:
-    """A leader, or one that has not noticed that it is none any more."""
+    """A leader, or a former leader that has not noticed its loss."""
 
     api: Api
     rng: random.Random
@@ -136,7 +136,7 @@ class Controller:
     now: float = 1000.0
 
     def refresh(self) -> None:
-        """Let some caches catch up, others not."""
+        """Update some of the caches."""
         if self.rng.random() < 0.6:
             self.pods = list(self.api.pods.values())
         for uid, lease in self.api.leases.items():
@@ -146,9 +146,9 @@ class Controller:
             self.record = self.api.record_version, ledgers.load(self.api.record)
 
     def reconcile(self) -> None:
-        """Write the next record over the one that was read, then queue the shares."""
+        """Write the next record over the one read, then queue the shares."""
         version, before = self.record
-        # Absence is asked for live; see swarm.liveness.
+        # Absence is checked live; see swarm.controller.liveness.
         existing = {pod.uid for pod in self.api.pods.values()}
         gone = {uid for uid in before.holders if uid not in existing and uid not in self.api_ghosts}
         wanted = Wanted(
@@ -173,7 +173,7 @@ class Controller:
             self.pending.append((holder.uid, msgspec.json.decode(text)))
 
     def write(self) -> None:
-        """Write one share unless a newer one is there."""
+        """Write one share unless a newer one exists."""
         if not self.pending:
             return
         uid, content = self.pending.pop(self.rng.randrange(len(self.pending)))
@@ -182,7 +182,7 @@ class Controller:
             stored.append(content)
 
     def kill(self) -> None:
-        """Start again with empty caches and without what was not written."""
+        """Restart with empty caches and without unwritten state."""
         self.pending.clear()
         self.seen_leases.clear()
         self.pods = []

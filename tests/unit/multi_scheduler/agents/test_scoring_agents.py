@@ -1,4 +1,4 @@
-"""Agents that score by the shared view: which node counts, what is added to its usage, what is neutral."""
+"""Agents that score lower nodes: the node they choose, the estimated usage, neutral scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BEFORE, AFTER = "2001-09-09T01:45:00Z", "2001-09-09T01:46:50Z"
 
 
 class Scene:
-    """Lower clusters of nodes with 4 CPUs and 4 GiB, and the agents of a configuration."""
+    """Lower clusters with nodes of 4 CPUs and 4 GiB, and the configured agents."""
 
     def __init__(self, *agents: AgentConfig, clusters: tuple[str, ...] = ("a", "b"), nodes: int = 1) -> None:
         fake: Any = SimpleNamespace(cluster="test")
@@ -47,7 +47,7 @@ class Scene:
         )
         self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
         self.fit: FitAgent = self.shared._fit
-        # Not by entry points: an installation from before an agent existed does not have its own.
+        # Not by entry points, because the installed package may be older than an agent.
         self.agents: list[Agent] = [
             self.fit if one.name == "fit" else AGENTS[one.name](self.shared.context(one)) for one in agents
         ]
@@ -60,19 +60,19 @@ class Scene:
                 informer._synced.set()
 
     def node(self, name: str, **labels: str) -> None:
-        """Put a node into the cluster that its name begins with."""
+        """Add a node to the cluster that its name begins with."""
         allocatable = {"cpu": "4", "memory": "4Gi", "pods": "100"}
         self.fit.indexes[name.partition("-")[0]].upsert_node(
             {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
         )
 
     def used(self, name: str, cpu: float, memory: float = 0.0, **more: Any) -> None:
-        """Measure a node: shares of what it has."""
+        """Add a sample of a node: usage as shares of its capacity."""
         store = self.stores[name.partition("-")[0]]
         store.add(name, Sample(START, cpu * 4000, memory * 4096 * MIB, **more), capacity=4000)
 
     def runs(self, node: str, uid: str, *, since: str = BEFORE, cpu: str = "1", limit: str = "") -> None:
-        """Have a pod on a node."""
+        """Place a pod on a node."""
         resources = {"requests": {"cpu": cpu}, "limits": {"cpu": limit} if limit else {}}
         pod = {
             "metadata": {"name": uid, "namespace": "shop", "uid": uid},

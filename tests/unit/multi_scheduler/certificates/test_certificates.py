@@ -1,4 +1,4 @@
-"""Certificates of scheduler and extender over the years, and the Secrets that hold them."""
+"""Certificates of scheduler and extender over years, and their Secrets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _fresh(now: datetime = START) -> tuple[ServerSide, ClientSide]:
 
 
 def _trust(server: ServerSide, client: ClientSide, *, now: datetime) -> bool:
-    """Whether a scheduler that holds a client's files and an extender accept each other; by their CAs and dates."""
+    """Report whether scheduler and extender accept each other, by CAs and dates."""
     names = {ca.certificate for ca in server.authorities}
     server_trusted = any(
         is_issued_by(server.serving.certificate, ca)
@@ -116,7 +116,7 @@ def test_scheduler_restarted_every_two_years_is_always_accepted():
 
 
 class _Api:
-    """Secrets of an API server, and what it refuses."""
+    """A fake API server with Secrets, which can refuse verbs."""
 
     def __init__(self, *names: str) -> None:
         self.secrets: dict[str, dict[str, Any]] = {}
@@ -218,7 +218,7 @@ async def test_accepts_the_scheduler_and_refuses_other_clients():
     keeper = _keeper(api)
 
     class Nothing:
-        """No call gets this far."""
+        """An extender that must not be called."""
 
     server = ExtenderServer("127.0.0.1", 0, tls=keeper.tls, extender=Nothing())  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What is recorded of the agents' answers on a bound pod: every score and reason, within bounds."""
+"""The Event of a bound pod: scores and reasons of all agents, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extender and its promises: no room is promised twice, and what is not used is given back."""
+"""The extender and its reservations: no room is reserved twice, and unused room is released."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _asked(pod: dict[str, Any], *names: str) -> protocol.Candidates:
 
 
 def _fit(*, policy: Policy | None = None, **clusters: str) -> tuple[FitAgent, Extender]:
-    """Clusters of one node each, with so many cores."""
+    """Return a fit agent for clusters with one node each, with the given cores."""
     fake: Any = SimpleNamespace(cluster="test")
     configured = {
         name: config.ClusterConfig(name=name, kubeconfig="", policy=policy or Policy()) for name in clusters
@@ -210,7 +210,7 @@ def test_reads_tensile_kubes_configuration():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("clusters: []", "clusters"),
         ("clusters: [{name: a}]", "kubeconfig"),
@@ -223,9 +223,9 @@ def test_reads_tensile_kubes_configuration():
         ("- 1", "mapping"),
     ],
 )
-def test_configuration_errors_name_the_field(text, told):
+def test_configuration_errors_name_the_field(text, expected):
     """Each case is one mistake."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         config.parse(text)
 
 
@@ -245,7 +245,7 @@ def test_agents_reject_nothing_by_default():
 
 
 class _Slow(Agent):
-    """An agent that asks somebody else before it answers."""
+    """An agent that awaits before it answers."""
 
     async def filter(self, pod, nodes):
         await asyncio.sleep(0.1)
@@ -355,7 +355,7 @@ async def test_reserves_room_for_pods_that_others_bound():
     agent._bound_pods.added(_bound("running", "vn-a", phase="Running"))
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == []
     assert len(agent.reservations) == 1
-    agent._seen_below("other")  # its lower pod is on a lower node, and counts by itself
+    agent._seen_below("other")  # its lower pod is on a lower node and counts itself
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 

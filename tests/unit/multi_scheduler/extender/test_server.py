@@ -1,4 +1,4 @@
-"""The extender's paths: what is served to whom, and what has to be asked for."""
+"""The extender's paths: authentication, optional paths, limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BINDING = {"PodName": "web", "PodNamespace": "shop", "PodUID": "u-1", "Node": "v
 
 
 class Binder:
-    """An extender that notes what it was told to bind."""
+    """An extender that records the pods to bind."""
 
     def __init__(self) -> None:
         self.bound: list[tuple[str, ...]] = []
@@ -39,7 +39,7 @@ class Binder:
 
 
 class Filter:
-    """An extender that lets every node pass and notes which pods it was asked about."""
+    """An extender that passes every node and records the pods."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -54,7 +54,7 @@ class Filter:
 
 @contextlib.asynccontextmanager
 async def serving(extender: Any, *, bind: bool = False, **options: Any) -> AsyncIterator[str]:
-    """A running server; yields its URL."""
+    """Run a server; yield its URL."""
     server = ExtenderServer("127.0.0.1", 0, tls=None, extender=extender, serve_bind=bind, **options)
     await server.start()
     try:
@@ -65,7 +65,7 @@ async def serving(extender: Any, *, bind: bool = False, **options: Any) -> Async
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """A configuration file with one cluster."""
+    """Return a configuration file with one cluster."""
     text = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "MultiSchedulerConfiguration",
@@ -83,7 +83,7 @@ async def test_bind_is_404_without_the_flag():
         async with session.post(f"{url}/bind", json=BINDING) as answer:
             assert answer.status == 404
         async with session.post(f"{url}/filter", data=b"") as answer:
-            assert answer.status == 200  # with the error in it, as kube-scheduler reads it
+            assert answer.status == 200  # the error is in the result, where kube-scheduler reads it
     assert extender.bound == []
 
 

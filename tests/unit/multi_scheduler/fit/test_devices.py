@@ -57,9 +57,9 @@ def test_free_shares_of_two_devices_do_not_add_up():
     index.place("c", Placed("n1", {GPU: 70}))
     assert index.devices[GPU].free == [(40, 40), (30,)]
     assert _names(index, 40) == ["n0"]
-    told: Counter[str] = Counter()
-    assert index.feasible(_demand(50), told) == []
-    assert told == {f"Insufficient {GPU}": 2}
+    reasons: Counter[str] = Counter()
+    assert index.feasible(_demand(50), reasons) == []
+    assert reasons == {f"Insufficient {GPU}": 2}
     index.remove("b")
     assert _names(index, 100) == ["n0"]
 

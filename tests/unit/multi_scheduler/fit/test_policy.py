@@ -1,4 +1,4 @@
-"""No pod is sent to a cluster whose policy refuses it: the fit agent foresees what the virtual node will say."""
+"""The fit agent predicts the virtual node's policy, so that no pod gets a cluster that refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of kube-scheduler that are easily got nearly right: spreading, affinity, columns that come and go."""
+"""Corner cases of kube-scheduler's rules: spreading, affinity, changing resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods are placed where they fragment divisible devices least."""
+"""The fragmentation agent places pods where they fragment divisible devices least."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _index(*nodes: tuple[int, int], **extra: Any) -> ClusterIndex:
 
 
 def _fragments(cpu: int, devices: list[int]) -> float:
-    """The definition, calculated pod by pod."""
+    """Return the fragments by definition, pod by pod."""
     total, found = sum(devices), 0.0
     for wanted, units, share in WORKLOAD:
         number, each = (1, units) if units < 1000 else (units // 1000, 1000)
@@ -143,7 +143,7 @@ def test_the_workload_is_bounded():
 
 
 class _Scene:
-    """Two lower clusters of one node each, and both agents."""
+    """Two lower clusters with one node each, and both agents."""
 
     def __init__(self, settings: dict[str, Any], fit: dict[str, Any] | None = None) -> None:
         fake: Any = SimpleNamespace(cluster="test")
@@ -165,7 +165,7 @@ class _Scene:
                 informer._synced.set()
 
     async def scores(self, uid: str, units: int) -> dict[str, float]:
-        """Filter and score as the extender does."""
+        """Filter and score like the extender."""
         container = {"name": "c", "resources": {"requests": {"cpu": "4", GPU: str(units)}}}
         pod = {"metadata": {"uid": uid, "namespace": "shop"}, "spec": {"containers": [container]}}
         rejected = await self.fit.filter(pod, self.nodes)

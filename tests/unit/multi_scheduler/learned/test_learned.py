@@ -1,4 +1,4 @@
-"""The learned agent ranks nodes by what became of earlier pods."""
+"""The learned agent ranks nodes by the outcomes of earlier pods."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _pod(uid: str, phase: str) -> Any:
 
 
 class _View:
-    """Knows nothing."""
+    """A view without data."""
 
     is_used = False
 

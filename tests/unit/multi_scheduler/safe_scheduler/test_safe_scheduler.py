@@ -1,4 +1,4 @@
-"""The paths of kube-safe-scheduler: its results, and better ones where it fails."""
+"""The paths of kube-safe-scheduler: its results, with its defects corrected."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_pigeon_counts_a_retried_pod_once() -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(*, bind: Any = None) -> AsyncIterator[Any]:
-    """A server; yields a function that sends a call and returns status and answer."""
+    """Run a server; yield a function that sends a call and returns status and response."""
     fake: Any = None
     server = ExtenderServer("127.0.0.1", 0, tls=None, extender=fake)
     known = {"vn-a": _node("vn-a", congestion_factor="50")}

@@ -1,4 +1,4 @@
-"""Sources of usage: what they ask, and how they read the answers."""
+"""Sources of usage: their requests, and how they parse responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCH = 1795341600.0
 
 
 class _Lower:
-    """Answers by path; an exception is raised. One request is under way at a time."""
+    """Returns responses by path, or raises an exception. One request at a time."""
 
     cluster = "lower"
 

@@ -1,4 +1,4 @@
-"""Measured usage: what is kept of samples, and that missing or old values are never given out."""
+"""Measured usage: figures of samples; missing or old values are never returned."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_ten_thousand_nodes_take_less_than_150_mib() -> None:
 
 
 class _Source(Source):
-    """Reports what it is told to."""
+    """A source with settable samples."""
 
     def __init__(self) -> None:
         self.time = 0.0

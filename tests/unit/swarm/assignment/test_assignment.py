@@ -1,4 +1,4 @@
-"""The strategies against the reference's figures, and the invariants of every assignment over random histories."""
+"""The strategies against reference vectors, and invariants over random histories."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _workers(count: int) -> list[str]:
 
 
 def _once(jobs: Sequence[Job], workers: Sequence[str], result: Assignment, cap: int) -> None:
-    """I1: every job has one worker, which fits, or a reason."""
+    """I1: every job has one allowed worker, or a reason."""
     assert result.workers.keys() | result.unassigned.keys() == {job.name for job in jobs}
     assert result.workers.keys().isdisjoint(result.unassigned)
     assert set(result.workers.values()) <= set(workers)
@@ -231,7 +231,7 @@ def _even_and_few_moves(
 
 
 def _most_kept(jobs: Sequence[Job], workers: Sequence[str], previous: Mapping[str, str], total: int) -> int:
-    """How many jobs can stay, by trying every choice of the workers with one job more."""
+    """Return how many jobs can stay, by trying every choice of workers with one more job."""
     held = Counter(previous.get(job.name) for job in jobs)
     size, rest = divmod(total, len(workers))
     return max(

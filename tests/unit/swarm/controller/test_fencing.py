@@ -1,4 +1,4 @@
-"""When the controller gives the jobs of a silent worker to others."""
+"""When the controller reassigns the jobs of a silent worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.handover.ledger import Holder, Ledger
 
 
 class Scene:
-    """One worker's Lease, as the cache has it, and the record."""
+    """One worker's cached Lease, and the record."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """Looked at for the first time at 0 s."""
+    """First checked at 0 s."""
     return Scene()
 
 

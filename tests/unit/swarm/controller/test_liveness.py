@@ -1,4 +1,4 @@
-"""What proves that a pod runs nothing any more."""
+"""Proofs that a pod's containers have ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scene:
         self._heard(_object("n", spec={"renewTime": str(self.now)}), True)
 
     def wait(self, seconds: int) -> None:
-        """Let time pass with a Lease that is renewed."""
+        """Advance the clock while the Lease is renewed."""
         for _ in range(seconds // 10):
             self.now += 10
             self.renew()
@@ -64,7 +64,7 @@ def _object(name: str, **fields: Any) -> Object:
 
 @pytest.fixture
 def scene() -> Scene:
-    """Everything is well, and the pod's object is absent."""
+    """A healthy node, and an absent pod object."""
     scene = Scene()
     scene.renew()
     return scene

@@ -1,4 +1,4 @@
-"""Never two owners under Exclusive, no gap under Overlap, whatever fails in between."""
+"""Never two owners under Exclusive, and no gap under Overlap, with any failures in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.swarm.world import Api, Controller, Worker
 
 
 class World:
-    """All of it, and what may happen."""
+    """The simulated system, and its possible steps and faults."""
 
     def __init__(self, seed: int, handover: str) -> None:
         self.rng = random.Random(seed)
@@ -48,7 +48,7 @@ class World:
         self.create(int(pod.name[2:]))
 
     def heal(self) -> None:
-        """End the processes of deleted pods, as a kubelet does when it is back."""
+        """End the processes of deleted pods, as a recovered kubelet does."""
         for uid in list(self.ghosts):
             del self.workers[uid]
             self.ghosts.discard(uid)
@@ -111,7 +111,7 @@ class World:
         return counts
 
     def settle(self) -> None:
-        """Without faults, until every job runs at its slot and nowhere else."""
+        """Run without faults until every job runs only at its slot."""
         self.heal()
         for worker in self.workers.values():
             if worker.draining:
@@ -161,7 +161,7 @@ def test_overlap_has_no_gap(seed):
     wanted = set(world.api.jobs)
     for _ in range(400):
         if world.api.replicas < 8 and world.rng.random() < 0.04:
-            # New workers come; none is taken away with its jobs.
+            # Workers are added; none is removed with its jobs.
             world.api.replicas += 1
             world.create(world.api.replicas - 1)
         else:

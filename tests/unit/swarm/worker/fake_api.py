@@ -1,4 +1,4 @@
-"""An API server with the ConfigMaps and Leases of one worker, and the controller's side of the contract."""
+"""A fake API server with the ConfigMaps and Leases of one worker, written as the controller does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FakeApi:
             self._changed.notify_all()
 
     async def make_lease(self, pod_uid: str = POD_UID) -> None:
-        """What the controller does when it sees the pod."""
+        """Create the Lease, as the controller does for a new pod."""
         await self.set(
             "leases", NAME, {"metadata": {"annotations": {PREFIX + "pod-uid": pod_uid}}, "spec": {}}
         )
@@ -162,7 +162,7 @@ def config_map(content: dict[str, Any]) -> dict[str, Any]:
 
 
 async def until(so: Callable[[], bool], *, within: float = 60.0) -> None:
-    """Wait until something is so."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(within):
         while not so():  # noqa: ASYNC110 - what it waits for has no events
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Who a worker is, from options, environment and service account."""
+"""A worker's identity, from options, environment and service account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check by which the tests on real clusters find two owners of a job."""
+"""The check for two owners of a job in tests on real clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker against a fake API server: what it runs, and what it acknowledges when."""
+"""A worker against a fake API server: which jobs run, and when it acknowledges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import becomes
 
 
 class Consumer:
-    """Handlers that note what runs."""
+    """Handlers that record the running jobs."""
 
     def __init__(self) -> None:
         self.running: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Consumer:
 
     @contextlib.asynccontextmanager
     async def working(self, api: FakeApi, **settings: Any) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
-        """A worker that ends with the block."""
+        """Run a worker within the block."""
         given = api.settings(**{"drain_seconds": 4, **settings})
         worker = Worker(self.on_start, self.on_stop, given, exit_now=self.exits.append)
         task = asyncio.create_task(worker.run())
@@ -70,7 +70,7 @@ async def api(_no_forgotten_failures) -> AsyncIterator[FakeApi]:
 
 @pytest.fixture
 def consumer(monkeypatch) -> Consumer:
-    """Handlers of a worker that waits less than usual."""
+    """Handlers of a worker with short delays."""
     monkeypatch.setattr(state, "_BASE", 0.05)
     monkeypatch.setattr(sources, "_POLL", 0.02)
     return Consumer()
@@ -78,7 +78,7 @@ def consumer(monkeypatch) -> Consumer:
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
-    """The clock of the fence time; a test sets it ahead."""
+    """The clock of the fence time; tests advance it."""
     ahead, now = SimpleNamespace(ahead=0.0), fence.now
     monkeypatch.setattr(fence, "now", lambda: now() + ahead.ahead)
     return ahead

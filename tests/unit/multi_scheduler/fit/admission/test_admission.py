@@ -1,4 +1,4 @@
-"""The fit agent and admission below: a pod goes where it will be let in, and no quota is promised twice."""
+"""The fit agent and lower admission: a pod gets a cluster that admits it, and no quota is reserved twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Directory:
 
 
 class _Clusters:
-    """Lower clusters a and b, with sixteen cores each."""
+    """Lower clusters a and b with sixteen cores each."""
 
     def __init__(self, *, settings: dict[str, str] | None = None, **config: Any) -> None:
         fake: Any = SimpleNamespace(cluster="test")
@@ -69,11 +69,11 @@ class _Clusters:
         return found
 
     def below(self, uid: str, **spec: Any) -> None:
-        """A lower pod of cluster a is seen."""
+        """Add a lower pod to cluster a."""
         self.agent.feeds["a"]._pod(self._lower(uid, spec))
 
     def gone(self, uid: str) -> None:
-        """One of them is seen no more."""
+        """Delete a lower pod of cluster a."""
         self.agent.feeds["a"]._pod_gone(self._lower(uid, {}))
 
     @staticmethod
@@ -338,7 +338,7 @@ async def test_rules_are_those_of_the_lower_namespace():
 
 
 @pytest.mark.parametrize(
-    ("config", "pod", "told"),
+    ("config", "pod", "expected"),
     [
         ({}, _pod("one", namespace="kube-system"), "Pods in kube-system are not mirrored"),
         ({}, _pod("one", resourceClaims=[{"name": "gpu"}]), "Pods with resourceClaims are not mirrored"),
@@ -348,7 +348,7 @@ async def test_rules_are_those_of_the_lower_namespace():
                 **_pod("one"),
                 "metadata": {**_pod("one")["metadata"], "annotations": {"clusterSelector": "{nodeSelector"}},
             },
-            # The virtual node's own words: both refuse a pod that would otherwise run on any lower node.
+            # Both refusals come from the virtual node; otherwise the pod would fit on any lower node.
             "Annotation clusterSelector: not JSON",
         ),
         (
@@ -364,10 +364,10 @@ async def test_rules_are_those_of_the_lower_namespace():
     ],
     ids=["kube-system", "resource claims", "an unreadable selector", "namespaces", "labels"],
 )
-async def test_rejects_pods_that_the_virtual_node_would_not_create(config, pod, told):
+async def test_rejects_pods_that_the_virtual_node_would_not_create(config, pod, expected):
     """They would stay Pending forever."""
     answer = await _Clusters(**config).filter(pod, "vn-a")
-    assert told in answer.unresolvable["vn-a"]
+    assert expected in answer.unresolvable["vn-a"]
 
 
 async def test_quotas_use_the_lower_default_priority_class():
@@ -380,7 +380,7 @@ async def test_quotas_use_the_lower_default_priority_class():
     low = {"metadata": {"name": "low"}, "value": 1, "globalDefault": True}
     clusters.admission.upsert_class(low)
     assert await clusters.passing(gold, "vn-a") == []
-    # Of two defaults the lower one counts, as in the apiserver.
+    # Of two default classes the lower value wins, as in the apiserver.
     clusters.admission.upsert_class({"metadata": {"name": "lowest"}, "value": 0, "globalDefault": True})
     assert await clusters.passing(gold, "vn-a") == ["vn-a"]
     clusters.admission.remove_class("lowest")
@@ -420,7 +420,7 @@ async def test_rejects_without_waiting_if_no_reservation_is_in_the_way():
     """A waiting filter call delays every later pod."""
     clusters = _Clusters()
     clusters.limit_range(min={"cpu": "2"})
-    await clusters.filter(_pod("other", namespace="other"), "vn-a")  # a promise that may turn out unused
+    await clusters.filter(_pod("other", namespace="other"), "vn-a")  # a reservation that may turn out unused
     loop = asyncio.get_running_loop()
     before = loop.time()
     for pod in (_pod("small"), _pod("daemon", namespace="kube-system")):
@@ -437,7 +437,7 @@ async def test_exhausted_quota_rejects_without_waiting():
             "status": {"hard": {"cpu": "10"}, "used": {"cpu": "5"}},
         }
     )
-    await clusters.filter(_pod("other"))  # a promise that may turn out unused
+    await clusters.filter(_pod("other"))  # a reservation that may turn out unused
     loop = asyncio.get_running_loop()
     before = loop.time()
     for pod in (_pod("large", "6"), _pod("silent", "")):

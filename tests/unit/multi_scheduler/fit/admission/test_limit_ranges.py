@@ -1,4 +1,4 @@
-"""LimitRange below, applied as the apiserver's admission applies it (LimitRanger)."""
+"""LimitRanges of lower namespaces, compared with the apiserver's admission (LimitRanger)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_spec_without_defaults_is_not_copied():
 
 
 @pytest.mark.parametrize(
-    ("item", "requests", "limits", "told"),
+    ("item", "requests", "limits", "expected"),
     [
         ({"min": {"cpu": "100m"}}, {"cpu": "100m"}, {}, ""),
         ({"min": {"cpu": "100m"}}, {}, {}, "minimum cpu usage per Container is 100m, but no request is specified"),
@@ -73,10 +73,10 @@ def test_spec_without_defaults_is_not_copied():
         ({"maxLimitRequestRatio": {"cpu": "2"}}, {"cpu": "1"}, {}, "no limit is specified or limit is 0"),
     ],
 )  # fmt: skip
-def test_enforces_bounds_of_containers(item, requests, limits, told):
+def test_enforces_bounds_of_containers(item, requests, limits, expected):
     """In the apiserver's words, with the range's name."""
     found = limit_ranges.objection(_spec(requests, limits), [_of_containers(**item)])
-    assert told in found if told else found == ""
+    assert expected in found if expected else found == ""
 
 
 def test_default_limit_below_a_request_is_refused():
@@ -88,7 +88,7 @@ def test_default_limit_below_a_request_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("item", "told"),
+    ("item", "expected"),
     [
         ({"max": {"cpu": "4"}}, "maximum cpu usage per Pod is 4, but limit is 5"),
         ({"max": {"cpu": "5"}}, ""),
@@ -97,7 +97,7 @@ def test_default_limit_below_a_request_is_refused():
         ({"min": {"memory": "1"}}, "minimum memory usage per Pod is 1, but no request is specified"),
     ],
 )
-def test_pod_bounds_apply_to_the_sum_of_containers(item, told):
+def test_pod_bounds_apply_to_the_sum_of_containers(item, expected):
     """Containers and sidecars, and the largest init container; without the overhead of a RuntimeClass."""
     spec = {
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}}}],
@@ -108,7 +108,7 @@ def test_pod_bounds_apply_to_the_sum_of_containers(item, told):
         "overhead": {"cpu": "10"},
     }  # fmt: skip
     found = limit_ranges.objection(spec, [_range({"type": "Pod", **item})])
-    assert told in found if told else found == ""
+    assert expected in found if expected else found == ""
 
 
 def test_pod_level_resources_replace_the_sum():

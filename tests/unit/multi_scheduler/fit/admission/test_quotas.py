@@ -1,4 +1,4 @@
-"""ResourceQuota below, judged as the apiserver's admission judges it (CheckRequest, evaluator core/pods.go)."""
+"""ResourceQuotas of lower namespaces, compared with the apiserver's admission (CheckRequest, core/pods.go)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ONE_CORE = {
 
 
 @pytest.mark.parametrize(
-    ("hard", "used", "told"),
+    ("hard", "used", "expected"),
     [
         ({"pods": "2"}, {"pods": "1"}, ""),
         ({"pods": "2"}, {"pods": "2"}, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"),
@@ -59,10 +59,10 @@ ONE_CORE = {
         ({"requests.ephemeral-storage": "0"}, {}, ""),
     ],
 )  # fmt: skip
-def test_refuses_usage_above_the_hard_limit(hard, used, told):
+def test_refuses_usage_above_the_hard_limit(hard, used, expected):
     """For the resources that the pod requests; the message is the apiserver's."""
     found = _refusal(hard, used, spec=ONE_CORE)
-    assert told in found if told else found == ""
+    assert expected in found if expected else found == ""
 
 
 def test_exceeded_resource_refuses_only_pods_that_request_it():
@@ -80,7 +80,7 @@ def test_reserved_pods_count_in_addition_to_used():
 
 
 @pytest.mark.parametrize(
-    ("hard", "spec", "told"),
+    ("hard", "spec", "expected"),
     [
         ({"cpu": "9"}, {"containers": [_container("a"), _container("b")]}, "must specify cpu for: a,b"),
         (
@@ -98,10 +98,10 @@ def test_reserved_pods_count_in_addition_to_used():
     ],
     ids=["requests", "several", "init container", "only cpu and memory", "pod level"],
 )
-def test_cpu_and_memory_quotas_require_values_on_every_container(hard, spec, told):
+def test_cpu_and_memory_quotas_require_values_on_every_container(hard, spec, expected):
     """Zero is a value; pod-level resources count for all containers (KEP-2837)."""
     found = _refusal(hard, spec=spec)
-    assert found == (f"failed quota: q: {told}" if told else "")
+    assert found == (f"failed quota: q: {expected}" if expected else "")
 
 
 def test_charges_init_containers_sidecars_and_overhead_as_for_a_node():

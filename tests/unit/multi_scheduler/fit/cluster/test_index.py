@@ -1,4 +1,4 @@
-"""The index of one lower cluster answers as kube-scheduler would."""
+"""The index of a lower cluster gives kube-scheduler's results."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _names(index: ClusterIndex, wanted: Demand) -> set[str]:
 
 
 def _why(index: ClusterIndex, wanted: Demand) -> str:
-    told: Counter[str] = Counter()
-    assert index.feasible(wanted, told) == []
-    return no_fit(len(index), told)
+    reasons: Counter[str] = Counter()
+    assert index.feasible(wanted, reasons) == []
+    return no_fit(len(index), reasons)
 
 
 def test_pod_must_fit_on_a_single_node():

@@ -1,4 +1,4 @@
-"""What is known of admission below: followed where we may, done without where we may not, and said once."""
+"""Informers of a lower cluster's admission rules, with and without the rights to read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC: dict[str, Any] = {"containers": [{"name": "c", "resources": {}}]}
 
 
 class _Client(Client):
-    """A lower cluster that refuses us some resources."""
+    """A lower cluster that refuses access to some resources."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -53,7 +53,7 @@ class _Client(Client):
         pass
 
     def refuse(self, *refused: Resource, error: ApiError | None = None) -> None:
-        """From the next word of their watches on; none: nothing."""
+        """Refuse these resources from the next event of their watches on."""
         error = error or Forbidden("resourcequotas is forbidden", code=403)
         self.refused = {resource.plural: error for resource in refused}
         self.bookmark(*self.refused)
@@ -90,7 +90,7 @@ class _Following:
 
     @property
     def refusal(self) -> str:
-        """What becomes of a pod of the namespace."""
+        """Return why a pod of the namespace is refused; empty: admitted."""
         return self.admission.admit(SPEC, "shop").refusal
 
     @contextlib.asynccontextmanager
@@ -172,8 +172,10 @@ async def test_cluster_with_unreadable_rules_is_still_used():
             assert following.refusal == ""
             await asyncio.sleep(300)
             assert [_unknown(resource) for resource in RULES] == [1, 1, 1, 1]
-    told = [line["resource"] for line in logs if "rules of the lower cluster cannot be read" in line["event"]]
-    assert sorted(told) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
+    logged = [
+        line["resource"] for line in logs if "rules of the lower cluster cannot be read" in line["event"]
+    ]
+    assert sorted(logged) == ["limitranges", "namespaces", "priorityclasses", "resourcequotas"]
 
 
 async def test_rules_apply_again_after_the_right_is_granted():
@@ -201,7 +203,7 @@ async def test_revoked_right_removes_known_quotas():
         assert following.feed.trouble() == ""
         following.client.refuse()
         await asyncio.sleep(300)
-        following.quota("2")  # or a bookmark: the watch has something to say again
+        following.quota("2")  # or a bookmark: the watch delivers again
         await asyncio.sleep(10)
         assert "exceeded quota: tight" in following.refusal
 

@@ -1,4 +1,4 @@
-"""What is known of a lower cluster: kept true, and not believed once the cluster is silent."""
+"""Informers of a lower cluster keep its data current, or report it as unreliable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostn
 
 
 class _Client(Client):
-    """A lower cluster that may stop answering."""
+    """A lower cluster that may stop responding."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

@@ -1,4 +1,4 @@
-"""Victims that make room on one real node, and no more of them than it takes."""
+"""Preemption chooses the fewest victims that make room on one lower node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Directory:
 
 
 class _Cluster:
-    """A lower cluster of nodes with four cores each, full of pods that were mirrored from above."""
+    """A lower cluster with nodes of four cores, full of mirrored pods."""
 
     def __init__(self, *nodes: str) -> None:
         fake: Any = SimpleNamespace(cluster="test")
@@ -41,7 +41,7 @@ class _Cluster:
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
 
     def pod(self, uid: str, node: str, *, cores: int, priority: int, on: str = "vn", **metadata: Any) -> None:
-        """An upper pod and its lower one."""
+        """Add an upper pod and its lower pod."""
         whole = {"name": uid, "namespace": "shop", "uid": uid, **metadata}
         above = {"metadata": whole, "spec": {"nodeName": on, "priority": priority, "containers": []}}
         self.agent._bound_pods._pods.store.put(f"shop/{uid}", shrink(from_dict(above)))

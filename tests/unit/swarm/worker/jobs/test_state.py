@@ -1,4 +1,4 @@
-"""Which handlers are called: for random shares, outcomes and times."""
+"""Decisions about handlers, for random shares, outcomes and times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.lists(
 
 
 class World:
-    """Handlers and jobs as they are in truth."""
+    """The actual state of handlers and jobs."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class World:
         """Job → token, for what runs or may run."""
 
     def decide(self) -> float | None:
-        """Carry a decision out; returns when to decide again."""
+        """Carry out a decision; return when to decide again."""
         decision = decide(self.held, self.wanted, self.now)
         self.held = decision.held
         for action, job in decision.actions:
@@ -50,7 +50,7 @@ class World:
         return decision.wake_at
 
     def end(self, name: str, outcome: Outcome) -> None:
-        """A handler returns or fails, or a running job fails."""
+        """Let a handler return or fail, or a running job fail."""
         call = self.calls.pop(name, None)
         running = name in self.held and self.held[name].phase is Phase.RUNNING
         if call is None and not (running and outcome is Outcome.FAILED):

@@ -1,4 +1,4 @@
-"""Which shares a worker accepts, and what they mean."""
+"""Parsing and acceptance of shares."""
 
 from __future__ import annotations
 
