@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
+from controller_runtime.process.flags import (
+    add_boolean,
+    add_duration,
+    add_health_address,
+    add_log_flags,
+    add_upper_flags,
+)
 
 PROGRAM = "virtual-node-descheduler"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
@@ -30,7 +36,7 @@ def parser() -> Parser:
         "--kube-api-qps", type=float, default=50.0, metavar="N", help="requests per second (50)"
     )
     cluster.add_argument(
-        "--kube-api-burst", type=int, default=100, metavar="N", help="requests at once (100)"
+        "--kube-api-burst", type=int, default=100, metavar="N", help="burst of requests (100)"
     )
     cluster.add_argument(
         "--node-selector", default="", metavar="SELECTOR", help="virtual nodes to deschedule from (all)"
@@ -43,19 +49,17 @@ def parser() -> Parser:
         metavar="FILE",
         help="DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies",
     )
-    strategies.add_argument(
+    add_duration(
+        strategies,
         "--descheduling-interval",
-        type=duration,
-        default=0.0,
-        metavar="D",
-        help="time between two passes of periodic strategies (0: only one pass, at start)",
+        0.0,
+        "time between two passes of periodic strategies (0: only one pass, at start)",
     )
-    strategies.add_argument(
+    add_duration(
+        strategies,
         "--unschedulable-threshold",
-        type=duration,
-        default=180.0,
-        metavar="D",
-        help="how long a lower cluster may try to schedule a pod (3m)",
+        180.0,
+        "how long a lower cluster may try to schedule a pod (3m)",
     )
     strategies.add_argument(
         "--include-failures",
@@ -69,19 +73,17 @@ def parser() -> Parser:
         default=True,
         help_text="move pods off lost clusters (true)",
     )
-    strategies.add_argument(
+    add_duration(
+        strategies,
         "--stale-after",
-        type=duration,
-        default=20.0,
-        metavar="D",
-        help="time of NotReady or of a silent Lease after which a virtual node is lost (20s)",
+        20.0,
+        "time of NotReady or of a silent Lease after which a virtual node is lost (20s)",
     )
-    strategies.add_argument(
+    add_duration(
+        strategies,
         "--heal-after",
-        type=duration,
-        default=30.0,
-        metavar="D",
-        help="time a lost virtual node must be healthy before it is used again (30s)",
+        30.0,
+        "time a lost virtual node must be healthy before it is used again (30s)",
     )
     strategies.add_argument(
         "--stale-pods-per-second",
@@ -118,12 +120,11 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         metavar="NS",
         help="namespace of the descheduler's ConfigMaps, its records of moves and their key (kube-system)",
     )
-    group.add_argument(
+    add_duration(
+        group,
         "--freeze-period",
-        type=duration,
-        default=300.0,
-        metavar="D",
-        help="how long an owner's pods avoid a node that could not schedule them (5m)",
+        300.0,
+        "how long an owner's pods avoid a node that could not schedule them (5m)",
     )
     group.add_argument(
         "--max-deschedules",
@@ -132,33 +133,20 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="rounds of moves per owner, after which its pods stay (5; 0: no limit)",
     )
-    group.add_argument(
+    add_duration(
+        group,
         "--deschedule-window",
-        type=duration,
-        default=7200.0,
-        metavar="D",
-        help="time without a round after which an owner's rounds are forgotten (2h)",
+        7200.0,
+        "time without a round after which an owner's rounds are forgotten (2h)",
     )
-    group.add_argument(
-        "--backoff",
-        type=duration,
-        default=60.0,
-        metavar="D",
-        help="time between an owner's first and second round; doubles every round (1m)",
+    add_duration(
+        group, "--backoff", 60.0, "time between an owner's first and second round; doubles every round (1m)"
     )
 
 
 def _add_process(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics there (off)",
-    )
+    add_health_address(group)
     add_boolean(group, "--leader-elect", default=True, help_text="only one of several replicas works (true)")
     for flag, default in zip(LEADER_FLAGS, (15.0, 10.0, 2.0), strict=True):
-        group.add_argument(
-            f"--{flag.replace('_', '-')}", type=duration, default=default, metavar="D", help=f"({default:g}s)"
-        )
+        add_duration(group, f"--{flag.replace('_', '-')}", default, f"({default:g}s)")
     add_log_flags(group)

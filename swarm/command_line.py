@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, address, duration
+from controller_runtime.process.flags import (
+    add_boolean,
+    add_duration,
+    add_health_address,
+    add_log_flags,
+    add_upper_flags,
+)
 
 PROGRAM = "virtual-node-swarm"
 LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
@@ -29,12 +35,11 @@ def parser() -> Parser:
     )
     cluster.add_argument("--namespace", default="", metavar="NS", help="only Swarms of this namespace (all)")
     what = whole.add_argument_group("hand-over")
-    what.add_argument(
+    add_duration(
+        what,
         "--gone-after",
-        type=duration,
-        default=60.0,
-        metavar="D",
-        help="how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
+        60.0,
+        "how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
     )
     process = whole.add_argument_group("process")
     process.add_argument(
@@ -43,19 +48,11 @@ def parser() -> Parser:
         metavar="NS",
         help="namespace of the Lease by which replicas elect one (kube-system)",
     )
-    process.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics on this address (off)",
-    )
+    add_health_address(process)
     add_boolean(
         process, "--leader-elect", default=True, help_text="only one of several replicas works (true)"
     )
     for flag, default in zip(LEADER_FLAGS, (15.0, 10.0, 2.0), strict=True):
-        process.add_argument(
-            f"--{flag.replace('_', '-')}", type=duration, default=default, metavar="D", help=f"({default:g}s)"
-        )
+        add_duration(process, f"--{flag.replace('_', '-')}", default, f"({default:g}s)")
     add_log_flags(process)
     return whole

@@ -11,11 +11,11 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     Klog,
     add_boolean,
+    add_duration,
+    add_health_address,
     add_log_flags,
     add_upper_flags,
-    address,
     comma_list,
-    duration,
     take_klog,
 )
 from webhook import manifests
@@ -144,19 +144,12 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     server.add_argument(
         "--CA", default="", metavar="FILE", help="CA of client certificates; with it they are verified"
     )
-    server.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz, /metrics there (off)",
-    )
-    server.add_argument(
+    add_health_address(server)
+    add_duration(
+        server,
         "--shutdown-delay-duration",
-        type=duration,
-        default=0.0,
-        metavar="D",
-        help="time to keep serving after the signal to stop, while the API server still calls it (0)",
+        0.0,
+        "time to keep serving after the signal to stop, while the API server still calls it (0)",
     )
     upper = parser.add_argument_group("upper cluster")
     add_upper_flags(upper)
@@ -168,13 +161,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         metavar="LIST",
         help="label keys that stay in the upper spec (clusterID)",
     )
-    pods.add_argument(
-        "--freeze-period",
-        type=duration,
-        default=300.0,
-        metavar="D",
-        help="how long an owner's pods avoid a node that was full (5m)",
-    )
+    add_duration(pods, "--freeze-period", 300.0, "how long an owner's pods avoid a node that was full (5m)")
     pods.add_argument(
         "--freeze-namespace",
         default="kube-system",

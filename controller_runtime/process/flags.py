@@ -98,6 +98,22 @@ def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, 
     )
 
 
+def add_duration(group: argparse._ActionsContainer, flag: str, default: float, help_text: str) -> None:
+    """Add a flag with a Go duration; its default is in seconds."""
+    group.add_argument(flag, type=duration, default=default, metavar="D", help=help_text)
+
+
+def add_health_address(group: argparse._ActionsContainer) -> None:
+    """Add ``--health-addr``, for ``HealthServer``."""
+    group.add_argument(
+        "--health-addr",
+        type=address,
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz and /metrics on this address (off)",
+    )
+
+
 def add_upper_flags(parser: argparse._ActionsContainer) -> None:
     """Add ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
     parser.add_argument(

@@ -30,8 +30,8 @@ class ClusterView:
         """
         self.nodes = nodes
         self.pods = pods
-        whole = f"{DEFAULT_NODE_SELECTOR},{node_selector}" if node_selector else DEFAULT_NODE_SELECTOR
-        self._selects = matching.parse_selector(whole)
+        selector = f"{DEFAULT_NODE_SELECTOR},{node_selector}" if node_selector else DEFAULT_NODE_SELECTOR
+        self._selects = matching.parse_selector(selector)
 
     def is_virtual(self, name: str) -> bool:
         """Report whether a node is one of the selected virtual nodes."""
