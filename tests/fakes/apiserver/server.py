@@ -8,7 +8,7 @@ immutable fields, namespaces, dry runs, evictions, and watches that see objects 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime.client.client import PatchType
@@ -36,6 +36,8 @@ class Server(Storage):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._created: Counter[tuple[str, str]] = Counter()
+        self.drop_unknown: Callable[[str, Body], None] = lambda _plural, _body: None
+        """Removes from a changed object the fields that this server's version does not know."""
         super().__init__(*args, **options)
 
     def create(
@@ -161,6 +163,7 @@ class Server(Storage):
             whole = {**stored, "metadata": new, "status": after.get("status") or {}}
         elif "status" in stored:
             whole["status"] = stored["status"]
+        self.drop_unknown(plural, whole)
         if plural == "pods":
             check_pod_update(stored, whole, subresource)
             if whole["spec"] != stored["spec"]:

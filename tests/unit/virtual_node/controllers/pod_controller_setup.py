@@ -14,7 +14,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.cache.informer import Informer
-from tests.unit.virtual_node.controllers.memory_apiserver import Api, Body
+from tests.fakes.apiserver.storage import Body
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
@@ -35,8 +36,8 @@ class Scene:
 
     def __init__(
         self,
-        upper: Api,
-        lower: Api,
+        upper: Cluster,
+        lower: Cluster,
         *,
         node: str = "vn",
         namespaces: configuration.NamespaceConfig | None = None,
@@ -163,7 +164,7 @@ def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
 
 def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web") -> Body:
     """A pod below that was made for the upper pod of that uid."""
-    body = pod(name, uid=f"l-of-{uid}")
+    body = pod(name, uid=f"l-of-{uid}", nodeName="n1")
     body["metadata"]["labels"] = {
         names.LABEL_UPPER_CLUSTER: CLUSTER,
         names.LABEL_UPPER_UID: uid,
@@ -173,9 +174,9 @@ def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str 
     return body
 
 
-def clusters() -> tuple[Api, Api]:
+def clusters() -> tuple[Cluster, Cluster]:
     """An upper and a lower cluster with a namespace above."""
-    upper, lower = Api("upper"), Api("lower")
+    upper, lower = Cluster("upper"), Cluster("lower")
     upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
     return upper, lower
 

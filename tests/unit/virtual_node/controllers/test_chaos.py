@@ -16,7 +16,7 @@ import pytest
 from controller_runtime.api import names
 from controller_runtime.errors import ConnectionFailed, Expired, TooManyRequests, Unavailable
 from tests.thorough import seeds
-from tests.unit.virtual_node.controllers.memory_apiserver import Api
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 
 pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O to look out for, and much time to pass
@@ -25,10 +25,10 @@ STEPS = 120
 VOLUME = [{"name": "s", "configMap": {"name": "settings", "optional": True}}]
 
 
-class Watched(Api):
+class Watched(Cluster):
     """A lower cluster that notes what must never happen, and loses answers."""
 
-    def __init__(self, upper: Api, chance: random.Random) -> None:
+    def __init__(self, upper: Cluster, chance: random.Random) -> None:
         super().__init__("lower")
         self.wrong: list[str] = []
         self.made: Counter[str] = Counter()
@@ -107,7 +107,7 @@ class Story:
             if plural != "pods" or self.chance.random() > share:
                 continue
             if "deletionTimestamp" in body["metadata"]:
-                self.lower.vanish("pods", key)
+                self.lower.remove("pods", key)
             elif body["status"]["phase"] == "Pending":
                 self.lower.change("pods", key, status={"phase": "Running", "podIP": f"10.0.0.{len(key)}"})
 
@@ -122,7 +122,7 @@ class Story:
         """A pod is removed by force, and made again under its name."""
         if pods := self._pods():
             key = self.chance.choice(pods)
-            self.upper.vanish("pods", key)
+            self.upper.remove("pods", key)
             self._count += 1
             self.scene.bind(key.partition("/")[2], uid=f"u-{self._count}", volumes=VOLUME)
 
@@ -137,7 +137,7 @@ class Story:
 
     def _remove(self) -> None:
         if pods := self._pods():
-            self.upper.vanish("pods", self.chance.choice(pods))
+            self.upper.remove("pods", self.chance.choice(pods))
 
     def _evict(self) -> None:
         """A lower node loses a pod that the upper cluster knows to have been there."""
@@ -146,7 +146,7 @@ class Story:
             assert above is not None
             proof = (above["metadata"].get("annotations") or {}).get(names.ANNOTATION_LOWER_UID, "")
             if below is not None and proof.startswith(below["metadata"]["uid"]):
-                self.lower.vanish("pods", key)
+                self.lower.remove("pods", key)
                 return
 
     def _hold(self) -> None:

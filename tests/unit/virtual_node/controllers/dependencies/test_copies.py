@@ -37,11 +37,11 @@ async def test_a_copy_loses_its_content_with_its_original():
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
         assert scene.lower.find("configmaps", KEY) is not None
-        scene.upper.vanish("configmaps", KEY)
+        scene.upper.remove("configmaps", KEY)
         await asyncio.sleep(5)
         assert scene.lower.the("configmaps", KEY)["data"] == {}
-        scene.upper.vanish("pods", "shop/web")
-        scene.lower.vanish("pods", "shop/web")
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         await asyncio.sleep(120)
         assert scene.lower.find("configmaps", KEY) is None
 
@@ -55,7 +55,7 @@ async def test_a_copy_loses_its_content_though_others_have_pods_there():
         one.bind("one", uid="u-1", volumes=OPTIONAL)
         other.bind("two", uid="u-2", volumes=OPTIONAL)
         await asyncio.sleep(1)
-        upper.vanish("configmaps", KEY)
+        upper.remove("configmaps", KEY)
         await asyncio.sleep(5)
         assert lower.the("configmaps", KEY)["data"] == {}
 
@@ -69,12 +69,12 @@ async def test_a_shared_copy_is_deleted_after_the_last_pod_of_both_processes():
         one.bind("one", uid="u-1", volumes=OPTIONAL)
         other.bind("two", uid="u-2")
         await asyncio.sleep(1)
-        upper.vanish("pods", "shop/one")
-        lower.vanish("pods", "shop/one")
+        upper.remove("pods", "shop/one")
+        lower.remove("pods", "shop/one")
         await asyncio.sleep(120)
         assert lower.find("configmaps", KEY) is not None
-        upper.vanish("pods", "shop/two")
-        lower.vanish("pods", "shop/two")
+        upper.remove("pods", "shop/two")
+        lower.remove("pods", "shop/two")
         await asyncio.sleep(1200)
         assert lower.find("configmaps", KEY) is None
 
@@ -100,8 +100,8 @@ async def test_a_copy_that_is_used_again_during_its_deletion_stays():
         scene.upper.put("configmaps", config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", "shop/web")
-        scene.lower.vanish("pods", "shop/web")
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         list_pods, looking = scene.lower.list, asyncio.Event()
 
         async def slow_list(resource: Any, **selection: Any) -> Any:
@@ -171,7 +171,7 @@ async def test_a_burst_of_pods_creates_a_copy_once():
         assert scene.lower.asked("create", "configmaps") == [KEY]
         assert scene.lower.asked("get", "configmaps") == []
         assert scene.below("pod-9") is not None
-        scene.lower.vanish("configmaps", KEY)
+        scene.lower.remove("configmaps", KEY)
         scene.lower.release("configmaps")
         await asyncio.sleep(5)
         assert scene.lower.find("configmaps", KEY) is not None
@@ -230,8 +230,8 @@ async def test_a_copy_shown_after_the_end_of_its_last_pod_is_deleted():
         scene.upper.put("configmaps", config_map())
         scene.bind(volumes=OPTIONAL)
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", "shop/web")
-        scene.lower.vanish("pods", "shop/web")
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         await asyncio.sleep(300)
         assert scene.lower.find("configmaps", KEY) is not None
         scene.lower.release("configmaps")

@@ -97,8 +97,8 @@ async def test_pods_of_a_namespace_wait_over_its_limit():
         assert "12 ConfigMaps and Secrets" in message
         assert "limits.referencesPerNamespace" in message
         for name in ("one", "three"):
-            scene.upper.vanish("pods", f"shop/{name}")
-            scene.lower.vanish("pods", f"shop/{name}")
+            scene.upper.remove("pods", f"shop/{name}")
+            scene.lower.remove("pods", f"shop/{name}")
         await asyncio.sleep(90)
         assert scene.is_below("two")
 
@@ -126,8 +126,8 @@ async def test_pods_wait_over_the_limit_of_content(watches):
         assert reason == "TooManyReferences"
         assert "With ConfigMap shop/c-3" in message
         assert "at most 3000 bytes per namespace (limits.bytesPerNamespace" in message
-        scene.upper.vanish("pods", "shop/one")
-        scene.lower.vanish("pods", "shop/one")
+        scene.upper.remove("pods", "shop/one")
+        scene.lower.remove("pods", "shop/one")
         await asyncio.sleep(200)
         assert scene.is_below("two")
 
@@ -144,9 +144,9 @@ async def test_many_pods_that_waited_for_room_start_together():
             scene.bind(name, uid=f"u-{name}-{number}", containers=referencing(3, optional=True))
         await asyncio.sleep(10)
         assert not any(map(scene.is_below, names))
-        scene.upper.vanish("configmaps", "shop/c-3")
-        scene.upper.vanish("pods", "shop/one")
-        scene.lower.vanish("pods", "shop/one")
+        scene.upper.remove("configmaps", "shop/c-3")
+        scene.upper.remove("pods", "shop/one")
+        scene.lower.remove("pods", "shop/one")
         await asyncio.sleep(90)
         before = len(scene.upper.asked("list", "configmaps"))
         for number in range(30):
@@ -226,16 +226,16 @@ async def test_objects_beyond_the_limit_are_polled():
         await asyncio.sleep(1)
         assert scene.is_below("next")
         assert scene.lower.the("configmaps", "shop/c-3")["data"] == {"a": "2"}
-        scene.upper.vanish("configmaps", "shop/c-2")
+        scene.upper.remove("configmaps", "shop/c-2")
         await asyncio.sleep(75)
         scene.bind("late", uid="u-3", containers=referencing(2))
         await asyncio.sleep(10)
         assert not scene.is_below("late")
         before = len(scene.upper.asked("get", "configmaps"))
         for name in ("web", "next", "late"):
-            scene.upper.vanish("pods", f"shop/{name}")
+            scene.upper.remove("pods", f"shop/{name}")
             if scene.is_below(name):
-                scene.lower.vanish("pods", f"shop/{name}")
+                scene.lower.remove("pods", f"shop/{name}")
         await asyncio.sleep(90)
         after = len(scene.upper.asked("get", "configmaps"))
         await asyncio.sleep(600)

@@ -79,8 +79,8 @@ async def test_a_placeholder_is_deleted_after_the_last_pod():
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", "shop/web")
-        scene.lower.vanish("pods", "shop/web")
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         await asyncio.sleep(120)
         assert scene.lower.find("secrets", KEY) is None
 
@@ -90,10 +90,10 @@ async def test_a_placeholder_stays_while_the_lower_pod_ends():
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", "shop/web")  # the lower pod has 30 s of grace, which the test extends
+        scene.upper.remove("pods", "shop/web")  # the lower pod has 30 s of grace, which the test extends
         await asyncio.sleep(300)
         assert scene.lower.find("secrets", KEY) is not None
-        scene.lower.vanish("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         await asyncio.sleep(120)
         assert scene.lower.find("secrets", KEY) is None
 
@@ -103,7 +103,7 @@ async def test_a_deleted_placeholder_is_created_again():
     async with running() as scene:
         scene.bind(**OPTIONAL)
         await asyncio.sleep(1)
-        scene.lower.vanish("secrets", KEY)
+        scene.lower.remove("secrets", KEY)
         await asyncio.sleep(1)
         assert scene.lower.find("secrets", KEY) is not None
 
@@ -114,11 +114,11 @@ async def test_a_copy_stays_while_a_pod_needs_it():
         scene.upper.put("secrets", secret())
         scene.bind(**MANDATORY)
         await asyncio.sleep(1)
-        scene.upper.vanish("secrets", KEY)
+        scene.upper.remove("secrets", KEY)
         await asyncio.sleep(120)
         assert scene.lower.the("secrets", KEY)["data"] == {"a": "cGFzc3dvcmQ="}
-        scene.upper.vanish("pods", "shop/web")
-        scene.lower.vanish("pods", "shop/web")
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
         await asyncio.sleep(120)
         assert scene.lower.find("secrets", KEY) is None
 
@@ -139,7 +139,7 @@ async def test_a_running_pod_of_an_earlier_release_gets_its_placeholders():
     async with mirroring(first):
         first.bind(**OPTIONAL)
         await asyncio.sleep(1)
-    lower.vanish("secrets", KEY)
+    lower.remove("secrets", KEY)
     async with mirroring(Scene(upper, lower)) as scene:
         await asyncio.sleep(1)
         assert lower.find("secrets", KEY) is not None

@@ -65,8 +65,8 @@ async def test_another_tenants_ended_pod_does_not_delete_a_copy():
         await asyncio.sleep(10)
         scene.bind("two", uid="u-2", namespace="market", **naming("db"))
         await asyncio.sleep(10)
-        scene.upper.vanish("pods", "market/two")
-        scene.upper.vanish("secrets", "market/db")
+        scene.upper.remove("pods", "market/two")
+        scene.upper.remove("secrets", "market/db")
         await asyncio.sleep(1200)
         assert scene.lower.asked("delete", "secrets") == []
 

@@ -9,7 +9,8 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import AlreadyExists, Forbidden, NotFound
-from tests.unit.virtual_node.controllers.memory_apiserver import Api, Body
+from tests.fakes.apiserver.storage import Body
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     CLUSTER,
     Scene,
@@ -42,7 +43,7 @@ def config_map(value: str) -> Body:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": value}}
 
 
-def with_namespace(**metadata: Any) -> tuple[Api, Api]:
+def with_namespace(**metadata: Any) -> tuple[Cluster, Cluster]:
     """Make two clusters; the lower one has namespace shop already."""
     upper, lower = clusters()
     lower.put("namespaces", namespace(**metadata))
@@ -181,7 +182,7 @@ async def test_pod_starts_when_the_unmanaged_namespace_is_deleted():
     async with mirroring(Scene(upper, lower)) as scene:
         scene.bind()
         await asyncio.sleep(10)
-        lower.vanish("namespaces", "shop")
+        lower.remove("namespaces", "shop")
         await asyncio.sleep(120)
         assert scene.is_below()
         assert names.LABEL_UPPER_CLUSTER in lower.the("namespaces", "shop")["metadata"]["labels"]
@@ -201,7 +202,7 @@ async def test_running_pods_keep_a_namespace_that_is_no_longer_adopted():
         upper.put("configmaps", config_map("2"))
         await asyncio.sleep(10)
         assert lower.the("configmaps", "shop/settings")["data"] == {"a": "2"}
-        lower.vanish("configmaps", "shop/settings")
+        lower.remove("configmaps", "shop/settings")
         upper.change("pods", "shop/old", metadata={"labels": {"new": "label"}})
         await asyncio.sleep(10)
         assert lower.the("configmaps", "shop/settings")["data"] == {"a": "2"}

@@ -61,13 +61,13 @@ async def test_a_pod_without_labels_ends_with_its_upper_pod(is_forced):
         scene.lower.change("pods", KEY, metadata={"labels": {names.LABEL_UPPER_CLUSTER: None}})
         await asyncio.sleep(1)
         if is_forced:
-            scene.upper.vanish("pods", KEY)
+            scene.upper.remove("pods", KEY)
         else:
             scene.upper.change("pods", KEY, metadata=DELETING)
         await asyncio.sleep(30)
         assert "deletionTimestamp" in scene.below()["metadata"]
         assert (scene.upper.find("pods", KEY) is None) is is_forced
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         await asyncio.sleep(30)
         assert scene.upper.find("pods", KEY) is None
 
@@ -85,7 +85,7 @@ async def test_a_pod_that_lost_its_labels_during_downtime_ends_with_its_upper_po
         await asyncio.sleep(30)
         assert "deletionTimestamp" in second.below()["metadata"]
         assert second.is_above()
-        lower.vanish("pods", KEY)
+        lower.remove("pods", KEY)
         await asyncio.sleep(30)
         assert not second.is_above()
 
@@ -125,7 +125,7 @@ async def test_a_mirrored_pod_is_not_started_again_after_a_restart():
         await asyncio.sleep(1)
         lower.change("pods", KEY, status={"phase": "Running"})
         await asyncio.sleep(1)
-    lower.vanish("pods", KEY)
+    lower.remove("pods", KEY)
     async with mirroring(Scene(upper, lower)) as second:
         await asyncio.sleep(10)
         above = second.above()
@@ -143,7 +143,7 @@ async def test_recreates_token_secret_deleted_during_downtime():
         await asyncio.sleep(10)
         [(_, key)] = [one for one in lower.objects if one[0] == "secrets"]
         assert first.is_below()
-    lower.vanish("secrets", key)
+    lower.remove("secrets", key)
     async with mirroring(Scene(upper, lower, enable_serviceaccount=True)):
         await asyncio.sleep(10)
         assert lower.find("secrets", key)
@@ -169,7 +169,7 @@ async def test_an_unmanaged_predecessor_is_deleted():
         scene.lower.put("pods", lower_pod("u-0", node="vn-of-last-year"))
         scene.bind()
         await asyncio.sleep(1)
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         await asyncio.sleep(60)
         below = scene.below()
         assert scene.lower.asked("delete", "pods") == [KEY]
@@ -186,7 +186,7 @@ async def test_a_stale_upper_pod_does_not_replace_its_successor():
         scene.bind(uid="u-1")
         await asyncio.sleep(1)
         scene.upper.held.add("pods")
-        scene.upper.vanish("pods", KEY)
+        scene.upper.remove("pods", KEY)
         scene.upper.put("pods", pod("web", uid="u-2", nodeName="another"))
         scene.lower.put("pods", lower_pod("u-2", node="another"))
         scene.lower.fault = lambda _verb, _plural, _key: None
@@ -225,13 +225,13 @@ async def test_a_recreated_name_is_another_pod():
     async with running() as scene:
         scene.bind(uid="u-1")
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", KEY)
+        scene.upper.remove("pods", KEY)
         scene.bind(uid="u-2")
         await asyncio.sleep(10)
         below = scene.below()
         assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
         assert "deletionTimestamp" in below["metadata"]
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         await asyncio.sleep(1)
         assert scene.below()["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-2"
 
@@ -245,11 +245,11 @@ async def test_a_pod_recreated_during_an_outage_is_distinguished():
         await asyncio.sleep(1)
         lower.change("pods", KEY, status={"phase": "Running", "podIP": "10.0.0.1"})
         await asyncio.sleep(1)
-    upper.vanish("pods", KEY)
+    upper.remove("pods", KEY)
     upper.put("pods", pod("web", uid="u-2", nodeName="vn"))
     async with mirroring(Scene(upper, lower)) as second:
         await asyncio.sleep(1)
         assert "podIP" not in second.above()["status"]
-        lower.vanish("pods", KEY)
+        lower.remove("pods", KEY)
         await asyncio.sleep(1)
         assert second.below()["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-2"

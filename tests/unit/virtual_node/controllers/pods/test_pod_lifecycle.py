@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_runtime.errors import ConnectionFailed, NotConnected
-from tests.unit.virtual_node.controllers.memory_apiserver import Body
+from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, lower_pod, running
 from virtual_node.controllers.namespaces.contents import Found
 
@@ -26,7 +26,7 @@ async def test_a_pod_is_created_and_its_status_mirrored():
         await asyncio.sleep(1)
         assert scene.below()["metadata"]["deletionGracePeriodSeconds"] == 30
         assert scene.is_above()  # it is deleted last
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         await asyncio.sleep(1)
         assert not scene.is_above()
 
@@ -40,7 +40,7 @@ async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
             condition.pop("observedGeneration", None)
 
     async with running(full_resync_period=5) as scene:
-        scene.upper.keep = without_generations
+        scene.upper.server.drop_unknown = without_generations
         scene.bind()
         await asyncio.sleep(1)
         for number in (1, 2):
@@ -60,7 +60,7 @@ async def test_an_orphan_is_deleted():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", KEY)
+        scene.upper.remove("pods", KEY)
         await asyncio.sleep(1)
         assert "deletionTimestamp" in scene.below()["metadata"]
         # Its deletion was seen: Jobs delete finished pods in thousands, and each would cost another read.
@@ -72,7 +72,7 @@ async def test_a_lower_pod_shown_after_its_upper_one_finished_is_deleted():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         await asyncio.sleep(10)
         assert scene.above()["status"]["phase"] == "Failed"
         scene.lower.put("pods", lower_pod("u-1"))
@@ -106,7 +106,7 @@ async def test_the_upper_pod_outlives_a_lower_one_that_the_cache_has_not_shown()
         await asyncio.sleep(60)
         assert "deletionTimestamp" in scene.below()["metadata"]
         assert scene.is_above()
-        scene.lower.vanish("pods", KEY)
+        scene.lower.remove("pods", KEY)
         scene.lower.release("pods")
         await asyncio.sleep(60)
         assert not scene.is_above()
@@ -174,7 +174,7 @@ async def test_a_pod_deleted_during_its_creation_leaves_nothing():
 
         async def slow(resource, body, **options):
             if resource is scene.caches.lower.resource:
-                scene.upper.vanish("pods", KEY)
+                scene.upper.remove("pods", KEY)
                 await asyncio.sleep(3)
             return await create(resource, body, **options)
 
@@ -189,8 +189,8 @@ async def test_a_namespace_recreated_during_its_inspection_stays():
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(1)
-        scene.upper.vanish("pods", KEY)
-        scene.lower.vanish("pods", KEY)
+        scene.upper.remove("pods", KEY)
+        scene.lower.remove("pods", KEY)
 
         async def find(namespace: str, *, upper_name: str) -> Found:
             scene.upper.put("namespaces", {"metadata": {"name": namespace}})
@@ -199,7 +199,7 @@ async def test_a_namespace_recreated_during_its_inspection_stays():
             return Found()
 
         scene.namespaces._leftovers.find = find  # type: ignore[method-assign]
-        scene.upper.vanish("namespaces", "shop")
+        scene.upper.remove("namespaces", "shop")
         await asyncio.sleep(60)
         assert scene.lower.find("namespaces", "shop") is not None
         assert scene.is_below()

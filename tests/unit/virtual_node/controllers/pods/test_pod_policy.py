@@ -228,8 +228,7 @@ async def test_a_toleration_of_every_taint_does_not_bring_a_waiting_pod_to_contr
         pinned = {"nodeSelector": {"kubernetes.io/hostname": "control-plane-1"}}
         scene.upper.put("pods", _annotated(clusterSelector=json.dumps(pinned)))
         await asyncio.sleep(10)
-        if node:
-            scene.lower.change("pods", KEY, spec={"nodeName": node})
+        scene.lower.change("pods", KEY, spec={"nodeName": node or None})
         everything = json.dumps({**pinned, "tolerations": [{"operator": "Exists"}]})
         scene.upper.change("pods", KEY, metadata={"annotations": {"clusterSelector": everything}})
         await asyncio.sleep(10)

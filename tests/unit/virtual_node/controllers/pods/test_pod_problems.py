@@ -127,7 +127,7 @@ async def test_a_status_write_that_conflicts_is_retried(phase):
         if phase:
             scene.lower.change("pods", KEY, status={"phase": phase})
         else:
-            scene.lower.vanish("pods", KEY)
+            scene.lower.remove("pods", KEY)
         await asyncio.sleep(1)
         scene.upper.fault = lambda _verb, _plural, _key: None
         await asyncio.sleep(60)

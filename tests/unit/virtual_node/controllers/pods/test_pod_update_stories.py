@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
+from tests.fakes.apiserver.storage import Body
 from tests.thorough import seeds
-from tests.unit.virtual_node.controllers.memory_apiserver import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, running
 
 pytestmark = pytest.mark.looptime

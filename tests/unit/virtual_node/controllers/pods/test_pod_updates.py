@@ -8,7 +8,8 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import Forbidden, Invalid, NotFound
-from tests.unit.virtual_node.controllers.memory_apiserver import Body, refusing
+from tests.fakes.apiserver.client import refusing
+from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, clusters, mirroring, running
 
 pytestmark = pytest.mark.looptime
@@ -321,7 +322,7 @@ async def test_a_finished_pod_gets_its_labels_back(label, is_restarted):
     async with mirroring(Scene(upper, lower)):
         await asyncio.sleep(60)
         assert label in lower.the("pods", KEY)["metadata"]["labels"]
-        upper.vanish("pods", KEY)
+        upper.remove("pods", KEY)
         await asyncio.sleep(10)
         below = lower.find("pods", KEY)
         assert below is None or "deletionTimestamp" in below["metadata"]

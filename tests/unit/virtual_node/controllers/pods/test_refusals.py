@@ -84,9 +84,9 @@ async def test_ended_pod_makes_room_for_another_soon() -> None:
         bind(scene, 20)
         await asyncio.sleep(1000)
         name = next(key for plural, key in scene.lower.objects if plural == "pods")
-        scene.upper.vanish("pods", name)
+        scene.upper.remove("pods", name)
         await asyncio.sleep(1)
-        scene.lower.vanish("pods", name)
+        scene.lower.remove("pods", name)
         await asyncio.sleep(2)
         assert lower_pods(scene) == 3
         assert scene.lower.find("pods", name) is None

@@ -9,7 +9,7 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.objects import from_dict
-from tests.unit.virtual_node.controllers.memory_apiserver import Body
+from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters, pod, running
 from tests.unit.virtual_node.controllers.volumes.test_facade import KEY, OURS, VolumeScene, claim, following
 from virtual_node.config.types import NamespaceConfig
@@ -46,7 +46,7 @@ async def test_a_pod_waits_while_its_claims_lower_name_is_taken():
     async with following(scene := VolumeScene(upper, lower)):
         assert await problems(scene) == ["ClaimConflict"]
         assert [reason for reason, _ in scene.scene.events] == ["ClaimConflict"]
-        lower.vanish(CLAIMS, KEY)
+        lower.remove(CLAIMS, KEY)
         await asyncio.sleep(1)
         assert await problems(scene) == []
 
@@ -197,7 +197,7 @@ async def test_a_pod_that_the_policy_refuses_gets_neither_claim_nor_namespace(sp
         await asyncio.sleep(60)
         assert [reason for reason, _ in scene.scene.events] == ["ProvisioningFailed"]
     assert [call for call in lower.calls if call[0] == "create"] == []
-    assert pvc.SELECTED_NODE not in upper.the(CLAIMS, KEY)["metadata"]["annotations"]
+    assert pvc.SELECTED_NODE not in upper.the(CLAIMS, KEY)["metadata"].get("annotations", {})
 
 
 async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
@@ -216,7 +216,7 @@ async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
         scene.volumes.release("u-1")
         await asyncio.sleep(1)
         woken.clear()
-        lower.vanish(CLAIMS, KEY)
+        lower.remove(CLAIMS, KEY)
         await asyncio.sleep(10)
         assert "u-2" in woken
         assert "u-1" not in woken

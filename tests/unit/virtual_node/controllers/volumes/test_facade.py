@@ -14,7 +14,8 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
-from tests.unit.virtual_node.controllers.memory_apiserver import Api, Body
+from tests.fakes.apiserver.storage import Body
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters, pod
 from virtual_node.config.types import NamespaceConfig, NodeConfig
 from virtual_node.controllers.volumes.facade import Volumes
@@ -30,7 +31,7 @@ MIRROR = "lower1-pv-1"
 class VolumeScene:
     """The controllers of claims and volumes."""
 
-    def __init__(self, upper: Api, lower: Api, **settings: Any) -> None:
+    def __init__(self, upper: Cluster, lower: Cluster, **settings: Any) -> None:
         self.upper, self.lower = upper, lower
         self.scene = Scene(upper, lower, **settings)
         self.nodes = Informer(self.scene.context.lower, resources.NODES)
@@ -210,7 +211,7 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
             assert placeholder is None
             above = upper.find("persistentvolumeclaims", KEY)
             assert above is not None
-            assert pvc.SELECTED_NODE not in above["metadata"]["annotations"]
+            assert pvc.SELECTED_NODE not in above["metadata"].get("annotations", {})
             ((reason, message), *_) = scene.scene.events
             assert reason == "ProvisioningFailed"
             assert "pool=gpu" in message
@@ -265,7 +266,7 @@ async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
     async with following(VolumeScene(upper, lower)):
         lower.held.add("persistentvolumeclaims")
         lower.change("persistentvolumeclaims", KEY, spec={"volumeName": "pv-1"}, status={"phase": "Bound"})
-        upper.vanish("persistentvolumeclaims", KEY)
+        upper.remove("persistentvolumeclaims", KEY)
         await asyncio.sleep(120)
         assert lower.find("persistentvolumeclaims", KEY) is not None
         lower.release("persistentvolumeclaims")
@@ -279,7 +280,7 @@ async def test_locks_of_deleted_claims_are_removed():
     scene = VolumeScene(upper, lower)
     upper.put("persistentvolumeclaims", claim(uid="c-1"))
     async with following(scene):
-        upper.vanish("persistentvolumeclaims", KEY)
+        upper.remove("persistentvolumeclaims", KEY)
         await asyncio.sleep(60)
         assert not scene.volumes._claims._locks
 
@@ -306,7 +307,7 @@ async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_fo
     below = claim(uid="l-1", namespace="both", labels=OURS, annotations=told, bound_to="pv-1")
     lower.put("persistentvolumeclaims", {**below, "status": {"phase": "Bound"}})
     async with following(scene):
-        upper.vanish("persistentvolumeclaims", "market/data")
+        upper.remove("persistentvolumeclaims", "market/data")
         await asyncio.sleep(60)
         expected = ["both/data"] if made_for == "market" else []
         assert lower.asked("delete", "persistentvolumeclaims") == expected
@@ -350,7 +351,7 @@ async def test_an_unbound_claim_is_finalized_by_its_selected_node(chosen, goes):
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(10)
         assert (upper.find("persistentvolumeclaims", KEY) is None) == goes
-        upper.vanish("nodes", "vn-other")
+        upper.remove("nodes", "vn-other")
         await asyncio.sleep(60)
         assert upper.find("persistentvolumeclaims", KEY) is None
 
@@ -373,7 +374,7 @@ async def test_mirror_of_claimed_volume_is_created_by_the_process_that_made_the_
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(10)
         assert (upper.find("persistentvolumes", MIRROR) is not None) == is_created
-        upper.vanish("nodes", "vn-other")
+        upper.remove("nodes", "vn-other")
         await asyncio.sleep(60)
         created = upper.find("persistentvolumes", MIRROR)
         assert created is not None

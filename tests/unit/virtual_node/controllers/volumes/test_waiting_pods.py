@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.objects import Object
-from tests.unit.virtual_node.controllers.memory_apiserver import Body
+from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters
 from tests.unit.virtual_node.controllers.volumes.test_claim_attacks import CHOSEN, CLAIMS, waiting
 from tests.unit.virtual_node.controllers.volumes.test_facade import KEY, VolumeScene, claim, following
@@ -103,7 +103,7 @@ async def test_keeps_nothing_of_listed_pods():
     ("change", "is_found"),
     [
         (lambda _api: None, True),
-        (lambda api: api.vanish("pods", "shop/web"), False),
+        (lambda api: api.remove("pods", "shop/web"), False),
         (lambda api: api.change("pods", "shop/web", spec={"nodeName": "worker-1"}), False),
         (lambda api: api.change("pods", "shop/web", status={"phase": "Failed"}), False),
         (

@@ -1,0 +1,40 @@
+"""A cluster of controllers' tests: an API server in memory, its one client, and a scheduler that binds every pod."""
+
+from __future__ import annotations
+
+from tests.fakes.apiserver.client import MemoryClient, copied
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body, Commit
+
+_NOW = "2026-01-01T00:00:00Z"
+
+
+class Cluster(MemoryClient):
+    """One cluster. Pass it to a controller in place of a client."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Server(name, now=lambda _version: _NOW))
+        self.put, self.change, self.remove = self.server.put, self.server.change, self.server.remove
+        self.server.observers.append(self._schedule)
+
+    @property
+    def objects(self) -> dict[tuple[str, str], Body]:
+        """Return all objects by plural and key."""
+        return {
+            (plural, key): body
+            for plural, bodies in self.server.objects.items()
+            for key, body in bodies.items()
+        }
+
+    def find(self, plural: str, key: str) -> Body | None:
+        """Return a copy of an object, or None."""
+        found = self.server.find(plural, key)
+        return copied(found) if found is not None else None
+
+    def the(self, plural: str, key: str) -> Body:
+        """Return a copy of an object that exists."""
+        return copied(self.objects[plural, key])
+
+    def _schedule(self, commit: Commit) -> None:
+        if commit.plural == "pods" and commit.verb == "create":
+            self.server.bind(commit.key, "n1")
