@@ -113,7 +113,7 @@ class FitAgent(Agent):
         self.judged.pop(uid, None)
         self.judged[uid] = found.judged
         # Reserve at once: while other agents answer, another call must not count on the same room.
-        self.reservations.promise(uid, found.places)
+        self.reservations.reserve(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
@@ -266,7 +266,7 @@ class FitAgent(Agent):
         if slots := index.feasible(wanted):
             charge = None if has_arrived else gated.charge
             place = Place(node.cluster, predict(index, wanted, slots, self._settings.lower).place, charge)
-            self.reservations.promise(pod.uid, {node.name: place})
+            self.reservations.reserve(pod.uid, {node.name: place})
             self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:

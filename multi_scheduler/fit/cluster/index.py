@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import quantity
 from multi_scheduler.fit.cluster import topology
-from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter
+from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter, read_node
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
 from multi_scheduler.fit.devices import DeviceColumn
@@ -55,7 +54,7 @@ class ClusterIndex:
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
         """Add or update a node."""
-        fresh = _read(node)
+        fresh = read_node(node)
         slot = self._slots.get(fresh.name)
         old = self._nodes[slot] if slot is not None else None
         if old is None or not old.is_like(fresh):
@@ -283,20 +282,6 @@ class ClusterIndex:
             short = len(slots) - len(having)
             if short:
                 reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
-
-
-def _read(node: Mapping[str, Any]) -> Node:
-    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
-    return Node(
-        name=metadata["name"],
-        labels=metadata.get("labels") or {},
-        taints=spec.get("taints") or [],
-        taints_key=repr(spec.get("taints") or []),
-        unschedulable=bool(spec.get("unschedulable")),
-        allocatable={
-            key: quantity.of(key, value) for key, value in (status.get("allocatable") or {}).items()
-        },
-    )
 
 
 def _conflict(one: Port, other: Port) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching
+from controller_runtime.api import matching, quantity
 
 _KEPT_ANSWERS = 512
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -35,6 +35,21 @@ class Node:
             and self.taints_key == other.taints_key
             and self.unschedulable == other.unschedulable
         )
+
+
+def read_node(node: Mapping[str, Any]) -> Node:
+    """Return a lower Node object, reduced to what filters read."""
+    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    return Node(
+        name=metadata["name"],
+        labels=metadata.get("labels") or {},
+        taints=spec.get("taints") or [],
+        taints_key=repr(spec.get("taints") or []),
+        unschedulable=bool(spec.get("unschedulable")),
+        allocatable={
+            key: quantity.of(key, value) for key, value in (status.get("allocatable") or {}).items()
+        },
+    )
 
 
 @dataclass(slots=True)

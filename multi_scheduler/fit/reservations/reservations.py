@@ -71,7 +71,7 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._held)
 
-    def promise(self, uid: str, places: Mapping[str, Place]) -> None:
+    def reserve(self, uid: str, places: Mapping[str, Place]) -> None:
         """Reserve places for a pod; replaces its earlier reservation.
 
         Args:

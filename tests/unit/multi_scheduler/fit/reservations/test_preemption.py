@@ -106,7 +106,7 @@ async def test_own_reservation_needs_no_additional_victim():
     for uid in ("a1", "a2"):
         cluster.pod(uid, "a", cores=2, priority=0)
     promised = Place("a", Placed("a", {"cpu": 2000, "pods": 1}))
-    cluster.agent.reservations.promise("p", {"vn": promised})
+    cluster.agent.reservations.reserve("p", {"vn": promised})
     pod = {
         "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
         "spec": {"containers": [{"resources": {"requests": {"cpu": "2"}}}], "priority": 100},
