@@ -74,111 +74,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
-    parser = Parser(
-        PROGRAM,
-        about="The scheduler extender: checks the lower clusters before kube-scheduler binds a pod, so that a "
-        "virtual node is chosen only if one of its lower nodes has room.",
-        examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
-    )
-    parser.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
-    )
-    add_boolean(
-        parser,
-        "--wait-for-config",
-        default=False,
-        help_text="while --config, or a file that it names, cannot be used: report the error and wait, not ready, instead of exiting",
-    )
-    add_upper_flags(parser)
-    parser.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
-    parser.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
-    parser.add_argument(
-        "--tlscert", default="", metavar="FILE", help="serving certificate (none: plain HTTP)"
-    )
-    parser.add_argument("--tlskey", default="", metavar="FILE", help="its private key")
-    parser.add_argument(
-        "--client-ca",
-        default="",
-        metavar="FILE",
-        help="CA of the scheduler's client certificate; calls without one are refused (401)",
-    )
-    parser.add_argument(
-        "--client-names",
-        type=comma_list,
-        default=[],
-        metavar="LIST",
-        help="common names that a client certificate may have (any, so the client CA must sign nothing else)",
-    )
-    own = parser.add_argument_group("own certificates (without --tlscert)")
-    own.add_argument(
-        "--secret-name",
-        default="",
-        metavar="NAME",
-        help="Secret for certificates of both sides, which are created; calls without one are refused (none)",
-    )
-    own.add_argument(
-        "--client-secret-name",
-        default="",
-        metavar="NAME",
-        help="Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
-    )
-    own.add_argument(
-        "--namespace",
-        default=environment.get("POD_NAMESPACE", "") or "kube-system",
-        metavar="NS",
-        help="namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
-    )
-    own.add_argument(
-        "--service-name",
-        default="",
-        metavar="NAME",
-        help="Service by which the scheduler calls the extender",
-    )
-    own.add_argument(
-        "--hosts",
-        type=comma_list,
-        default=[],
-        metavar="LIST",
-        help="further names and addresses by which the scheduler calls the extender",
-    )
-    add_boolean(
-        parser,
-        "--bind",
-        default=False,
-        help_text="serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding (false)",
-    )
-    add_boolean(
-        parser,
-        "--safe-scheduler-routes",
-        default=False,
-        help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
-        "for each agent (false)",
-    )
-    parser.add_argument(
-        "--annotate",
-        choices=("None", "VirtualNodes", "LowerNodes"),
-        default="None",
-        help="write free resources as annotations to virtual nodes, or to virtual and lower nodes (None)",
-    )
-    parser.add_argument(
-        "--max-body-bytes",
-        type=int,
-        default=MAX_BODY_BYTES,
-        metavar="N",
-        help=f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
-    )
-    parser.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)",
-    )
-    add_log_flags(parser)
-    flags = parser.parse_args(rest)
+    flags = parser(environment).parse_args(rest)
     if not flags.config:
         raise ConfigError("--config: required; the file lists the lower clusters")
     if not 0 <= flags.port <= 65535:
@@ -229,6 +125,113 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         log_format=flags.log_format,
         klog=klog,
     )
+
+
+def parser(environment: Mapping[str, str]) -> Parser:
+    """Return the program's parser. The environment gives defaults."""
+    whole = Parser(
+        PROGRAM,
+        about="The scheduler extender: checks the lower clusters before kube-scheduler binds a pod, so that a "
+        "virtual node is chosen only if one of its lower nodes has room.",
+        examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
+    )
+    whole.add_argument(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
+    )
+    add_boolean(
+        whole,
+        "--wait-for-config",
+        default=False,
+        help_text="while --config, or a file that it names, cannot be used: report the error and wait, not ready, instead of exiting",
+    )
+    add_upper_flags(whole)
+    whole.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
+    whole.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
+    whole.add_argument("--tlscert", default="", metavar="FILE", help="serving certificate (none: plain HTTP)")
+    whole.add_argument("--tlskey", default="", metavar="FILE", help="its private key")
+    whole.add_argument(
+        "--client-ca",
+        default="",
+        metavar="FILE",
+        help="CA of the scheduler's client certificate; calls without one are refused (401)",
+    )
+    whole.add_argument(
+        "--client-names",
+        type=comma_list,
+        default=[],
+        metavar="LIST",
+        help="common names that a client certificate may have (any, so the client CA must sign nothing else)",
+    )
+    own = whole.add_argument_group("own certificates (without --tlscert)")
+    own.add_argument(
+        "--secret-name",
+        default="",
+        metavar="NAME",
+        help="Secret for certificates of both sides, which are created; calls without one are refused (none)",
+    )
+    own.add_argument(
+        "--client-secret-name",
+        default="",
+        metavar="NAME",
+        help="Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
+    )
+    own.add_argument(
+        "--namespace",
+        default=environment.get("POD_NAMESPACE", "") or "kube-system",
+        metavar="NS",
+        help="namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
+    )
+    own.add_argument(
+        "--service-name",
+        default="",
+        metavar="NAME",
+        help="Service by which the scheduler calls the extender",
+    )
+    own.add_argument(
+        "--hosts",
+        type=comma_list,
+        default=[],
+        metavar="LIST",
+        help="further names and addresses by which the scheduler calls the extender",
+    )
+    add_boolean(
+        whole,
+        "--bind",
+        default=False,
+        help_text="serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding (false)",
+    )
+    add_boolean(
+        whole,
+        "--safe-scheduler-routes",
+        default=False,
+        help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
+        "for each agent (false)",
+    )
+    whole.add_argument(
+        "--annotate",
+        choices=("None", "VirtualNodes", "LowerNodes"),
+        default="None",
+        help="write free resources as annotations to virtual nodes, or to virtual and lower nodes (None)",
+    )
+    whole.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=MAX_BODY_BYTES,
+        metavar="N",
+        help=f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
+    )
+    whole.add_argument(
+        "--health-addr",
+        type=address,
+        default="",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)",
+    )
+    add_log_flags(whole)
+    return whole
 
 
 def _hosts(service: str, namespace: str, more: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import daemon, lifecycle, version
-from controller_runtime.process.argparser import complain
+from controller_runtime.process.argparser import Parser, complain
 from virtual_node.config import command_line, program
 
 _INTERRUPTED = 130
@@ -99,7 +99,7 @@ def _command(command: str, arguments: list[str]) -> int:
         case "__complete":  # called by the completion script, as in cobra's commands
             from virtual_node.commands.completion import command as completion  # noqa: PLC0415
 
-            return completion.answer(arguments[1:], commands=COMMANDS, run=main)
+            return completion.answer(arguments[1:], commands=COMMANDS, parser_of=parser)
         case "help" if len(arguments) > 1:
             return _command(arguments[1], [arguments[1], "--help"])
         case "help":
@@ -111,6 +111,15 @@ def _command(command: str, arguments: list[str]) -> int:
         case _:
             hint = guess(command, COMMANDS) or f"; see '{program.name('help')}'"
             raise ConfigError(f"unknown command {command!r}{hint}")
+
+
+def parser(command: str) -> Parser | None:
+    """Return the parser of a command; None: it takes no flags."""
+    if command in _DAEMON:
+        return command_line.parser()
+    module = _MODULES.get(command)
+    found: Parser | None = importlib.import_module(module).parser() if module else None
+    return found
 
 
 def complete() -> int:

@@ -68,7 +68,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
-    flags = _parser(environment).parse_args(rest)
+    flags = parser(environment).parse_args(rest)
     if bool(flags.tlscert) != bool(flags.tlskey):
         raise ConfigError("--tlscert and --tlskey: give both or none")
     if not 0 <= flags.port <= 65535:
@@ -117,8 +117,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     )
 
 
-def _parser(environment: Mapping[str, str]) -> Parser:
-    parser = Parser(
+def parser(environment: Mapping[str, str]) -> Parser:
+    """Return the program's parser. The environment gives defaults."""
+    whole = Parser(
         PROGRAM,
         about="The mutating webhook: moves node selectors of pods labelled virtual-pod=true into an annotation, which "
         "the lower cluster's scheduler applies.",
@@ -130,7 +131,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
             ("In the upper cluster, behind a Service", f"--incluster --register --service-name {PROGRAM}"),
         ],
     )
-    server = parser.add_argument_group("server")
+    server = whole.add_argument_group("server")
     server.add_argument(
         "--address", default="", metavar="HOST", help="address to listen on (all, IPv4 and IPv6)"
     )
@@ -151,10 +152,10 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         0.0,
         "time to keep serving after the signal to stop, while the API server still calls it (0)",
     )
-    upper = parser.add_argument_group("upper cluster")
+    upper = whole.add_argument_group("upper cluster")
     add_upper_flags(upper)
     add_boolean(upper, "--incluster", default=False, help_text="use the pod's own ServiceAccount")
-    pods = parser.add_argument_group("pods")
+    pods = whole.add_argument_group("pods")
     pods.add_argument(
         "--ignore-selector-keys",
         default="clusterID",
@@ -180,7 +181,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         default=True,
         help_text="run pods with moved selectors on virtual nodes only, not on real upper nodes (true)",
     )
-    own = parser.add_argument_group("own certificates and registration (without --tlscert)")
+    own = whole.add_argument_group("own certificates and registration (without --tlscert)")
     own.add_argument(
         "--namespace",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
@@ -217,5 +218,5 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     )
     own.add_argument("--service-name", default="", metavar="NAME", help="Service of the webhook")
     add_boolean(own, "--leader-elect", default=True, help_text="only one replica renews certificates (true)")
-    add_log_flags(parser)
-    return parser
+    add_log_flags(whole)
+    return whole

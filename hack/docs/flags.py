@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 from collections.abc import Callable, Iterator
-from unittest import mock
 
-import descheduler.flags
+import descheduler.command_line
 import multi_scheduler.flags
-import swarm.flags
+import swarm.command_line
 import virtual_node.config.command_line
 import webhook.flags
 from controller_runtime.process.flags import boolean, duration
@@ -19,14 +17,13 @@ from hack.docs.environment import variables
 from virtual_node import cli
 
 DAEMON = "virtual-node"
-_ENTRIES: dict[str, Callable[[], object]] = {
-    DAEMON: lambda: virtual_node.config.command_line.parse([], {}),
-    "virtual-node-webhook": lambda: webhook.flags.parse([], {}),
-    "virtual-node-descheduler": lambda: descheduler.flags.parse([]),
-    "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parse([]),
-    "virtual-node-swarm": lambda: swarm.flags.parse([]),
+_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    DAEMON: virtual_node.config.command_line.parser,
+    "virtual-node-webhook": lambda: webhook.flags.parser({}),
+    "virtual-node-descheduler": descheduler.command_line.parser,
+    "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parser({}),
+    "virtual-node-swarm": swarm.command_line.parser,
 }
-"""Makes each program build its parser and read an empty command line."""
 
 _INTRODUCTION = """# Flags
 
@@ -43,36 +40,18 @@ Every flag of every program. `--help` says the same.
 - `virtual-node check` and `virtual-node inspect` take the flags of `virtual-node` beside their own."""
 
 
-class _BuiltError(Exception):
-    """Passes a parser out of the function that built it."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__(parser.prog)
-        self.parser = parser
-
-
 def parser_of(program: str) -> argparse.ArgumentParser:
     """Return the parser of a program or of a subcommand of the virtual node, with an empty environment.
 
     Raises:
         LookupError: it uses none.
     """
-    entry = _ENTRIES.get(program, lambda: cli.main([program.removeprefix(f"{DAEMON} ")]))
-
-    def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> argparse.Namespace:
-        raise _BuiltError(parser)
-
-    # Every parser calls it: parse_args does, and so do subcommands that leave the daemon's flags to its
-    # parser.
-    with (
-        mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        try:
-            entry()
-        except _BuiltError as built:
-            return built.parser
-    raise LookupError(f"{program} builds no parser")
+    if program in _PARSERS:
+        return _PARSERS[program]()
+    found = cli.parser(program.removeprefix(f"{DAEMON} "))
+    if found is None:
+        raise LookupError(f"{program} has no parser")
+    return found
 
 
 def _subcommands() -> Iterator[str]:
@@ -88,7 +67,7 @@ def _subcommands() -> Iterator[str]:
 
 def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
     """Return title and flags of each group of a program; a subcommand's without the daemon's flags, which some accept, too."""
-    known = set() if program in _ENTRIES else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
+    known = set() if program in _PARSERS else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
     for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
         actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001
         if actions and group.title not in known:
@@ -157,5 +136,5 @@ def go_duration(seconds: float) -> str:
     return "".join(f"{value:g}{unit}" for value, unit in parts if value) or "0"
 
 
-PROGRAMS = (*_ENTRIES, *_subcommands())
+PROGRAMS = (*_PARSERS, *_subcommands())
 """Every program and subcommand that the page has a section for."""

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags or configuration are wrong; exit code 2.
     """
-    options, daemon = daemon_flags.parse(_parser, argv)
+    options, daemon = daemon_flags.parse(_own, argv)
     config = daemon.config
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
         # By default the cluster is named after the node, and the node's name was not given either.
@@ -280,7 +280,12 @@ def _print(findings: Sequence[Finding], *, headers: bool) -> None:
     output.conclusion(f"{verdict}.")
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the command's parser, with the daemon's flags."""
+    return daemon_flags.with_daemon_flags(_own())
+
+
+def _own() -> Parser:
     parser = Parser(
         program.name(),
         "check",

@@ -14,17 +14,7 @@ from virtual_node.config import program
 
 def main(argv: Sequence[str]) -> int:
     """Print the version; return 0."""
-    parser = Parser(
-        program.name(),
-        "version",
-        about="The version that is installed here.",
-        examples=(("With what it runs on, as data", "version -o json"),),
-        notes=f"That of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
-    )
-    parser.add_argument(
-        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
-    )
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     version = release.version() or "unknown"
     if options.output == "text":
         print(version)  # noqa: T201 - the answer
@@ -34,3 +24,18 @@ def main(argv: Sequence[str]) -> int:
             {"version": version, "python": platform.python_version(), "platform": machine}, options.output
         )
     return 0
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
+        program.name(),
+        "version",
+        about="The version that is installed here.",
+        examples=(("With what it runs on, as data", "version -o json"),),
+        notes=f"That of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
+    )
+    own.add_argument(
+        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
+    )
+    return own

@@ -104,19 +104,11 @@ def parse(
     """
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
-    parser = Parser(
-        program.name(),
-        about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
-        f"{program.name('help')}.",
-        examples=[(what, f"run {line}" if program.is_plugin() else line) for what, line in _EXAMPLES],
-        notes="A flag overrides the environment, the environment the file of --config, the file the default. "
-        "Beside --config, flags that describe one lower cluster have no effect.",
-    )
-    parser.prog = prog
-    add_flags(parser)
-    parser.also_known = beside.flag_names() if beside is not None else ()
+    flags_of = parser()
+    flags_of.prog = prog
+    flags_of.also_known = beside.flag_names() if beside is not None else ()
     # argparse sets defaults of missing attributes only: flags that are not given stay None.
-    flags = parser.parse_args(rest, argparse.Namespace(**dict.fromkeys(_OVERRIDES)))
+    flags = flags_of.parse_args(rest, argparse.Namespace(**dict.fromkeys(_OVERRIDES)))
     if flags.provider != "k8s":
         raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")
     warnings = [
@@ -156,6 +148,20 @@ def parse(
         rejected=rejected or problems,
         warnings=tuple(warnings),
     )
+
+
+def parser() -> Parser:
+    """Return the daemon's parser."""
+    whole = Parser(
+        program.name(),
+        about="The daemon: virtual nodes in an upper cluster that stand for lower ones. Commands for people: "
+        f"{program.name('help')}.",
+        examples=[(what, f"run {line}" if program.is_plugin() else line) for what, line in _EXAMPLES],
+        notes="A flag overrides the environment, the environment the file of --config, the file the default. "
+        "Beside --config, flags that describe one lower cluster have no effect.",
+    )
+    add_flags(whole)
+    return whole
 
 
 def _single_cluster(

@@ -46,17 +46,17 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: the upper cluster refuses a request or does not answer; exit code 2.
     """
-    parser = _parser()
-    own, rest = parser.parse_known_args(argv)
+    flags = parser()
+    own, rest = flags.parse_known_args(argv)
     if own.no_clusters:
         if rest:
-            parser.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
+            flags.error(f"unrecognized arguments, with --no-clusters: {' '.join(rest)}")
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
         # A person can correct the file, but an uninstallation must not fail because of what it is to remove.
         options = command_line.parse(
-            [*upper, *rest], prog=parser.prog, beside=parser, accept_rejected=own.as_hook
+            [*upper, *rest], prog=flags.prog, beside=flags, accept_rejected=own.as_hook
         )
         config = options.config
         if options.rejected:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
             if not config.clusters:
                 say(
                     "no lower cluster can be read from it: virtual nodes, and objects in lower clusters, are left; run "
-                    f"`{parser.prog} --config FILE` with a corrected file"
+                    f"`{flags.prog} --config FILE` with a corrected file"
                 )
     asyncio.run(_run(config, own))
     return 0
@@ -160,8 +160,9 @@ def _progress(own: argparse.Namespace) -> Callable[[str], None]:
     return (lambda line: say(f"{line} (dry run)")) if own.dry_run else say
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "cleanup",
         about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
@@ -179,50 +180,44 @@ def _parser() -> Parser:
         "not answer holds nothing up; what may be left there is told of.",
         exit_codes="0 all that can be removed is gone, 2 usage, or the upper cluster does not let us",
     )
-    parser.add_argument(
+    own.add_argument(
         "--dry-run",
         action="store_true",
         help="change nothing, in no cluster: print what would be deleted and changed",
     )
-    parser.add_argument(
-        "--namespace", default="", metavar="NS", help="where the components run (none: by hand)"
-    )
-    parser.add_argument(
+    own.add_argument("--namespace", default="", metavar="NS", help="where the components run (none: by hand)")
+    own.add_argument(
         "--selector",
         default="",
         metavar="SELECTOR",
         help="label selector of their Deployments, which are stopped",
     )
-    parser.add_argument(
+    own.add_argument(
         "--as-hook",
         action="store_true",
         help="only where --selector finds what Helm or Argo CD installed: other tools run hooks at any time",
     )
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
-    parser.add_argument(
+    own.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
+    own.add_argument(
         "--no-clusters",
         action="store_true",
         help="there are no lower clusters: no --config, no --client-kubeconfig",
     )
-    parser.add_argument(
+    own.add_argument(
         "--webhook-configuration",
         default="",
         metavar="NAME",
         help="of the webhook configurations to remove first",
     )
-    parser.add_argument(
+    own.add_argument(
         "--scheduler-name",
         default="",
         metavar="NAME",
         help="scheduler that goes, too: labelled pods that wait for it are made anew by their controllers",
     )
-    parser.add_argument(
-        "--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove"
-    )
-    parser.add_argument(
-        "--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets there to remove"
-    )
-    parser.add_argument(
+    own.add_argument("--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove")
+    own.add_argument("--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets there to remove")
+    own.add_argument(
         "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
     )
-    return parser
+    return own

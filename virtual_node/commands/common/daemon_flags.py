@@ -24,8 +24,13 @@ def parse(
     """
     # The combined parser serves --help, completion and usage errors; then the daemon's parser reads its own
     # flags.
-    whole = parser_of()
-    flags.add_flags(whole)
+    whole = with_daemon_flags(parser_of())
     whole.parse_args(take_klog(argv)[0])
     own, rest = parser_of().parse_known_args(argv)
     return own, command_line.parse(rest, prog=whole.prog)
+
+
+def with_daemon_flags(parser: Parser) -> Parser:
+    """Add the daemon's flags to a parser, and return it."""
+    flags.add_flags(parser)
+    return parser

@@ -8,13 +8,9 @@ which is a sum of bits. Bit 4 means no file names, and bit 2 means no space afte
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
 
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.completion import engine, names, scripts
@@ -24,20 +20,16 @@ _NO_SPACE, _NO_FILES = 2, 4
 """cobra's ShellCompDirectiveNoSpace and ShellCompDirectiveNoFileComp."""
 
 
-class _Parsing(BaseException):
-    """Raised when a command starts to parse its flags.
-
-    Derives from BaseException so that handlers do not catch it.
-    """
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__()
-        self.parser = parser
-
-
 def main(argv: Sequence[str]) -> int:
     """Print the completion script of a shell; return 0."""
-    parser = Parser(
+    options = parser().parse_args(argv)
+    print(scripts.SCRIPTS[options.shell].strip())  # noqa: T201 - the answer
+    return 0
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "completion",
         about="A script that completes commands, flags and values. It asks the program, so it need not be made again "
@@ -46,24 +38,22 @@ def main(argv: Sequence[str]) -> int:
         notes="bash and zsh: source <(virtual-node completion SHELL); fish: virtual-node completion fish | source. "
         "docs/cli.md says where to put that.",
     )
-    parser.add_argument("shell", choices=tuple(scripts.SCRIPTS), help="which shell's")
-    options = parser.parse_args(argv)
-    print(scripts.SCRIPTS[options.shell].strip())  # noqa: T201 - the answer
-    return 0
+    own.add_argument("shell", choices=tuple(scripts.SCRIPTS), help="which shell's")
+    return own
 
 
-def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[Sequence[str]], int]) -> int:
+def answer(words: Sequence[str], *, commands: Mapping[str, str], parser_of: engine.ParserOf) -> int:
     """Print the candidates for the last word; return 0.
 
     Args:
         words: words after the program's name; the last one is being typed and may be empty.
         commands: every command with its purpose.
-        run: runs a command line; used to get the parsers of commands.
+        parser_of: returns the parser of a command; None: it takes no flags.
     """
     found = engine.complete(
         words,
         commands=commands,
-        parser_of=lambda command: parser_of(command, run),
+        parser_of=parser_of,
         default="" if program.is_plugin() else "run",
     )
     candidates, ended = found.candidates, True
@@ -78,25 +68,3 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], run: Callable[[
         sys.stdout.flush()
         os._exit(0)
     return 0
-
-
-def parser_of(command: str, run: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser | None:
-    """Return the parser that a command parses its flags with; None: it takes no flags.
-
-    Runs the command up to its call of the parser, so new commands are completed without further code.
-    """
-
-    def stop(parser: argparse.ArgumentParser, *_arguments: Any, **_options: Any) -> NoReturn:
-        raise _Parsing(parser)
-
-    original = argparse.ArgumentParser.parse_known_args
-    argparse.ArgumentParser.parse_known_args = stop  # type: ignore[assignment]
-    try:
-        # Commands without flags print their output before the parser is called.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            run([command])
-    except _Parsing as parsing:
-        return parsing.parser
-    finally:
-        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
-    return None

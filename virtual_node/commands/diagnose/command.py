@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: there is no such object, or reading it is forbidden; exit code 2.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     verdict, reader = asyncio.run(_examine(options))
     if options.output == "text":
         _print(verdict)
@@ -106,8 +106,9 @@ def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
     ]
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "diagnose",
         about="Why is this pod not running? One verdict from everything that can be seen, with evidence and what to "
@@ -123,14 +124,14 @@ def _parser() -> Parser:
         ),
         exit_codes="0 nothing is wrong, 1 something is, 2 there is no such thing, or it cannot be seen",
     )
-    parser.add_argument(
+    own.add_argument(
         "kind",
         choices=Kinds(KINDS),
         metavar="TYPE[/NAME]",
         help=f"{', '.join(KINDS)}, or kubectl's short names",
     )
-    parser.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
-    parser.add_argument(
+    own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
+    own.add_argument(
         "-n",
         "--namespace",
         type=label,
@@ -138,11 +139,11 @@ def _parser() -> Parser:
         metavar="NS",
         help="its namespace (the context's, default)",
     )
-    connect.add_flags(parser)
-    parser.add_argument(
+    connect.add_flags(own)
+    own.add_argument(
         "--client-kubeconfig", default="", metavar="FILE", help="lower cluster's, to look there too"
     )
-    parser.add_argument(
+    own.add_argument(
         "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
     )
-    return parser
+    return own

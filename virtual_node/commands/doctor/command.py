@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     links = [link for link in examine(asyncio.run(_look(options))) if link.name not in options.ignore]
     broken = first_broken(links)
     if options.output == "table":
@@ -96,8 +96,9 @@ def _print(links: Sequence[Link], *, headers: bool) -> None:
     output.conclusion(sentence(links))
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "doctor",
         about="Why is everything pending? Walks the chain by which a pod gets from the upper API to a running container "
@@ -113,15 +114,15 @@ def _parser() -> Parser:
         ),
         exit_codes="0 all links hold, 1 one is broken or could not be seen, 2 usage, or no usable kubeconfig",
     )
-    connect.add_flags(parser)
-    parser.add_argument(
+    connect.add_flags(own)
+    own.add_argument(
         "--client-kubeconfig",
         default=[],
         action="append",
         metavar="FILE",
         help="a lower cluster's, to look there too; may be given more than once",
     )
-    parser.add_argument(
+    own.add_argument(
         "-n",
         "--namespace",
         type=label,
@@ -129,10 +130,10 @@ def _parser() -> Parser:
         metavar="NS",
         help="where a labelled pod is created on trial, by dry run (default)",
     )
-    parser.add_argument(
+    own.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )
-    parser.add_argument(
+    own.add_argument(
         "--ignore",
         default=[],
         action="append",
@@ -141,5 +142,5 @@ def _parser() -> Parser:
         help="leave a link out of the verdict, by the name that -o json gives it; may be given more than once. "
         "`helm test` ignores capacity, scheduled and lowerVerdict: pods of users that do not run",
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
-    return parser
+    own.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return own

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
     """
-    options, daemon = daemon_flags.parse(_parser, argv)
+    options, daemon = daemon_flags.parse(_own, argv)
     limits = Limits(
         grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
     )
@@ -150,7 +150,12 @@ def _row(finding: Finding) -> dict[str, Any]:
     return row
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Return the command's parser, with the daemon's flags."""
+    return daemon_flags.with_daemon_flags(_own())
+
+
+def _own() -> Parser:
     parser = Parser(
         program.name(),
         "inspect",

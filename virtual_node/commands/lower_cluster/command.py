@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: it cannot be done; the message names the next step. Exit code 2.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     options.name = options.name or options.cluster
     if not options.name:
         raise ConfigError(f"NAME: required: '{program.name('lower-cluster')} {options.action} NAME'")
@@ -95,8 +95,9 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - progress
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "lower-cluster",
         about="Join a lower cluster to an installation of the chart, or make only its accounts: a ServiceAccount with "
@@ -120,21 +121,21 @@ def _parser() -> Parser:
         ),
         exit_codes="0 done, 2 not",
     )
-    parser.add_argument(
+    own.add_argument(
         "action",
         choices=("join", "leave", "register", "manifest"),
         help="join: accounts, Secrets, helm upgrade, and a pod as proof. leave: undo it. register: accounts and "
         "Secrets. manifest: print the accounts",
     )
-    parser.add_argument(
+    own.add_argument(
         "cluster", nargs="?", type=label, metavar="NAME", help="the lower cluster's name in the upper one"
     )
-    parser.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
-    _add_account_flags(parser)
-    _add_upper_flags(parser)
-    _add_joining_flags(parser)
-    connect.add_request_timeout(parser)
-    return parser
+    own.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
+    _add_account_flags(own)
+    _add_upper_flags(own)
+    _add_joining_flags(own)
+    connect.add_request_timeout(own)
+    return own
 
 
 def _add_account_flags(parser: Parser) -> None:

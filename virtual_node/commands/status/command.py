@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: listing nodes is forbidden, or a named node does not exist; exit code 2.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.watch and options.output in output.DATA:
         raise ConfigError("--watch: shows tables and names; leave -o json and -o yaml to kubectl get --watch")
     nodes, health = asyncio.run(_run(options))
@@ -188,8 +188,9 @@ async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
         return None
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
         program.name(),
         "status",
         about="Every virtual node of an upper cluster in a line: Ready, lower cluster and its version, pods running "
@@ -208,16 +209,16 @@ def _parser() -> Parser:
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
         "code. TROUBLE counts pods that do not run and are not about to.",
     )
-    parser.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
-    connect.add_flags(parser)
-    parser.add_argument(
+    own.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
+    connect.add_flags(own)
+    own.add_argument(
         "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"
     )
-    parser.add_argument(
+    own.add_argument(
         "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
     )
-    parser.add_argument(
+    own.add_argument(
         "-w", "--watch", action="store_true", help="go on, with a line for each that has changed"
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
-    return parser
+    own.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    return own

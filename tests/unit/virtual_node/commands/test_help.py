@@ -11,14 +11,13 @@ import pytest
 from controller_runtime.process import version
 from controller_runtime.process.argparser import Parser
 from virtual_node import cli
-from virtual_node.commands.completion import command as completion
 from virtual_node.config import program
 
 COMMANDS = [command for command in cli.COMMANDS if command not in {"providers", "help"}]
 
 
 def _parser(command: str) -> Parser:
-    parser = completion.parser_of(command, cli.main)
+    parser = cli.parser(command)
     assert isinstance(parser, Parser)
     return parser
 

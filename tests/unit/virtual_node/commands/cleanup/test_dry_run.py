@@ -59,7 +59,7 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
         monkeypatch.setattr(
             module, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
         )
-    own = command._parser().parse_args(["--dry-run", *arguments])
+    own = command.parser().parse_args(["--dry-run", *arguments])
     clusters = [ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
 
@@ -110,7 +110,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
     file = kubeconfig_of(tmp_path, "http://127.0.0.1:1")
     upper = ReadOnly("upper", virtual("vn"))
     monkeypatch.setattr(command, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
-    own = command._parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
+    own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
     clusters = [ClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
     told = capsys.readouterr().err

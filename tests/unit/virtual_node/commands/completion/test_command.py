@@ -11,7 +11,6 @@ import pytest
 
 from controller_runtime.process.flags import add_boolean
 from virtual_node import cli
-from virtual_node.commands.completion import command as completion
 from virtual_node.commands.completion.engine import Completion, ParserOf, complete
 from virtual_node.commands.completion.scripts import SCRIPTS
 
@@ -114,7 +113,7 @@ def test_a_description_is_one_line_of_help():
 @pytest.mark.parametrize("command", [*cli.COMMANDS])
 def test_every_command_has_its_flags_completed(command: str, capsys: pytest.CaptureFixture[str]):
     """Without running; every command with flags offers its help."""
-    parser = completion.parser_of(command, cli.main)
+    parser = cli.parser(command)
     assert capsys.readouterr() == ("", "")
     assert (parser is None) == (command in {"providers", "help"})
     assert cli.main(["__complete", command, "--hel"]) == 0
