@@ -1,8 +1,10 @@
-"""Waiting for clusters, as tests on real ones do: patiently, because only a machine under load makes it long.
+"""Waiting for conditions on real clusters, with long limits for busy machines.
 
-Nothing in Kubernetes is so at once: a status is patched in two steps, an event comes after the condition that it
-tells of, a container that is Ready has not yet written its first line. A test asks until it is so, and fails when
-that never comes.
+Most conditions in Kubernetes become true some time after a request: a status is patched in two steps, an
+event comes
+after its condition, a container that is Ready has not yet written its first line. A test reads until the
+condition
+holds, and fails at the time limit.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, SandboxError
 
 PATIENCE = 150.0
-"""Seconds. Takes no time where things work; an apiserver's clients look again a minute after it was away."""
+"""Seconds. A test that works does not wait that long; an apiserver's clients may back off for a minute after an outage."""
 _PAUSES = 0.05, 0.3
-"""Seconds between two looks: the first, and the longest."""
+"""Seconds between two reads: the first, and the longest."""
 
 _PASSING_TAINTS = frozenset(
     f"node.kubernetes.io/{reason}" for reason in ("not-ready", "unreachable", "unschedulable")
 )
-"""Of the controller manager, which takes them away a moment after what they tell of has ended."""
+"""Taints of the controller manager, which removes them a moment after their cause has ended."""
 
 _RESOURCES = [found for found in vars(resources).values() if isinstance(found, Resource)]
 _BY_WORD = {
@@ -44,7 +46,7 @@ _BY_KIND = {(found.api_version, found.kind): found for found in _RESOURCES}
 async def eventually(
     check: Callable[[], Awaitable[bool]], *, within: float = PATIENCE, what: str = ""
 ) -> None:
-    """Ask until it is so. What cannot be read, or is not there to be looked up, is not so yet."""
+    """Poll until the condition holds. An error or a missing object counts as not yet."""
 
     async def so() -> bool:
         return bool(await check())
@@ -55,7 +57,7 @@ async def eventually(
 async def becomes(
     read: Callable[[], Awaitable[Any]], wanted: Any, *, within: float = PATIENCE, what: str = ""
 ) -> None:
-    """Read until it is what is wanted; fails with the last that was read."""
+    """Read until the expected value; fail with the last one."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
     pause, longest = _PAUSES
@@ -77,7 +79,7 @@ async def becomes(
 async def get(
     cluster: Cluster, namespace: str, kind: str, name: str = "", *, labels: str = "", fields: str = ""
 ) -> dict[str, Any]:
-    """An object, or without a name the list of those that the selectors choose.
+    """Return an object, or without a name the list of those that the selectors match.
 
     Raises:
         SandboxError: there is none of the name.
@@ -94,7 +96,7 @@ async def create(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> 
 
 
 async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
-    """A namespace in which pods may be created: its default ServiceAccount comes a moment later."""
+    """Create a namespace in which pods may be created: wait for its default ServiceAccount."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
     await cluster.api.create(resources.NAMESPACES.path(), body)
 
@@ -106,7 +108,7 @@ async def make_namespace(cluster: Cluster, name: str, **metadata: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def own_namespace(upper: Cluster, *lower: Cluster) -> AsyncIterator[str]:
-    """A namespace of a test's own; when it ends, the room that its pods took is free again in all clusters."""
+    """Create a namespace for a test; at its end wait until its pods' resources are free in all clusters."""
     name = f"t-{secrets.token_hex(4)}"
     await make_namespace(upper, name)
     yield name
@@ -128,10 +130,11 @@ async def ready(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 async def node_ready(cluster: Cluster, name: str) -> None:
-    """Wait until a node is there, Ready, and free to be scheduled to.
+    """Wait until a node exists, is Ready and schedulable.
 
-    A node is born with the taint ``node.kubernetes.io/not-ready``; until the controller manager has taken it away,
-    a moment after the node is Ready, the scheduler sends its pods elsewhere.
+    A new node has the taint ``node.kubernetes.io/not-ready``; until the controller manager has removed it, a
+    moment after
+    the node is Ready, the scheduler selects other nodes.
     """
     await _is_ready(cluster, "", "node", name)
 

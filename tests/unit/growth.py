@@ -1,4 +1,4 @@
-"""How the time of a function grows with its input."""
+"""Growth of a function's time with its input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _NOISE = 0.002
-"""Seconds below which a measurement is noise."""
+"""Seconds; shorter measurements are noise."""
 _RATIO = 3.0
 """Time for twice the input over time for the input: 2 when it is linear, 4 when it is quadratic."""
 
@@ -34,7 +34,7 @@ def assert_linear(function: Callable[[T], object], make: Callable[[int], T], *, 
 
 
 def _seconds(function: Callable[[T], object], argument: T) -> float:
-    """The shortest of three runs, in CPU time of this thread."""
+    """Return the shortest of three runs, in CPU time of this thread."""
     times = []
     for _ in range(3):
         started = time.thread_time()

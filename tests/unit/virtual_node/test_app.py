@@ -1,4 +1,4 @@
-"""The process: what it keeps of lower clusters, and what it does when files change."""
+"""The process: its lower clusters, and its reaction to changed files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Cluster:
 
 
 class _Endpoints:
-    """Records with how much of a lame duck clusters would be retired."""
+    """Records how long clusters keep serving while they are retired."""
 
     def __init__(self) -> None:
         self.lame_duck = 0.0
@@ -72,8 +72,8 @@ async def _working(app: App, endpoints: Any) -> Any:
 
 
 @pytest.mark.looptime
-async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: pytest.MonkeyPatch):
-    """The pause before the next start may last a minute; the caches of the last one are not to."""
+async def test_a_failed_cluster_is_freed_before_the_pause(monkeypatch: pytest.MonkeyPatch):
+    """The pause before the next start may last a minute, and caches are large."""
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
@@ -82,7 +82,7 @@ async def test_a_cluster_that_failed_is_not_kept_through_the_pause(monkeypatch: 
 
 
 class _Owner(_Cluster):
-    """Mirrors once nothing is wrong."""
+    """Mirrors once there is no error."""
 
     async def run(self) -> None:
         if self.fails:
@@ -93,10 +93,10 @@ class _Owner(_Cluster):
 
 
 @pytest.mark.looptime
-async def test_a_cluster_that_only_the_user_can_correct_makes_the_replica_not_ready(
+async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A real Node's name, the upper cluster as the lower one: told by readiness, event and report until it is over."""
+    """A real Node's name, or the upper cluster as the lower one: in readiness, event and report until it is corrected."""
     monkeypatch.setattr(supervision, "LowerCluster", _Owner)
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
@@ -114,8 +114,8 @@ async def test_a_cluster_that_only_the_user_can_correct_makes_the_replica_not_re
 
 
 @pytest.mark.looptime
-async def test_a_replica_that_leads_again_gives_ports_back_at_once():
-    """It has lost the lease before, and went on taking streams; now a cluster that restarts needs its port."""
+async def test_a_replica_that_leads_again_releases_ports_at_once():
+    """It lost the Lease before, and continued to serve streams; now a restarted cluster needs its port."""
     app = _app(Config(leader_election=LeaderElectionConfig(enabled=True)))
     endpoints = _Endpoints()
     for _ in range(2):
@@ -125,8 +125,8 @@ async def test_a_replica_that_leads_again_gives_ports_back_at_once():
 
 
 @pytest.mark.looptime(noop_cycles=5)
-async def test_a_cluster_is_started_again_however_often_it_failed(monkeypatch: pytest.MonkeyPatch):
-    """A kubeconfig that is bad for a week, say; the day that it is good the cluster has to come back."""
+async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: pytest.MonkeyPatch):
+    """A kubeconfig may be invalid for a week."""
     monkeypatch.setattr(_Cluster, "fails", True)
     monkeypatch.setattr(supervision, "_RESTART_MAXIMUM", 1.0)
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
@@ -145,7 +145,7 @@ def _shown(metric: str, **labels: str) -> float | None:
 
 @pytest.mark.looptime
 async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: pytest.MonkeyPatch):
-    """Nobody would be told of a bad kubeconfig otherwise; what was taken out, or runs elsewhere, is not shown at all."""
+    """For example because of its kubeconfig; a removed or a running one is not shown."""
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[ClusterConfig(name="unusable", kubeconfig="/nowhere")]))
     with capture_logs():
@@ -156,7 +156,7 @@ async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: py
 
 
 @pytest.mark.looptime
-async def test_counters_of_a_cluster_begin_at_nought():
+async def test_counters_of_a_cluster_begin_at_zero():
     """The first pod that is lost or refused shows as an increase."""
     app = _app(Config(clusters=[ClusterConfig(name="fresh", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
@@ -166,7 +166,7 @@ async def test_counters_of_a_cluster_begin_at_nought():
 
 @pytest.mark.looptime
 async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
-    """What runs goes on, why is said once, and the good file that follows is used; other clusters do not notice."""
+    """The running one continues, the reason is logged once, and a later valid file is used; other clusters are not affected."""
     files = {name: tmp_path / name for name in ("a", "b")}
     for file in files.values():
         write_token(file, "first")
@@ -189,7 +189,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
 @pytest.mark.looptime
 @pytest.mark.parametrize("path", ["~no-such-user/kubeconfig", '"a\\0b"'])
 async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path: str):
-    """Paths that cannot be paths, here; the other clusters go on."""
+    """Such as invalid paths; the other clusters continue."""
     kubeconfig = tmp_path / "a"
     write_token(kubeconfig, "first")
     file = tmp_path / "config.yaml"
@@ -219,8 +219,8 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
 
 
 @pytest.mark.looptime
-async def test_what_was_rotated_while_another_led_starts_no_cluster_twice(tmp_path: Path):
-    """A replica that comes to lead reads every kubeconfig anyway."""
+async def test_a_kubeconfig_rotated_on_standby_restarts_no_cluster(tmp_path: Path):
+    """A replica that starts to lead reads every kubeconfig anyway."""
     file = tmp_path / "a"
     write_token(file, "first")
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(file))]))
@@ -240,7 +240,7 @@ clusters: [{{name: a, kubeconfig: /nowhere, {more}: {{zone: b}}}}]
 @pytest.mark.looptime
 @pytest.mark.parametrize("is_standby", [False, True])
 async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_path: Path, *, is_standby: bool):
-    """One that stands by, too, and one that leads and goes on with the previous content."""
+    """Also on standby, and a leader that continues with the previous content."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="labels"), encoding="utf-8")
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
@@ -260,8 +260,8 @@ async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_pat
 
 
 @pytest.mark.looptime
-async def test_a_standby_leads_with_the_last_good_configuration(tmp_path: Path):
-    """Changed while it stood by, and wrong by the time that it leads."""
+async def test_a_standby_leads_with_the_last_valid_configuration(tmp_path: Path):
+    """The file was changed on standby, and is invalid when it starts to lead."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
     app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
@@ -280,7 +280,7 @@ async def test_a_standby_leads_with_the_last_good_configuration(tmp_path: Path):
 async def test_a_change_is_kept_by_a_replica_that_loses_its_lease_while_applying_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its clusters take their time to stop; when it leads again, nobody tells it of the change a second time."""
+    """Its clusters take time to stop; when it leads again, the change is not reported again."""
 
     async def run(_self: _Cluster) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a replica reports of a configuration file that it cannot use."""
+"""Reports of a replica about an unusable configuration file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POD = {"POD_NAMESPACE": "system", "POD_NAME": "vn-1", "POD_UID": "u-1"}
 
 
 class _Upper:
-    """Keeps the events that are written."""
+    """Records the events."""
 
     cluster = "upper"
 
@@ -36,8 +36,8 @@ def _metric() -> float | None:
     return prometheus_client.REGISTRY.get_sample_value("virtual_node_config_rejected")
 
 
-def test_the_metric_and_the_log_follow_what_is_in_the_file():
-    """One line for each rejection, however often the file is looked at; 0 again when the file is good."""
+def test_the_metric_and_the_log_follow_the_file():
+    """One line for each rejection, for any number of reads; 0 again when the file is valid."""
     status = ConfigStatus("", environment={})
     assert _metric() == 0
     with capture_logs() as logs:
@@ -53,8 +53,8 @@ def test_the_metric_and_the_log_follow_what_is_in_the_file():
 
 
 @pytest.mark.looptime
-async def test_events_of_the_pod_say_what_is_wrong_and_when_it_is_over():
-    """About the replica's own pod, in its namespace; repeated, because API servers forget events within an hour."""
+async def test_events_of_the_pod_report_the_error_and_its_end():
+    """On the replica's own pod, in its namespace; repeated, because API servers delete events within an hour."""
     upper: Any = _Upper()
     status = ConfigStatus("", environment=POD)
     with capture_logs():
@@ -79,8 +79,8 @@ async def test_events_of_the_pod_say_what_is_wrong_and_when_it_is_over():
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("environment", [POD, {}])
-async def test_writes_no_event_while_all_is_well_or_without_a_pod(environment: dict[str, str]):
-    """A daemon that runs by hand has no object that an event could be about."""
+async def test_no_event_without_an_error_or_without_a_pod(environment: dict[str, str]):
+    """A daemon that runs by hand has no object for events."""
     upper: Any = _Upper()
     status = ConfigStatus("", environment=environment)
     with capture_logs():

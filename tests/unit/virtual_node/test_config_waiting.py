@@ -1,4 +1,4 @@
-"""A replica that cannot use its configuration file waits, not ready, and goes on once it can."""
+"""A replica with an unusable configuration file waits, not ready, until it is corrected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _get(port: int, path: str) -> tuple[int, str]:
 async def test_a_replica_waits_until_its_configuration_is_usable(
     tmp_path: Path, unused_tcp_port_factory, wrong: str, told: str
 ):
-    """It is alive and not ready; metric and page say why; a good file that follows is used."""
+    """It is alive and not ready; metric and page have the reason; a valid file is then used."""
     metrics, web = unused_tcp_port_factory(), unused_tcp_port_factory()
     file = tmp_path / "virtual-node.yaml"
     file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")
@@ -91,10 +91,10 @@ async def test_a_replica_waits_until_its_configuration_is_usable(
         "kubelet: {{tlsCertFile: {}, tlsPrivateKeyFile: {}}}",
     ],
 )
-async def test_a_file_that_the_configuration_names_is_waited_for(
+async def test_a_file_named_in_the_configuration_is_waited_for(
     tmp_path: Path, unused_tcp_port_factory, field: str
 ):
-    """Missing or malformed, it would end the process again and again; the replica says which file it is."""
+    """Missing or malformed, it would end the process repeatedly; the replica names the file."""
     port, named = unused_tcp_port_factory(), tmp_path / "named.pem"
     file = tmp_path / "virtual-node.yaml"
     file.write_text(
@@ -117,15 +117,15 @@ async def test_a_file_that_the_configuration_names_is_waited_for(
 
 
 def test_without_the_flag_a_wrong_file_ends_the_command(tmp_path: Path):
-    """Somebody who types the command wants the error, not a process that waits."""
+    """A user of the command needs the error, not a process that waits."""
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clustres: []}", encoding="utf-8")
     with pytest.raises(ConfigError, match="did you mean clusters"):
         command_line.parse([f"--config={file}"], {})
 
 
-def test_what_environment_and_file_contradict_each_other_in_is_waited_for_too(tmp_path: Path):
-    """The file may be mended, whichever of both is wrong."""
+def test_a_contradiction_of_environment_and_file_is_waited_for(tmp_path: Path):
+    """The file may be corrected, whichever of both is wrong."""
     file = tmp_path / "virtual-node.yaml"
     file.write_text(HEAD + "clusters: [], kubelet: {servingCertificate: CSR}}", encoding="utf-8")
     environment = {"APISERVER_CERT_LOCATION": "/crt", "APISERVER_KEY_LOCATION": "/key"}

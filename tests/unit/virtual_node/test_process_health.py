@@ -1,4 +1,4 @@
-"""The health that the working process reports: what its caches and controllers know, in the terms of the model."""
+"""The health that the working process reports, from its caches and controllers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PULL = waits("ErrImagePull", "no such host")
 
 
 class _Informer:
-    """A cache of the upper cluster with what a test puts in."""
+    """A cache of the upper cluster with a test's objects."""
 
     made: ClassVar[dict[str, _Informer]] = {}
 
@@ -50,7 +50,7 @@ def _put(store: Store, one: dict[str, Any], *, version: str = "1") -> None:
 
 
 class _Process:
-    """What the process runs: cluster ``a`` with one virtual node, healthy by default."""
+    """A process with cluster ``a`` and one virtual node, healthy by default."""
 
     def __init__(self, *, replicas_in: str = "", leader: str = "") -> None:
         self.pods = Store({})
@@ -74,21 +74,21 @@ class _Process:
         )
 
     async def verdict(self) -> tuple[Verdict, list[Kind]]:
-        """Verdict and kinds of faults, one pass over the pods later."""
+        """Return verdict and kinds of faults, after one more pass over the pods."""
         async with working(self.health.run()):
             await asyncio.sleep(1)
             found = self.health.health()
         return found.verdict, [fault.kind for fault in found.faults]
 
 
-async def test_a_process_without_trouble_is_healthy():
-    """Everything is read, nothing is wrong, and the page's sentence says so."""
+async def test_a_process_without_faults_is_healthy():
+    """All caches are read, and the page's sentence says so."""
     process = _Process()
     _put(process.pods, pod(phase="Running", nodeName="vn-a"))
     assert await process.verdict() == (Verdict.HEALTHY, [])
 
 
-async def test_reports_what_controllers_and_caches_know():
+async def test_reports_faults_of_controllers_and_caches():
     """A lost cluster, one that does not run, a rejected file, pods on the node and pods without one."""
     process = _Process()
     process.cluster.health = SimpleNamespace(reachable=False, error="nothing listens there")
@@ -110,7 +110,7 @@ async def test_reports_what_controllers_and_caches_know():
 
 
 async def test_watches_its_own_components_where_there_are_several_replicas():
-    """A standby that crashes is a fault of the installation. Pods of other namespaces prove nothing."""
+    """A standby that crashes is a fault of the installation. Pods of other namespaces do not count."""
     process = _Process(replicas_in="virtual-node-system")
     informer = _Informer.made["component-pods"]
     assert informer.selection["namespace"] == "virtual-node-system"
@@ -118,8 +118,8 @@ async def test_watches_its_own_components_where_there_are_several_replicas():
     assert await process.verdict() == (Verdict.FAULTY, [Kind.REPLICA_FAILING])
 
 
-async def test_what_is_not_read_yet_is_not_healthy():
-    """Before the first pass, while a cluster starts, and while the upper cluster does not answer."""
+async def test_unread_caches_are_not_healthy():
+    """Before the first pass, while a cluster starts, and while the upper cluster is unreachable."""
     process = _Process()
     assert process.health.health().verdict is Verdict.UNKNOWN
     process.app.configured = ["a", "starting"]
@@ -129,7 +129,7 @@ async def test_what_is_not_read_yet_is_not_healthy():
     assert await process.verdict() == (Verdict.UNKNOWN, [])
 
 
-async def test_a_standby_names_the_replica_that_works():
+async def test_a_standby_names_the_working_replica():
     """It has no caches, so it reports nothing about the installation."""
     process = _Process(leader="vn-7")
     found = process.health.health()
@@ -138,7 +138,7 @@ async def test_a_standby_names_the_replica_that_works():
 
 
 async def test_a_changed_pod_is_judged_again():
-    """A pod is judged once for each version, and forgotten when it is gone."""
+    """A pod is judged once for each version, and dropped when it is deleted."""
     process = _Process()
     _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
     async with working(process.health.run()):
@@ -157,7 +157,7 @@ async def test_a_changed_pod_is_judged_again():
 
 
 async def test_metrics_show_the_verdict_while_the_process_works():
-    """One gauge per kind and one per verdict; none of them once it works no more."""
+    """One gauge per kind and one per verdict; none afterwards."""
     process = _Process()
     _put(process.pods, pod(containers=[PULL], nodeName="vn-a"))
     value = prometheus_client.REGISTRY.get_sample_value
@@ -171,8 +171,8 @@ async def test_metrics_show_the_verdict_while_the_process_works():
     assert value("virtual_node_faults", {"kind": "PodFailing"}) is None
 
 
-async def test_a_defect_in_judging_is_logged_and_passes(monkeypatch: pytest.MonkeyPatch):
-    """Whatever an object looks like, the task goes on."""
+async def test_an_error_in_judging_is_logged_and_the_task_continues(monkeypatch: pytest.MonkeyPatch):
+    """For any object."""
     process = _Process()
     monkeypatch.setattr(module, "sign", lambda _pod: 1 / 0)
     _put(process.pods, pod(phase="Running", nodeName="vn-a"))
@@ -187,7 +187,7 @@ async def test_a_defect_in_judging_is_logged_and_passes(monkeypatch: pytest.Monk
 
 
 async def test_a_pod_for_real_nodes_costs_no_memory():
-    """Users may create any number of them; those that may be for virtual nodes are kept as they are."""
+    """Users may create any number of them; only those for virtual nodes are kept."""
     kept = [
         pod(labels={"virtual-pod": "true"}),
         pod(nodeSelector={"kubernetes.io/hostname": "vn-later"}),

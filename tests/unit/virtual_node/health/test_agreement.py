@@ -1,7 +1,8 @@
-"""All tools agree: where one reports a fault, no other one reports health. Worlds are drawn at random.
+"""All tools agree: where one reports a fault, no other one reports health. States are drawn at random.
 
-Each tool reads a world in its own way: the working process (page, metrics) from its caches, the commands through the
-upper API server, as far as they may.
+Each tool reads a state in its own way: the working process (page, metrics) from its caches, the commands
+through the
+upper API server, as far as their rights allow.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ KINDS = ("leases", "bound", "waiting", "components")
 
 @dataclass(frozen=True)
 class World:
-    """What is, whoever sees it."""
+    """A state of the installation."""
 
     nodes: Sequence[str]
     bound: Sequence[tuple[int, str]]
@@ -89,7 +90,7 @@ class World:
     replicas: Sequence[str]
     report: Report
     forbidden: frozenset[str]
-    """What this person may not read."""
+    """Resources that this user may not read."""
 
     def node_objects(self) -> list[dict[str, Any]]:
         """The Nodes."""
@@ -123,7 +124,7 @@ class World:
         return [pod(f"w{number}", **WAITING[state]) for number, state in enumerate(self.waiting)]
 
     def components(self) -> list[dict[str, Any]]:
-        """The pods of our components."""
+        """Return the pods of this project's components."""
         return [
             pod(f"r{number}", nodeName="real", **REPLICAS[state])
             for number, state in enumerate(self.replicas)
@@ -152,7 +153,7 @@ WORLDS = st.builds(
 
 
 def by_process(world: World) -> Health:
-    """The verdict of the process that runs the virtual nodes: the page's headline and the metrics."""
+    """Return the verdict of the process that runs the virtual nodes: the page's headline and the metrics."""
     running, leases = {}, world.leases()
     for number, (state, found) in enumerate(zip(world.nodes, world.node_objects(), strict=True)):
         name, store = found["metadata"]["name"], Store({})
@@ -188,7 +189,7 @@ def by_process(world: World) -> Health:
 
 
 class _Reader:
-    """One person's view of the upper cluster."""
+    """One user's access to the upper cluster."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -207,7 +208,7 @@ class _Reader:
 
 
 def by_status(world: World) -> Health:
-    """The verdict of ``virtual-node status``."""
+    """Return the verdict of ``virtual-node status``."""
     reading = health_reading.judge(
         cast("Any", _Reader(world)),
         nodes=world.node_objects(),
@@ -219,7 +220,7 @@ def by_status(world: World) -> Health:
 
 
 def by_doctor(world: World) -> tuple[bool, bool]:
-    """Whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
+    """Return whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
     titles = {"leases": "leases", "bound": "bound", "waiting": "pending", "components": "installation"}
     found = world.node_objects()
     by_node = {
@@ -243,7 +244,7 @@ def by_doctor(world: World) -> tuple[bool, bool]:
 
 
 def by_inspect(world: World) -> tuple[bool, bool]:
-    """Whether ``inspect`` reports a fault, and whether it reports that there is nothing to worry about."""
+    """Return whether ``inspect`` reports a fault, and whether it reports that there is none."""
     kinds = {
         "leases": "Lease",
         "bound": "Pod",
@@ -273,14 +274,14 @@ def by_inspect(world: World) -> tuple[bool, bool]:
 @given(WORLDS)
 @example(World(["well"], [], [], [], Report({}, {}, {"c0": "x"}), frozenset()))
 def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:
-    """Faults of the page, status, doctor and inspect against their claims of health, and the metrics with the page."""
+    """Page, status, doctor and inspect, and the metrics with the page."""
     faulty: dict[str, bool] = {}
     well: dict[str, bool] = {}
     status = by_status(world)
     faulty["status"], well["status"] = bool(status.faults), status.verdict is Verdict.HEALTHY
     faulty["doctor"], well["doctor"] = by_doctor(world)
     faulty["inspect"], well["inspect"] = by_inspect(world)
-    # Where the process does not renew its Leases it has ended, and with it its page.
+    # A process that does not renew its Leases has ended, and so has its page.
     if not {"silent", "no Lease"} & set(world.nodes):
         page = by_process(world)
         faulty["page"], well["page"] = bool(page.faults), page.verdict is Verdict.HEALTHY
@@ -294,13 +295,13 @@ def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> N
     )
     assert not (any(faulty.values()) and any(well.values())), (faulty, well)
     if not world.forbidden:
-        # With all rights the tools see the same, so they say the same.
+        # With all rights the tools read the same, so their verdicts are equal.
         assert len(set(faulty.values())) == 1, faulty
         assert len(set(well.values())) == 1, well
 
 
-def test_a_healthy_world_is_healthy_to_all() -> None:
-    """The property above is not kept by tools that never report health."""
+def test_a_healthy_state_is_healthy_to_all() -> None:
+    """Otherwise tools that never report health would satisfy the property above."""
     world = World(["well"], [(0, "runs")], ["for real nodes"], ["runs"], Report(), frozenset())
     assert by_status(world).verdict is Verdict.HEALTHY
     assert by_process(world).verdict is Verdict.HEALTHY

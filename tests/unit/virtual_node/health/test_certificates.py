@@ -24,8 +24,8 @@ ENDS = CERTIFICATE.not_valid_after_utc
         (timedelta(0), "ended on "),
     ],
 )
-def test_a_certificate_is_reported_a_week_before_it_ends(left: timedelta, word: str) -> None:
-    """It lives for a year, so the limit is that of ``inspect``."""
+def test_a_certificate_is_reported_a_week_before_it_expires(left: timedelta, word: str) -> None:
+    """Its life is a year, so the limit is that of ``inspect``."""
     found = ending(DER, ENDS - left)
     assert bool(found) == bool(word)
     assert word in found

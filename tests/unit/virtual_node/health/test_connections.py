@@ -1,4 +1,4 @@
-"""Errors of connections in words for people."""
+"""Readable errors of connections."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ from virtual_node.health.connections import plain
         ("", ""),
     ],
 )
-def test_says_in_plain_words_that_nothing_answered(text: str, said: str) -> None:
-    """Python's text for a refused connection is for nobody; other errors name their cause and stay."""
+def test_an_unreachable_server_has_a_readable_error(text: str, said: str) -> None:
+    """Python's text for a refused connection is replaced; other errors have their cause and stay."""
     assert plain(text) == said

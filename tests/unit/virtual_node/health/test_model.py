@@ -1,4 +1,4 @@
-"""The health model: every fault is found, once, with its cause and what to do next."""
+"""The health model: every fault is found once, with its cause and what to do next."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CRASH = {"terminated": {"exitCode": 3, "reason": "Error"}}
 
 
 def on_node(*pods: dict[str, Any]) -> Facts:
-    """Facts with these pods on the virtual node."""
+    """Return facts with these pods on the virtual node."""
     return healthy(signs=[found for one in pods if (found := sign({**one, "spec": {**one["spec"], "nodeName": "vn-a"}}))])  # fmt: skip
 
 
 def without_node(*pods: dict[str, Any]) -> Facts:
-    """Facts with these pods and no node for them."""
+    """Return facts with these pods and no node for them."""
     return healthy(waiting=[found for one in pods if (found := waiting_sign(one, ["vn-a"]))])
 
 
@@ -160,12 +160,11 @@ def test_reports_each_fault_once(case: str) -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    """A new kind of fault needs a case here."""
     assert {kind for _, (kind, *_) in FAULTS.values()} == set(Kind)
 
 
 def test_only_pods_of_users_are_warnings() -> None:
-    """Pods, closed nodes and what will end are warnings; whatever keeps the installation from working is an error."""
+    """Pods, cordoned nodes and future expiries are warnings; what keeps the installation from working is an error."""
     for case, (facts, (kind, *_)) in FAULTS.items():
         wanted = (
             Severity.WARNING
@@ -201,14 +200,14 @@ PASSING = {
 
 @pytest.mark.parametrize("case", PASSING)
 def test_reports_no_fault(case: str) -> None:
-    """What starts, ends, has finished or is not for virtual nodes is healthy."""
+    """Pods that start, end, have finished or are not for virtual nodes are healthy."""
     health = examine(PASSING[case])
     assert (list(health.faults), health.verdict) == ([], Verdict.HEALTHY)
 
 
 @pytest.mark.parametrize("field", ["nodes", "leases", "signs", "waiting", "replicas"])
-def test_what_was_not_seen_is_not_healthy(field: str) -> None:
-    """The verdict is unknown, and says what could not be seen."""
+def test_unread_facts_are_not_healthy(field: str) -> None:
+    """The verdict is unknown, and names what could not be read."""
     health = examine(healthy(**{field: None}))
     assert (list(health.faults), health.verdict) == ([], Verdict.UNKNOWN)
     assert field in health.unknown
@@ -226,7 +225,7 @@ def test_pods_with_the_same_fault_are_one_fault() -> None:
 
 
 def test_causes_come_before_effects() -> None:
-    """The replica that crashes comes before the node that it leaves, and errors before warnings."""
+    """The crashing replica comes before its node, and errors before warnings."""
     facts = healthy(
         replicas=FAULTS["a replica that crashes"][0].replicas,
         leases={"vn-a": lease(300)},
@@ -237,7 +236,6 @@ def test_causes_come_before_effects() -> None:
 
 
 def test_no_cluster_leads_to_the_command_that_adds_one() -> None:
-    """An installation without a lower cluster is told how to join one."""
     (fault,) = examine(healthy(nodes=[], leases={})).faults
     assert fault.next_step == "virtual-node lower-cluster join NAME --client-kubeconfig FILE"
 
@@ -246,8 +244,8 @@ def _reporting(text: str, *, age: float = 3) -> dict[str, Any]:
     return {**lease(age), "metadata": {"annotations": {"virtual-node.io/faults": text}}}
 
 
-def test_reads_what_a_process_reports_on_its_lease() -> None:
-    """A rejected file and a cluster that does not run, once, however many Leases say so."""
+def test_reads_the_report_of_a_process_on_its_lease() -> None:
+    """A rejected file and a stopped cluster, once, for any number of Leases."""
     text = Report({"": "unknown field lables"}, {"b": "no such file"}).text()
     leases = {"vn-a": _reporting(text), "vn-2": _reporting(text)}
     health = examine(healthy(nodes=[node(), node("vn-2")], leases=leases))
@@ -263,8 +261,8 @@ def test_an_annotation_that_is_no_report_is_ignored(text: str) -> None:
     assert not examine(healthy(leases={"vn-a": _reporting(text)})).faults
 
 
-def test_reports_of_silent_processes_and_of_real_nodes_do_not_count() -> None:
-    """The report of a process that has ended is old; a real node's kubelet is none of ours."""
+def test_reports_of_ended_processes_and_of_real_nodes_do_not_count() -> None:
+    """The first are outdated; the second are not virtual nodes."""
     text = Report({"": "old"}).text()
     found = examine(healthy(leases={"vn-a": _reporting(text, age=300)})).faults
     assert [fault.kind for fault in found] == [Kind.NODE_SILENT]

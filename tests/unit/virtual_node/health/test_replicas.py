@@ -26,7 +26,7 @@ MOUNT = ("FailedMount", "Warning", "secret lower1 not found")
     ],
 )
 def test_the_newest_cause_explains_a_replica(events: list[tuple[str, str, str]], explained: str):
-    """Probes fail because of something, and a configuration that is used by now is none of the causes."""
+    """A failing probe is an effect, and a configuration that is accepted by now is no cause."""
     found = [
         {"reason": reason, "type": kind, "message": message, "lastTimestamp": f"2026-01-01T00:00:0{second}Z"}
         for second, (reason, kind, message) in enumerate(events)

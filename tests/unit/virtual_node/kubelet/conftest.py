@@ -67,13 +67,13 @@ class OnePod:
 
 
 class Everybody(Authenticator):
-    """Lets everybody in; authentication has its own tests."""
+    """Authenticates every request; authentication has its own tests."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
     async def authenticate(self, request: web.BaseRequest) -> UserInfo:
-        """Take everybody for an administrator."""
+        """Return an administrator."""
         return UserInfo("admin")
 
 
@@ -115,7 +115,7 @@ def wire(request: pytest.FixtureRequest) -> str:
 
 @dataclass
 class Node:
-    """A served kubelet API and how to reach it."""
+    """A served kubelet API and its address."""
 
     server: KubeletServer
     backend: OnePod
@@ -132,7 +132,7 @@ class Node:
     async def ask(
         self, target: str, *headers: str, method: str = "GET", context: ssl.SSLContext | None = None
     ) -> tuple[int, str, str]:
-        """Send one request; gives status, head and body."""
+        """Send one request; return status, head and body."""
         reader, writer = await self.connect(context)
         lines = [f"{method} {target} HTTP/1.1", "Host: node", "Connection: close", *headers, "", ""]
         writer.write("\r\n".join(lines).encode())
@@ -147,7 +147,7 @@ class Node:
 
 
 def unchunk(body: bytes) -> bytes:
-    """Undo chunked transfer encoding; what is cut off stays cut off."""
+    """Undo chunked transfer encoding; a truncated body stays truncated."""
     whole = bytearray()
     at = 0
     while at < len(body):

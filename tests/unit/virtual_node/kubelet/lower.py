@@ -1,4 +1,4 @@
-"""A lower apiserver on loopback that answers upgrades as it is told to, byte by byte, and remembers."""
+"""A lower apiserver on loopback with scripted answers to upgrades, which records its connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Exchange:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def header(self, name: str) -> list[str]:
-        """All values of a header."""
+        """Return all values of a header."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     async def switch(self, *, behind: bytes = b"", extra: bytes = b"") -> None:
@@ -41,14 +41,14 @@ class Exchange:
 
 
 class Sender:
-    """Sends piece after piece; knows how many were taken, and whether it was ever held back for half a second."""
+    """Sends pieces; knows how many were accepted, and whether it was blocked for half a second."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.stalled = asyncio.Event()
 
     async def send(self, writer: asyncio.StreamWriter, piece: bytes, *, times: int) -> None:
-        """Send the piece so often, however long it takes."""
+        """Send the piece that many times, however long it takes."""
         for _ in range(times):
             writer.write(piece)
             try:

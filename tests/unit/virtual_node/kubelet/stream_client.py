@@ -28,7 +28,7 @@ async def upgrade(
     headers: tuple[str, ...] = SPDY,
     early: bytes = b"",
 ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask for a stream; gives the head of the answer and the connection."""
+    """Request a stream; return the head of the response and the connection."""
     reader, writer = await node.connect()
     head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: node", *headers, "", ""])
     writer.write(head.encode() + early)
@@ -36,7 +36,7 @@ async def upgrade(
 
 
 async def echo(exchange: Exchange) -> None:
-    """Switch, then send back whatever comes, until the client ends."""
+    """Switch, then send back all data until the client ends."""
     await exchange.switch(extra=b"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nAudit-Id: 1\r\n")
     while data := await exchange.reader.read(65536):
         exchange.writer.write(data)
@@ -53,7 +53,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """Read until the connection ends, however it ends."""
+    """Read until the connection ends in any way."""
     try:
         return await reader.read()
     except ConnectionError:
@@ -61,5 +61,5 @@ async def rest_of(reader: asyncio.StreamReader) -> bytes:
 
 
 def open_streams(verb: str = "exec") -> float:
-    """What the gauge says."""
+    """Return the gauge of open streams."""
     return REGISTRY.get_sample_value("virtual_node_kubelet_streams", {"verb": verb}) or 0.0

@@ -1,4 +1,4 @@
-"""What is granted is what is asked for: the manifests and the table of rights say the same."""
+"""The manifests grant exactly the table of rights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from virtual_node.rights import daemon, manifests
 
 @pytest.mark.parametrize("table", [daemon.UPPER, daemon.LOWER], ids=["upper", "lower"])
 def test_a_role_grants_exactly_the_table(table):
-    """No verb more, none less."""
     role = manifests.cluster_role(table)
     granted = {
         (group, resource, verb)
@@ -21,8 +20,8 @@ def test_a_role_grants_exactly_the_table(table):
     assert granted == {(right.group, right.full_resource, verb) for right in table for verb in right.verbs}
 
 
-def test_nothing_is_granted_wholesale():
-    """Least privilege: no star but the one that a flag leaves out."""
+def test_no_wildcards_are_granted():
+    """Except the one that a flag leaves out."""
     for table in (daemon.UPPER, daemon.LOWER):
         assert "*" not in str(manifests.cluster_role(table)["rules"])
     assert manifests.namespace_cleaning_rule()["verbs"] == ["list"]

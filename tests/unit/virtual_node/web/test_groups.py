@@ -50,8 +50,8 @@ def test_finds_the_workload_of_a_pod(metadata: dict[str, Any], owner: tuple[str,
     assert owner_of(metadata) == owner
 
 
-def test_one_line_for_the_same_cause_of_many_pods() -> None:
-    """Names and uids of the pods themselves do not make the same cause look like many."""
+def test_the_same_cause_of_many_pods_is_one_line() -> None:
+    """Names and uids of the pods themselves are ignored."""
     rows = [
         _row(name, "trouble", status="CrashLoopBackOff", why=f"back-off pod={name}_shop(uid-{name})")
         for name in ("web-a", "web-b", "web-c")
@@ -65,13 +65,13 @@ def test_one_line_for_the_same_cause_of_many_pods() -> None:
 
 
 def test_a_long_cause_is_cut() -> None:
-    """A list of many workloads stays small."""
+    """So that a list of many workloads stays small."""
     (cause,) = causes_of([_row("web", "trouble", why="x" * 5000)])
     assert len(cause["why"]) == 400
 
 
-def test_the_workload_in_trouble_comes_first() -> None:
-    """By its worst pod, then by name; the limit cuts off those that are well."""
+def test_the_workload_with_faults_comes_first() -> None:
+    """By its worst pod, then by name; the limit cuts off healthy ones."""
     groups = Groups()
     for row in (
         _row("a", "running", owner="a"),
@@ -120,12 +120,11 @@ _RUNS = [{"name": "a", "ready": True, "state": {"running": {}}}]
     ],
 )
 def test_state_of_a_pod(status: dict[str, Any], cluster: str, *, is_stale: bool, state: str) -> None:
-    """A lost cluster's pods are never shown as running; what has ended has ended."""
+    """A lost cluster's pods are never shown as running; finished ones are finished."""
     assert make_row({**_POD, "status": status}, None, cluster, is_stale=is_stale).state == state
 
 
 def test_finished_pods_request_nothing() -> None:
-    """Their room is free."""
     running = make_row({**_POD, "status": {"phase": "Running"}}, None, "tokyo")
     finished = make_row({**_POD, "status": {"phase": "Failed"}}, None, "tokyo")
     assert (running.requests, finished.requests) == ({"cpu": 1000, "pods": 1}, {})

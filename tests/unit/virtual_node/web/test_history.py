@@ -1,4 +1,4 @@
-"""The last hour of a lower cluster, and how late it is mirrored."""
+"""The last hour of a lower cluster, and its mirroring lag."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _INF = float("inf")
 def test_lag_is_that_of_the_last_interval(
     before: dict[float, float], now: dict[float, float], seconds: float | None
 ) -> None:
-    """Not of the time since the process started; the bound of the bucket that 99 of 100 are in."""
+    """Not since the start of the process; the bound of the bucket with 99 of 100."""
     assert late_since(before, now) == seconds
 
 
-def test_keeps_an_hour_and_forgets_clusters_that_are_gone() -> None:
-    """However long the process runs."""
+def test_keeps_an_hour_and_forgets_removed_clusters() -> None:
     history = History()
     for count in range(500):
         history.sample({"tokyo": count, "oslo": 1})

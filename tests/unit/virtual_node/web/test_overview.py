@@ -1,4 +1,4 @@
-"""The page's data: made-up clusters in the caches that the page reads."""
+"""The page's data: simulated clusters in the caches that the page reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def _parts(overview: Overview, view: View | None = None, **arguments: Any)
 
 
 async def test_no_pod_of_a_lost_cluster_is_shown_as_running() -> None:
-    """The headline names the cluster, its card the moment, and its pods are not seen."""
+    """The headline names the cluster, its card the time, and its pods are unknown."""
     scene = Scene(60)
     scene.lose("frankfurt")
     parts = await _parts(scene.overview())
@@ -37,7 +37,7 @@ async def test_no_pod_of_a_lost_cluster_is_shown_as_running() -> None:
 
 
 async def test_a_rejected_configuration_and_a_stopped_cluster_are_shown() -> None:
-    """Also where the cluster's controllers have ended, so that there is nothing to read."""
+    """Also after the cluster's controllers and caches have ended."""
     scene = Scene(3)
     scene.rejected = "config.yaml: clusters[0].lables: unknown field"
     scene.failures["oregon"] = "kubeconfig: no such file"
@@ -51,7 +51,7 @@ async def test_a_rejected_configuration_and_a_stopped_cluster_are_shown() -> Non
 
 
 async def test_a_standby_names_the_leader() -> None:
-    """And how to reach its page; a configuration that this replica cannot use is reported all the same."""
+    """And how to reach its page; a configuration that this replica cannot use is reported nevertheless."""
     scene = Scene(3, has_trouble=False)
     scene.leader, scene.rejected = "virtual-node-1", "config.yaml: not YAML"
     health = (await _parts(scene.overview()))["health"]
@@ -64,7 +64,7 @@ async def test_a_standby_names_the_leader() -> None:
 
 
 async def test_pods_that_wait_without_a_node_are_shown() -> None:
-    """Only those that ask for virtual nodes."""
+    """Only those for virtual nodes."""
     scene = Scene(3)
     parts = await _parts(scene.overview(), View(state="unplaced"))
     assert parts["pods"]["groups"] == ["shop/StatefulSet/search"]
@@ -72,7 +72,7 @@ async def test_pods_that_wait_without_a_node_are_shown() -> None:
 
 
 async def test_filters_and_counts() -> None:
-    """Counts are of what the other filters leave, so that one may choose another status."""
+    """Counts ignore their own filter, so that another status can be selected."""
     scene = Scene(60)
     pods = (await _parts(scene.overview(), View(namespace="payments", state="running")))["pods"]
     assert pods["all"] == 61
@@ -83,7 +83,7 @@ async def test_filters_and_counts() -> None:
 
 
 async def test_an_open_workload_has_its_pods() -> None:
-    """A page of them; the worst first."""
+    """One page of them, the worst first."""
     scene = Scene(60)
     key = "payments/Deployment/gateway"
     parts = await _parts(scene.overview(), View(open=(key,), pods=2))
@@ -93,7 +93,7 @@ async def test_an_open_workload_has_its_pods() -> None:
 
 
 async def test_a_changed_pod_changes_its_workload_only() -> None:
-    """So that a browser gets little."""
+    """So that updates are small."""
     scene = Scene(60, has_trouble=False)
     overview = scene.overview()
     before = await overview.parts(View())
@@ -108,7 +108,7 @@ async def test_a_changed_pod_changes_its_workload_only() -> None:
 
 @pytest.mark.parametrize("in_full", [True, False])
 async def test_a_pods_view(*, in_full: bool) -> None:
-    """Both sides on loopback; on the network only what the list shows."""
+    """Both clusters' pods on loopback; on the network only the fields of the list."""
     scene = Scene(60)
     parts = await _parts(scene.overview(), View(pod="shop/checkout-7d4b9c6f5-8"), in_full=in_full)
     pod = parts["pod"]
@@ -123,7 +123,7 @@ async def test_a_pods_view(*, in_full: bool) -> None:
 
 
 async def test_a_clusters_view() -> None:
-    """Lower nodes with what everybody requests there."""
+    """Lower nodes with all requests on them."""
     parts = await _parts(Scene(60).overview(), View(detail="tokyo"))
     first, _, last = parts["detail"]["lowerNodes"]
     assert first["resources"][0] == {"name": "cpu", "used": "11250m", "total": "32", "share": 0.3516}
@@ -131,13 +131,13 @@ async def test_a_clusters_view() -> None:
 
 
 async def test_a_clusters_view_on_the_network_has_no_nodes() -> None:
-    """Names and versions of lower nodes, and what expires, are for loopback."""
+    """Names and versions of lower nodes, and expiries, are for loopback."""
     parts = await _parts(Scene(3).overview(), View(detail="tokyo"), in_full=False)
     assert parts["detail"].keys() == {"name", "history"}
     assert parts["detail"]["history"]["pods"][-1] == 2
 
 
-async def test_rows_are_dropped_when_nobody_looks() -> None:
+async def test_rows_are_dropped_without_browsers() -> None:
     """They take memory; the next browser gets the same again."""
     overview = Scene(60).overview()
     running = asyncio.create_task(overview.run())
@@ -153,7 +153,7 @@ async def test_rows_are_dropped_when_nobody_looks() -> None:
 
 
 async def test_the_first_page_of_ten_thousand_pods_is_small() -> None:
-    """Workloads that are not shown are counted only."""
+    """Other workloads are counted only."""
     parts = await Scene(10_000).overview().parts(View())
     assert sum(map(len, parts.values())) < 48 * 1024
     assert json.loads(parts["pods"])["all"] == 10_001

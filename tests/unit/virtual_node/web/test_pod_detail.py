@@ -1,4 +1,4 @@
-"""A pod in both clusters: what is shown, and what never is."""
+"""A pod in both clusters: shown fields, and fields that are never shown."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_shows_no_value_that_may_be_a_password() -> None:
 
 
 def test_shows_placement_volumes_and_containers() -> None:
-    """What decides where a pod runs and why it does not."""
+    """The fields that determine where a pod runs and why it does not."""
     side = pod_side(_POD)
     spec = {one["name"]: one["value"] for one in side["spec"]}
     assert spec["nodeSelector"] == "zone=a"
@@ -67,8 +67,8 @@ def test_shows_placement_volumes_and_containers() -> None:
     assert side["conditions"][0]["reason"] == "ContainersNotReady"
 
 
-def test_says_what_chose_the_node() -> None:
-    """As far as the pod says it."""
+def test_shows_what_selected_the_node() -> None:
+    """As far as the pod has it."""
     assert placement(_POD) == [
         {"name": "scheduler", "value": "default-scheduler"},
         {"name": "selects lower nodes", "value": '{"nodeSelector": {"zone": "a"}}'},

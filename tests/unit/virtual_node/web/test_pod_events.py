@@ -1,4 +1,4 @@
-"""Events of other programs on the page: read in the background, of the pod and of those that it replaced."""
+"""Events of other programs on the page: read in the background, for the pod and its predecessors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Server:
 
 
 async def test_events_of_the_pod_and_moves_of_earlier_pods_of_its_owner_are_read_in_the_background() -> None:
-    """The page never waits, and a pod of another owner is left out though its name begins alike."""
+    """The page never waits, and a pod of another owner with a similar name is left out."""
     server = _Server(
         _event("web-5f6d8-new", "NodeScored", "Bound to vn-a", at=9),
         _event("web-5f6d8-old", "Rescheduled", "Moved off vn-b", at=5),
@@ -71,8 +71,8 @@ async def test_events_of_the_pod_and_moves_of_earlier_pods_of_its_owner_are_read
     assert len(server.asked) == 2
 
 
-async def test_an_api_server_that_fails_leaves_what_is_known() -> None:
-    """It is asked again after a while, once at a time."""
+async def test_a_failing_api_server_keeps_known_events() -> None:
+    """It is read again after a while, once at a time."""
     server = _Server(_event("web-5f6d8-new", "NodeScored", "Bound to vn-a"))
     events, pod = PodEvents(server.list), _pod("web-5f6d8-new")
     events.of(pod)
@@ -86,7 +86,7 @@ async def test_an_api_server_that_fails_leaves_what_is_known() -> None:
 
 
 async def test_events_of_a_bounded_number_of_pods_are_kept() -> None:
-    """Whoever opens one pod after the other fills no memory."""
+    """A user may open many pods."""
     events = PodEvents(_Server().list)
     for number in range(pod_events._PODS + 5):
         events.of(_pod(f"web-5f6d8-{number}"))
@@ -95,7 +95,7 @@ async def test_events_of_a_bounded_number_of_pods_are_kept() -> None:
 
 
 def test_the_record_of_a_choice_is_a_line_per_agent_then_the_moves() -> None:
-    """A record about an earlier pod of the same name is not about this one."""
+    """A record about an earlier pod of the same name does not count."""
     row = {"object": "Pod shop/web-1", "isCurrent": True}
     scored = "Bound to vn-a. Agent fit: vn-a 87 (weight 1); rejected: vn-c (0/3: no). Agent cost: vn-a 9 (weight 2)"
     assert decisions([

@@ -1,4 +1,4 @@
-"""The page over HTTP: who gets it, and how changes come."""
+"""The page over HTTP: access, and updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.looptime
 
 
 class _Overview:
-    """What is to be shown."""
+    """The data to be shown."""
 
     def __init__(self) -> None:
         self.shown = "nothing"
@@ -35,7 +35,7 @@ class _Overview:
 
 @contextlib.asynccontextmanager
 async def _page(overview: Any) -> AsyncIterator[str]:
-    """Its URL. Not a fixture: those live outside of virtual time."""
+    """Yield its URL. Not a fixture, because fixtures run outside of virtual time."""
     async with WebServer("127.0.0.1:0", overview=overview) as running:
         yield f"http://127.0.0.1:{running.port}"
 
@@ -62,8 +62,8 @@ async def _status(url: str, host: str) -> int:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/state"])
-async def test_no_website_reads_the_page_under_a_name_of_its_own(path: str, host: str, status: int) -> None:
-    """Whatever address that name has been given."""
+async def test_no_website_reads_the_page_by_dns_rebinding(path: str, host: str, status: int) -> None:
+    """A host name other than the server's own is refused, whatever its address."""
     async with _page(_Overview()) as page:
         assert await _status(page + path, host) == status
 
@@ -83,7 +83,7 @@ async def test_no_website_reads_the_page_under_a_name_of_its_own(path: str, host
     ],
 )
 async def test_refuses_data_to_other_websites(headers: dict[str, str], status: int) -> None:
-    """No search is made for them; a link to the page works."""
+    """No search runs for them; a link to the page works."""
     overview = _Overview()
     async with _page(overview) as page, aiohttp.ClientSession() as session:
         given = {"Host": "localhost", **headers}
@@ -118,15 +118,15 @@ async def test_many_searches_and_browsers_are_refused() -> None:
             answer.close()
 
 
-async def test_elsewhere_every_name_will_do() -> None:
-    """Who serves it to the network has chosen the names."""
+async def test_on_the_network_every_host_name_is_accepted() -> None:
+    """The administrator has chosen the names."""
     overview: Any = _Overview()
     async with WebServer("0.0.0.0:0", overview=overview) as running:
         assert await _status(f"http://127.0.0.1:{running.port}/", "nodes.example") == 200
 
 
 async def test_sends_everything_first_and_then_only_changed_parts() -> None:
-    """A quiet page costs nothing, and a change does not repeat what the browser has."""
+    """A page without changes costs nothing."""
     overview = _Overview()
     async with (
         _page(overview) as page,
@@ -151,7 +151,7 @@ async def test_sends_everything_first_and_then_only_changed_parts() -> None:
 
 @pytest.mark.parametrize(("address", "specs"), [("127.0.0.1:0", True), ("0.0.0.0:0", False)])
 async def test_sends_no_specs_to_the_network(address: str, *, specs: bool) -> None:
-    """The page asks for no credentials: what goes beyond names and statuses is for loopback only."""
+    """The page has no authentication: only names and statuses leave loopback."""
     overview: Any = _Overview()
     async with (
         WebServer(address, overview=overview) as running,
@@ -162,7 +162,7 @@ async def test_sends_no_specs_to_the_network(address: str, *, specs: bool) -> No
 
 
 async def test_serves_every_file_of_the_page_with_its_policy() -> None:
-    """No script, style or connection from elsewhere, no inline script, and no file beside the page's own."""
+    """No script, style or connection of other origins, no inline script, and no other file."""
     async with _page(_Overview()) as page, aiohttp.ClientSession() as session:
         for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/lists.css", "text/css")):
             async with session.get(page + path) as answer:
@@ -174,8 +174,8 @@ async def test_serves_every_file_of_the_page_with_its_policy() -> None:
             assert answer.status == 404
 
 
-async def test_those_who_look_for_the_same_share_a_picture() -> None:
-    """Ten browsers cost no more than one; what is older than a moment is drawn anew."""
+async def test_equal_queries_share_a_snapshot() -> None:
+    """Ten browsers cost no more than one; an outdated snapshot is made again."""
     overview = _Overview()
 
     async def look(search: str) -> str:
@@ -190,8 +190,7 @@ async def test_those_who_look_for_the_same_share_a_picture() -> None:
         assert await look("a") == "something"
 
 
-async def test_a_browser_that_does_not_read_is_waited_for() -> None:
-    """Pictures do not pile up for it."""
+async def test_a_browser_that_does_not_read_gets_no_backlog() -> None:
     overview = _Overview()
     async with _page(overview) as page:
         _, writer = await asyncio.open_connection("127.0.0.1", int(page.rpartition(":")[2]), limit=1)

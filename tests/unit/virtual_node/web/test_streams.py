@@ -1,4 +1,4 @@
-"""A browser gets what has changed, at a bounded rate."""
+"""A browser gets changes at a bounded rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _read(message: bytes) -> tuple[dict[str, object], list[str]]:
 
 
 def test_sends_only_parts_that_differ() -> None:
-    """New ones, changed ones, and the keys of those that are gone."""
+    """New ones, changed ones, and the keys of removed ones."""
     changes = Changes()
     message, is_complete = changes.message({"a": b"1", "b": b"2"})
     assert (_read(message), is_complete) == (({"a": 1, "b": 2}, []), True)
@@ -40,7 +40,7 @@ def test_a_large_page_is_sent_in_order_and_in_its_latest_state() -> None:
 
 
 def test_a_part_larger_than_a_message_is_sent_alone() -> None:
-    """It does not stop the stream."""
+    """It does not block the stream."""
     changes = Changes()
     message, is_complete = changes.message({"a": b'"%s"' % (b"x" * 100_000), "b": b"1"})
     assert (list(_read(message)[0]), is_complete) == (["a"], False)
@@ -49,7 +49,7 @@ def test_a_part_larger_than_a_message_is_sent_alone() -> None:
 
 
 def test_a_browser_gets_at_most_50_kilobytes_a_second() -> None:
-    """However much changes: every message is followed by a pause that is long enough for it."""
+    """For any rate of changes: every message is followed by a sufficient pause."""
     changes, sent, seconds = Changes(), 0, 0.0
     for turn in range(100):
         parts = {str(number): b'"%d%s"' % (turn, b"x" * 3_000) for number in range(200)}

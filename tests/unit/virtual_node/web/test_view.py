@@ -1,4 +1,4 @@
-"""A URL's query says what a browser looks at."""
+"""The view of a browser, from its URL's query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from virtual_node.web.view import View, of_query
 
 
 def test_reads_a_query() -> None:
-    """Filters, what is open and how much of it."""
+    """Filters, open items and their page."""
     query = {
         "search": " Web ", "cluster": "tokyo", "namespace": "shop", "status": "trouble", "groups": "80",
         "open": "a/b/c,d/e/f", "pod": "shop/web", "detail": "tokyo",
@@ -18,8 +18,8 @@ def test_reads_a_query() -> None:
     )  # fmt: skip
 
 
-def test_what_cannot_be_understood_is_left_out() -> None:
-    """Nobody asks for more than is sent at once."""
+def test_invalid_parameters_are_left_out() -> None:
+    """And the size is limited."""
     assert of_query({"status": "<script>", "groups": "x", "pods": "-1", "open": ",,"}) == View()
     view = of_query(
         {"groups": "9" * 30, "pods": "99999", "open": ",".join("abcdefghijk"), "search": "x" * 9999}

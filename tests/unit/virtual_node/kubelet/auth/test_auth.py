@@ -1,4 +1,4 @@
-"""Who may ask the node for what, decided by a fake upper apiserver that answers reviews."""
+"""Authentication and authorization at the node, with a fake upper apiserver that answers reviews."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Upper:
         self.config_map: dict[str, Any] | None = None
 
     async def token_review(self, request: web.Request) -> web.Response:
-        """Tell whose token it is."""
+        """Return the user of a token."""
         self.token_reviews += 1
         if self.hangs is not None:
             await self.hangs.wait()
@@ -54,7 +54,7 @@ class Upper:
         return web.json_response({"status": status}, status=201)
 
     async def access_review(self, request: web.Request) -> web.Response:
-        """Tell whether they may."""
+        """Return whether the user may."""
         spec = (await request.json())["spec"]
         self.questions.append(spec)
         if self.failing:
@@ -64,21 +64,21 @@ class Upper:
         return web.json_response({"status": {"allowed": allowed}}, status=201)
 
     async def client_ca(self, request: web.Request) -> web.Response:
-        """Give the published client CA."""
+        """Return the published client CA."""
         if self.config_map is None:
             return web.json_response({"kind": "Status", "code": 404, "message": "gone"}, status=404)
         return web.json_response(self.config_map)
 
     @property
     def asked(self) -> list[tuple[str, str]]:
-        """Verbs and subresources that were asked for."""
+        """Return the verbs and subresources of the reviews."""
         attributes = (question["resourceAttributes"] for question in self.questions)
         return [(a["verb"], a["subresource"]) for a in attributes]
 
 
 @pytest.fixture
 def upper() -> Upper:
-    """What the upper apiserver answers."""
+    """The fake upper apiserver."""
     return Upper()
 
 
@@ -100,7 +100,7 @@ async def client(upper: Upper) -> AsyncIterator[Client]:
 
 
 async def test_a_bearer_token_is_reviewed_once(serve: Serve, upper: Upper, client: Client) -> None:
-    """Its user is asked about by name, groups and extras; the answers are remembered."""
+    """The access review has the name, groups and extras; the results are cached."""
     upper.allowed = {("alice", "get", "proxy")}
     async with serve(1, **_delegated(client)) as node:
         for _ in range(3):
@@ -134,18 +134,18 @@ async def test_a_bearer_token_is_reviewed_once(serve: Serve, upper: Upper, clien
         ("Authorization: good",),
     ],
 )
-async def test_without_good_credentials_nobody_gets_in(
+async def test_invalid_credentials_are_refused(
     serve: Serve, upper: Upper, client: Client, headers: tuple[str, ...]
 ) -> None:
-    """401 with the kubelet's word, and nothing is asked about rights."""
+    """401 with the kubelet's message, without an access review."""
     async with serve(1, **_delegated(client)) as node:
         assert (await node.ask("/pods", *headers))[::2] == (401, "Unauthorized")
         assert (await node.ask(EXEC, *headers, *UPGRADE, method="POST"))[::2] == (401, "Unauthorized")
     assert upper.questions == []
 
 
-async def test_a_token_that_is_no_text_is_no_token(serve: Serve, upper: Upper, client: Client) -> None:
-    """Bytes that are not UTF-8 are refused, not a fault of ours."""
+async def test_a_token_with_invalid_bytes_is_refused(serve: Serve, upper: Upper, client: Client) -> None:
+    """Bytes that are not UTF-8 cause no internal error."""
     async with serve(1, **_delegated(client)) as node:
         reader, writer = await node.connect()
         writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer \xff\r\n\r\n")
@@ -154,8 +154,8 @@ async def test_a_token_that_is_no_text_is_no_token(serve: Serve, upper: Upper, c
     assert upper.token_reviews == 0
 
 
-async def test_anonymous_requests_only_where_wished(serve: Serve, upper: Upper, client: Client) -> None:
-    """They have a user name like any other; a wrong token is still wrong."""
+async def test_anonymous_requests_only_if_configured(serve: Serve, upper: Upper, client: Client) -> None:
+    """They have a user name like any other; a wrong token is still refused."""
     upper.allowed = {("system:anonymous", "get", "healthz")}
     authenticator = Authenticator(client, anonymous_auth=True)
     async with serve(
@@ -171,7 +171,7 @@ async def test_anonymous_requests_only_where_wished(serve: Serve, upper: Upper, 
     assert upper.questions[0]["groups"] == ["system:unauthenticated"]
 
 
-async def test_a_browsers_token_comes_with_the_websocket_protocols(
+async def test_a_browsers_token_is_in_the_websocket_protocols(
     serve: Serve, upper: Upper, client: Client
 ) -> None:
     """Only with an upgrade to WebSocket, and only well-formed."""
@@ -186,7 +186,7 @@ async def test_a_browsers_token_comes_with_the_websocket_protocols(
 
 
 async def test_exec_needs_create_even_as_a_get(serve: Serve, upper: Upper, client: Client) -> None:
-    """The right to read nodes does not open a shell."""
+    """The right to read nodes does not grant a shell."""
     upper.allowed = {("alice", "get", "proxy")}
     token = "Authorization: Bearer good"
     async with serve(1, **_delegated(client)) as node:
@@ -197,8 +197,8 @@ async def test_exec_needs_create_even_as_a_get(serve: Serve, upper: Upper, clien
         assert (await node.ask("/containerLogs/shop/web-1/nope", token))[0] == 404
 
 
-async def test_the_narrower_right_is_enough(serve: Serve, upper: Upper, client: Client) -> None:
-    """``nodes/pods`` reads the pods without ``nodes/proxy``; ``nodes/proxy`` alone still does as well."""
+async def test_the_narrower_right_suffices(serve: Serve, upper: Upper, client: Client) -> None:
+    """``nodes/pods`` reads the pods without ``nodes/proxy``; ``nodes/proxy`` alone suffices, too."""
     token = "Authorization: Bearer good"
     upper.allowed = {("alice", "get", "pods")}
     async with serve(1, **_delegated(client)) as node:
@@ -211,8 +211,8 @@ async def test_the_narrower_right_is_enough(serve: Serve, upper: Upper, client: 
     assert upper.asked == [("get", "pods"), ("get", "proxy")]
 
 
-async def test_a_reviewer_that_fails(serve: Serve, upper: Upper, client: Client) -> None:
-    """Unknown tokens are refused, unknown rights are an error, and what is remembered goes on serving."""
+async def test_failing_reviews(serve: Serve, upper: Upper, client: Client) -> None:
+    """Unknown tokens are refused, unknown rights are an error, and cached results remain valid."""
     token = "Authorization: Bearer good"
     upper.allowed = {("alice", "get", "healthz"), ("alice", "get", "metrics")}
     async with serve(1, **_delegated(client)) as node:
@@ -225,10 +225,10 @@ async def test_a_reviewer_that_fails(serve: Serve, upper: Upper, client: Client)
         assert body == "Authorization error (user=alice, verb=get, resource=nodes, subresource=metrics)"
 
 
-async def test_reviews_for_which_we_have_no_credentials(
+async def test_reviews_without_credentials_for_the_upper_cluster(
     serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those that fail."""
+    """As failing ones."""
 
     async def fail(*_: object, **_more: object) -> None:
         raise ConfigError("tokenFile /token: No such file or directory")
@@ -242,9 +242,7 @@ async def test_reviews_for_which_we_have_no_credentials(
 
 
 @pytest.mark.looptime
-async def test_a_server_that_stops_leaves_no_review_under_way(
-    serve: Serve, upper: Upper, client: Client
-) -> None:
+async def test_a_stopping_server_cancels_its_reviews(serve: Serve, upper: Upper, client: Client) -> None:
     """Its clients are closed next."""
     upper.hangs = asyncio.Event()
     async with serve(1, **_delegated(client)) as node:
@@ -262,7 +260,7 @@ async def test_a_server_that_stops_leaves_no_review_under_way(
 
 @pytest.mark.parametrize("wire", ["tls"])
 async def test_client_certificates(serve: Serve, pki: Pki, upper: Upper, client: Client) -> None:
-    """The common name is the user, organisations are groups; strangers' certificates end the handshake."""
+    """The common name is the user, organisations are groups; certificates of other CAs end the handshake."""
     upper.allowed = {("kube-apiserver", "get", "healthz")}
     mine = sign(pki.ca, "kube-apiserver", organizations=["ops", "dev"], usage="client")
     strange = sign(make_ca("strangers"), "kube-apiserver", usage="client")
@@ -277,10 +275,10 @@ async def test_client_certificates(serve: Serve, pki: Pki, upper: Upper, client:
 
 
 @pytest.mark.parametrize("wire", ["tls"])
-async def test_a_certificate_that_expires_during_a_connection_counts_no_longer(
+async def test_a_certificate_that_expires_during_a_connection_is_refused(
     serve: Serve, pki: Pki, upper: Upper, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections live longer than certificates: every request is authenticated, as in a kubelet. A token still counts."""
+    """Connections live longer than certificates, so every request is authenticated, as in a kubelet. A token still counts."""
     upper.allowed = {("kube-apiserver", "get", "healthz"), ("alice", "get", "healthz")}
     mine = sign(pki.ca, "kube-apiserver", usage="client", validity=timedelta(days=1))
     answers = []
@@ -298,14 +296,14 @@ async def test_a_certificate_that_expires_during_a_connection_counts_no_longer(
     assert answers == [200, 401, 200]
 
 
-async def test_tokens_can_be_switched_off(serve: Serve) -> None:
+async def test_tokens_can_be_disabled(serve: Serve) -> None:
     """Without an upper client only certificates count."""
     async with serve(1, authenticator=Authenticator(None)) as node:
         assert (await node.ask("/healthz", "Authorization: Bearer good"))[0] == 401
 
 
 async def test_the_client_ca_is_read_from_the_upper_cluster(upper: Upper, client: Client, pki: Pki) -> None:
-    """Where extension apiservers find it; its absence is an error that says so."""
+    """Where extension apiservers find it; its absence is an error that names it."""
     with pytest.raises(NotFound):
         await load_client_ca(client)
     upper.config_map = {"data": {"client-ca-file": pki.ca.certificate.decode()}}

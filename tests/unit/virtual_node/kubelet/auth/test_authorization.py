@@ -1,4 +1,4 @@
-"""Who somebody is, and what has to be asked about them: no network."""
+"""Users of certificates, and attributes of access reviews: no network."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from virtual_node.kubelet.auth.authentication import UserInfo, user_from_certifi
 from virtual_node.kubelet.auth.authorization import Attributes, request_attributes, subject_access_review
 
 
-def test_a_certificate_without_a_name_is_nobody() -> None:
+def test_a_certificate_without_a_name_has_no_user() -> None:
     """As the apiserver's common-name conversion."""
     assert user_from_certificate({}) is None
     subject = ((("organizationName", "system:masters"),),)
     assert user_from_certificate({"subject": subject}) is None
 
 
-def test_of_several_names_the_last_counts() -> None:
-    """As in Go, or a certificate would be another user's here than for those who approved it."""
+def test_the_last_of_several_names_counts() -> None:
+    """As in Go, or a certificate would be another user's here than in the apiserver."""
     subject = ((("commonName", "admin"),), (("organizationName", "dev"),), (("commonName", "alice"),))
     user = user_from_certificate({"subject": subject})
     assert user is not None
@@ -48,13 +48,13 @@ def test_of_several_names_the_last_counts() -> None:
         ("BREW", "/x", [("brew", "proxy")]),
     ],
 )
-def test_what_a_request_needs(method: str, path: str, expected: list[tuple[str, str]]) -> None:
+def test_attributes_of_a_request(method: str, path: str, expected: list[tuple[str, str]]) -> None:
     """Verb by method, subresource by the route's first part."""
     assert [(a.verb, a.subresource) for a in request_attributes(method, path)] == expected
 
 
 def test_a_review_is_plain_json() -> None:
-    """Nothing in it but what the apiserver's schema has."""
+    """With only fields of the apiserver's schema."""
     user = UserInfo("alice", groups=("a",), extra=(("k", ("v",)),))
     review = subject_access_review(user, Attributes("get", "proxy"), node_name="n")
     assert review["apiVersion"] == "authorization.k8s.io/v1"

@@ -1,4 +1,4 @@
-"""Answers of reviewers: remembered, asked for once, and kept in reserve."""
+"""Results of reviews: cached, requested once, and kept in reserve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from virtual_node.kubelet.auth.review_cache import ReviewCache
 
 
 class Reviewer:
-    """Gives the answers it was told to, in order, and counts."""
+    """Returns scripted answers, in order, and counts."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
@@ -19,7 +19,7 @@ class Reviewer:
         self.gate: asyncio.Event | None = None
 
     async def __call__(self) -> bool:
-        """Answer the next question."""
+        """Return the next answer."""
         self.asked += 1
         if self.gate is not None:
             await self.gate.wait()
@@ -34,8 +34,8 @@ def _cache(*, stale: float = 600.0, size: int = 10) -> ReviewCache[str, bool]:
 
 
 @pytest.mark.looptime
-async def test_each_answer_counts_for_its_own_time() -> None:
-    """A no is asked again after half a minute, a yes after five."""
+async def test_each_answer_has_its_own_lifetime() -> None:
+    """Half a minute for a refusal, five for a permission."""
     cache, ask = _cache(), Reviewer(False, True, False)
     for wait, expected, asked in ((0, False, 1), (29, False, 1), (2, True, 2), (299, True, 2), (2, False, 3)):
         await asyncio.sleep(wait)
@@ -43,8 +43,8 @@ async def test_each_answer_counts_for_its_own_time() -> None:
         assert ask.asked == asked
 
 
-async def test_one_question_is_asked_once_at_a_time() -> None:
-    """Many callers at once make one review, and one of them leaving does not disturb the others."""
+async def test_concurrent_requests_share_one_review() -> None:
+    """A cancelled caller does not affect the others."""
     cache, ask = _cache(), Reviewer(True)
     ask.gate = asyncio.Event()
     callers = [asyncio.create_task(cache.get("q", ask)) for _ in range(20)]
@@ -58,8 +58,8 @@ async def test_one_question_is_asked_once_at_a_time() -> None:
 
 
 @pytest.mark.looptime
-async def test_an_old_answer_serves_while_the_reviewer_is_away() -> None:
-    """Up to its limit an expired answer is better than none; afterwards the failure shows."""
+async def test_an_expired_answer_is_used_while_the_reviewer_is_unreachable() -> None:
+    """Up to its limit; afterwards the failure is raised."""
     away = ConnectionFailed("refused")
     cache, ask = _cache(stale=600), Reviewer(True, away, away)
     await cache.get("q", ask)
@@ -71,8 +71,8 @@ async def test_an_old_answer_serves_while_the_reviewer_is_away() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_reviewer_that_does_not_answer_is_away_too() -> None:
-    """After ten seconds the old answer serves."""
+async def test_a_silent_reviewer_counts_as_unreachable() -> None:
+    """After ten seconds the expired answer is used."""
     cache, ask = _cache(), Reviewer(True)
     await cache.get("q", ask)
     await asyncio.sleep(301)
@@ -83,8 +83,8 @@ async def test_a_reviewer_that_does_not_answer_is_away_too() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_reviewer_that_refuses_is_not_away() -> None:
-    """A lost right shows at once: only silence is bridged."""
+async def test_a_reviewer_that_refuses_is_reachable() -> None:
+    """A lost right takes effect at once: only outages are bridged."""
     cache, ask = _cache(), Reviewer(True, Forbidden("no", code=403))
     await cache.get("q", ask)
     await asyncio.sleep(301)
@@ -92,7 +92,7 @@ async def test_a_reviewer_that_refuses_is_not_away() -> None:
         await cache.get("q", ask)
 
 
-async def test_the_least_recently_asked_goes_first() -> None:
+async def test_the_least_recently_used_answer_is_dropped_first() -> None:
     """Memory is bounded."""
     cache, ask = _cache(size=2), Reviewer(True, True, True, True)
     for key in ("a", "b", "a", "c", "a"):
@@ -102,8 +102,7 @@ async def test_the_least_recently_asked_goes_first() -> None:
     assert ask.asked == 4
 
 
-async def test_closing_drops_the_questions_under_way() -> None:
-    """Nothing is left running."""
+async def test_closing_cancels_reviews_in_progress() -> None:
     cache, ask = _cache(), Reviewer(True)
     ask.gate = asyncio.Event()
     caller = asyncio.create_task(cache.get("q", ask))

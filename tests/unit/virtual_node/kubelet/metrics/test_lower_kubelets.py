@@ -1,4 +1,4 @@
-"""Lower kubelets whose answers are big."""
+"""Lower kubelets with large responses."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class _Lower:
 
 
 @pytest.mark.parametrize(("size", "beside"), [(1000, False), (1_000_000, True)])
-async def test_a_big_answer_is_read_beside_the_loop(size: int, *, beside: bool) -> None:
+async def test_a_large_response_is_parsed_in_a_thread(size: int, *, beside: bool) -> None:
     """A hundred nodes' /metrics/cadvisor would stop heartbeats and streams for seconds."""
     lower: Any = _Lower(size)
     answers = await LowerKubelets(lower, lambda: ["n1"]).ask("x", lambda _raw: threading.get_ident())
     assert (answers.by_node["n1"] != threading.get_ident()) is beside
 
 
-async def test_big_answers_are_read_one_at_a_time() -> None:
-    """They would not be read faster, and everybody who looks up a name waits for the same few threads."""
+async def test_large_responses_are_parsed_one_at_a_time() -> None:
+    """Concurrency would not be faster, and name resolution uses the same few threads."""
     lower: Any = _Lower(1_000_000)
     reading: list[int] = []
     most = 0
@@ -49,8 +49,8 @@ async def test_big_answers_are_read_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"a\n" * 1_100_000, b"[" * 1_100_000, b"{}" * 1_100_000])
-async def test_answers_of_many_small_parts_are_not_read(answer: bytes) -> None:
-    """Lines and values cost many times their bytes: a hostile lower cluster must not choose how many there are."""
+async def test_responses_of_many_small_parts_are_refused(answer: bytes) -> None:
+    """Lines and values cost many times their bytes: a hostile lower cluster must not determine their number."""
     lower: Any = _Lower(0, answer=answer)
     found = await LowerKubelets(lower, lambda: ["n1"]).ask("x", len)
     assert found.by_node == {}
@@ -60,8 +60,8 @@ async def test_answers_of_many_small_parts_are_not_read(answer: bytes) -> None:
     "read",
     [lambda raw: raw[10**9], lambda raw: len(raw) / 0, lambda raw: {b"x": 1}[raw], lambda raw: raw.nothing],
 )
-async def test_answers_that_make_no_sense_cost_only_themselves(read: Callable[[Any], Any]) -> None:
-    """Whatever a kubelet's data makes of the reader, other nodes' answers are used."""
+async def test_an_invalid_response_affects_only_its_node(read: Callable[[Any], Any]) -> None:
+    """Other nodes' responses are used."""
     lower: Any = _Lower(10)
     nodes = iter(["bad", "good"])
     found = await LowerKubelets(lower, lambda: ["n1", "n2"]).ask(

@@ -1,4 +1,4 @@
-"""The kubelet's metrics when the lower cluster answers late, refuses, or knows rates only."""
+"""The kubelet's metrics when the lower cluster answers late, refuses, or has rates only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 class _Lower:
-    """A lower cluster: what its proxy and its metrics API say, a second later."""
+    """A lower cluster: responses of its proxy and its metrics API, a second later."""
 
     def __init__(self, *, proxy: bool = True) -> None:
         self.asked: list[str] = []
         self.proxy = proxy
         self.failing: dict[str, Exception | bytes] = {}
-        """What nodes answer instead, or say."""
+        """Responses or errors of nodes instead."""
         self.silent: set[str] = set()
         self.refused_lists: set[str] = set()
         self.cores = {"n1": "2", "n2": "1"}
@@ -98,7 +98,7 @@ CPU, CONTAINER_CPU = "node_cpu_usage_seconds_total", "container_cpu_usage_second
 
 
 async def test_scrapers_share_one_round():
-    """Whoever asks meanwhile or shortly after gets the same answer; later ones a new one."""
+    """Concurrent requests and those shortly after get the same response; later ones a new one."""
     lower = _Lower()
     routes = _routes(lower)
     await asyncio.gather(*(_get(routes) for _ in range(5)))
@@ -109,8 +109,8 @@ async def test_scrapers_share_one_round():
     assert len(lower.asked) == 4
 
 
-async def test_one_scraper_that_leaves_does_not_disturb_the_others():
-    """The round goes on."""
+async def test_a_cancelled_scraper_does_not_affect_the_others():
+    """The round continues."""
     routes = _routes(_Lower())
     first = asyncio.create_task(_get(routes))
     second = asyncio.create_task(_get(routes))
@@ -130,8 +130,8 @@ async def test_one_scraper_that_leaves_does_not_disturb_the_others():
     ],
 )
 @pytest.mark.parametrize("path", ["/stats/summary", "/metrics/resource"])
-async def test_one_kubelet_that_fails_costs_its_own_part_only(path: str, answer: Exception | bytes):
-    """Whether it is away or talks nonsense."""
+async def test_a_failing_kubelet_costs_only_its_own_part(path: str, answer: Exception | bytes):
+    """Unreachable or with an invalid response."""
     lower = _Lower()
     lower.failing = {"n1": answer}
     if path == "/stats/summary":
@@ -144,8 +144,8 @@ async def test_one_kubelet_that_fails_costs_its_own_part_only(path: str, answer:
         assert _values(text)[CPU] == 5
 
 
-async def test_kubelets_that_hang_do_not_make_the_scraper_wait():
-    """A scraper waits ten seconds, however many nodes a partition has cut off."""
+async def test_hanging_kubelets_do_not_block_the_scraper():
+    """A scraper waits ten seconds, for any number of unreachable nodes."""
     lower = _Lower()
     nodes = tuple(f"n{number}" for number in range(120))
     lower.silent = set(nodes[:100])
@@ -157,7 +157,7 @@ async def test_kubelets_that_hang_do_not_make_the_scraper_wait():
 
 
 async def test_a_refused_proxy_is_replaced_by_the_metrics_api():
-    """Counters are integrals of rates, and do not go back when a node leaves."""
+    """Counters are integrals of rates, and do not decrease when a node leaves."""
     lower = _Lower(proxy=False)
     routes = _routes(lower)
     first = await _get(routes)
@@ -174,8 +174,8 @@ async def test_a_refused_proxy_is_replaced_by_the_metrics_api():
     assert _values(await _get(routes))[CPU] - _values(second)[CPU] == pytest.approx(10)
 
 
-async def test_the_metrics_api_is_asked_once_for_all_who_ask():
-    """For scrapers of both routes; and the kubelets that refused are left alone for a while."""
+async def test_the_metrics_api_is_read_once_for_all_scrapers():
+    """For both routes; kubelets that refused are skipped for a while."""
     lower = _Lower(proxy=False)
     routes = _routes(lower)
     await asyncio.gather(
@@ -192,16 +192,16 @@ async def test_the_metrics_api_is_asked_once_for_all_who_ask():
 
 
 @pytest.mark.parametrize(("used", "expected"), [("500m", 10.0), ("25n", 0.001), ("0", 0.001)])
-async def test_a_counter_never_begins_at_nought(used: str, expected: float):
-    """With what the first sample's window has seen: metrics-server drops pods with a container that has used nothing."""
+async def test_a_counter_never_begins_at_zero(used: str, expected: float):
+    """It starts with the first sample's window, because metrics-server drops pods with a container that has used nothing."""
     lower = _Lower(proxy=False)
     lower.used = used
     assert _values(await _get(_routes(lower)))[CONTAINER_CPU] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("refused", "left"), [("nodes", CONTAINER_CPU), ("pods", CPU)])
-async def test_half_of_the_metrics_api_is_better_than_none(refused: str, left: str):
-    """Autoscalers look at pods, whoever may look at nodes."""
+async def test_one_half_of_the_metrics_api_suffices(refused: str, left: str):
+    """Autoscalers need pods, with or without the right to nodes."""
     lower = _Lower(proxy=False)
     lower.refused_lists = {refused}
     values = _values(await _get(_routes(lower)))
@@ -210,7 +210,7 @@ async def test_half_of_the_metrics_api_is_better_than_none(refused: str, left: s
 
 
 async def test_the_summary_falls_back_as_well():
-    """Under the upper names, with what is known."""
+    """Under the upper names."""
     found = msgspec.json.decode(await _get(_routes(_Lower(proxy=False)), "/stats/summary"))
     assert found["node"]["nodeName"] == "vn"
     assert found["node"]["memory"]["workingSetBytes"] == 2 * 1024**2

@@ -1,4 +1,4 @@
-"""The options of a log: decoded, checked and passed on as the kubelet does."""
+"""The options of a log: decoded, validated and passed on as in the kubelet."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from virtual_node.kubelet.server.logs import log_options
     ],
 )
 def test_options_are_passed_on(query: str, expected: dict[str, str]) -> None:
-    """Each option arrives under its name; defaults and what is not for the container's log do not."""
+    """Under their names; defaults and options that are not for the container's log are not."""
     assert log_options(_query(query)) == expected
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "1_000", " 1", "--1", "9223372036854775808", "٣"])
 @pytest.mark.parametrize("name", ["tailLines", "limitBytes", "sinceSeconds"])
-def test_a_number_that_is_none_cannot_be_decoded(name: str, value: str) -> None:
+def test_an_invalid_number_cannot_be_decoded(name: str, value: str) -> None:
     """400, with the option's name."""
     with pytest.raises(Refusal, match=f"Unable to decode query: {name}") as refused:
         log_options(MultiDict({name: value}))
@@ -63,8 +63,8 @@ def test_a_number_that_is_none_cannot_be_decoded(name: str, value: str) -> None:
         "2026-W01-1T00:00:00Z",
     ],
 )
-def test_a_time_that_is_none_cannot_be_decoded(value: str) -> None:
-    """400 for what is not RFC 3339."""
+def test_an_invalid_time_cannot_be_decoded(value: str) -> None:
+    """400 for anything but RFC 3339."""
     with pytest.raises(Refusal, match="Unable to decode query: sinceTime") as refused:
         log_options(MultiDict({"sinceTime": value}))
     assert refused.value.status == 400
@@ -82,8 +82,8 @@ def test_a_time_that_is_none_cannot_be_decoded(value: str) -> None:
         ("stream=Stdout&tailLines=1", "tailLines"),
     ],
 )
-def test_options_that_make_no_sense_are_unprocessable(query: str, field: str) -> None:
-    """422, with the option's name, where it can be read but not meant."""
+def test_invalid_values_are_unprocessable(query: str, field: str) -> None:
+    """422, with the option's name, where it can be decoded."""
     with pytest.raises(Refusal, match=f"Invalid request: {field}") as refused:
         log_options(_query(query))
     assert refused.value.status == 422

@@ -22,7 +22,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def answering(status: int, body: bytes) -> object:
-    """A script that answers with a status and a body."""
+    """Return a script that answers with a status and a body."""
 
     async def script(exchange: Exchange) -> None:
         head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -39,7 +39,7 @@ async def two_lines(exchange: Exchange) -> None:
 
 
 async def test_a_log_is_passed_on(rig: Rig) -> None:
-    """The lower pod's log arrives, asked for with the node's options under the lower names."""
+    """The lower pod's log, requested with the node's options under the lower names."""
     async with rig(two_lines) as (lower, node):
         code, head, body = await node.ask(
             LOGS + "?tailLines=2&timestamps=true&sinceTime=2026-01-02T03:04:05%2B01:00"
@@ -58,8 +58,8 @@ async def test_a_log_is_passed_on(rig: Rig) -> None:
     assert exchange.header("Authorization") == ["Bearer lower-0"]
 
 
-async def test_lines_come_as_they_are_written(rig: Rig) -> None:
-    """With follow nothing waits for the next line; the head comes before the first."""
+async def test_lines_are_passed_on_at_once(rig: Rig) -> None:
+    """With follow nothing is buffered; the head is sent before the first line."""
     line = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -78,8 +78,8 @@ async def test_lines_come_as_they_are_written(rig: Rig) -> None:
         writer.close()
 
 
-async def test_a_client_that_leaves_ends_the_lower_request(rig: Rig) -> None:
-    """``kubectl logs -f`` interrupted leaves nothing open below."""
+async def test_a_disconnected_client_ends_the_lower_request(rig: Rig) -> None:
+    """An interrupted ``kubectl logs -f`` leaves no lower connection open."""
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED + chunk(b"line\n"))
@@ -95,8 +95,8 @@ async def test_a_client_that_leaves_ends_the_lower_request(rig: Rig) -> None:
         await node.server.streams._wait_empty()
 
 
-async def test_a_slow_reader_holds_the_log_back(rig: Rig) -> None:
-    """A log of 64 MiB that nobody reads stalls in the lower cluster, not in our memory."""
+async def test_a_slow_reader_blocks_the_log(rig: Rig) -> None:
+    """A log of 64 MiB without a reader stays in the lower cluster, not in memory."""
     sender = Sender()
 
     async def script(exchange: Exchange) -> None:
@@ -117,8 +117,8 @@ async def test_a_slow_reader_holds_the_log_back(rig: Rig) -> None:
         writer.close()
 
 
-async def test_a_log_that_breaks_off_does_not_look_complete(rig: Rig) -> None:
-    """When the lower cluster fails in the middle, the client sees a broken transfer, not a short log."""
+async def test_a_truncated_log_does_not_look_complete(rig: Rig) -> None:
+    """When the lower cluster fails in the middle, the client sees a broken transfer."""
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED + chunk(b"line\n"))
@@ -140,11 +140,11 @@ async def test_a_log_that_breaks_off_does_not_look_complete(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(400, 400), (403, 403), (404, 400), (422, 400), (429, 429), (500, 500), (503, 500)]
 )
-async def test_the_lower_clusters_words_reach_the_user(
+async def test_the_lower_clusters_message_reaches_the_user(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, status: int, code: int
 ) -> None:
-    """The message passes, with a code for which the upper apiserver prints a kubelet's own words."""
-    # A server that sheds load is asked again for as long as there is time: here there is none.
+    """With a code for which the upper apiserver prints a kubelet's message."""
+    # A server that sheds load gets another request while there is time, which is none here.
     monkeypatch.setattr(retries, "_PAUSES", (3600.0, 3600.0))
     message = 'container "main" in pod "web-1-x" is waiting to start: ContainerCreating'
     body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
@@ -152,15 +152,15 @@ async def test_the_lower_clusters_words_reach_the_user(
         assert (await node.ask(LOGS))[::2] == (code, message)
 
 
-async def test_rejected_credentials_are_not_the_users_fault(rig: Rig) -> None:
-    """A 401 of the lower cluster must not make kubectl ask its user to log in."""
+async def test_rejected_credentials_are_no_error_of_the_user(rig: Rig) -> None:
+    """A 401 of the lower cluster must not make kubectl request a login."""
     async with rig(answering(401, b"{}")) as (_lower, node):
         code, _, body = await node.ask(LOGS)
     assert code == 500
     assert body.startswith('cluster "east" does not accept the virtual node\'s credentials')
 
 
-async def test_a_lower_cluster_that_is_away_is_a_clear_error(rig: Rig) -> None:
+async def test_an_unreachable_lower_cluster_is_a_clear_error(rig: Rig) -> None:
     """Connection refused, with the cluster's name."""
     async with rig(two_lines) as (lower, node):
         lower.close()
@@ -187,8 +187,8 @@ async def test_a_lower_cluster_that_is_away_is_a_clear_error(rig: Rig) -> None:
         ("/containerLogs/shop/other/main?limitBytes=0", 422, None),
     ],
 )
-async def test_what_cannot_be_served_is_refused(rig: Rig, target: str, code: int, text: str | None) -> None:
-    """The kubelet's order and words: options first, then the pod, then the container."""
+async def test_invalid_requests_are_refused(rig: Rig, target: str, code: int, text: str | None) -> None:
+    """With the kubelet's order and messages: options first, then the pod, then the container."""
     async with rig(two_lines) as (lower, node):
         status, _, body = await node.ask(target)
         assert status == code
@@ -197,7 +197,7 @@ async def test_what_cannot_be_served_is_refused(rig: Rig, target: str, code: int
 
 
 async def test_stopping_ends_a_followed_log(rig: Rig) -> None:
-    """After the grace a log without end is ended, and visibly so."""
+    """After the grace period, with a visible error."""
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED + chunk(b"line\n"))

@@ -28,7 +28,7 @@ async def test_pods_are_a_pod_list(serve: Serve, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/runningpods", "/runningpods/"])
-async def test_running_pods_are_a_list_of_their_own(serve: Serve, path: str) -> None:
+async def test_running_pods_are_a_separate_list(serve: Serve, path: str) -> None:
     """With the kubelet's slash and without."""
     async with serve(1) as node:
         code, _, body = await node.ask(path)
@@ -63,7 +63,7 @@ async def test_an_unknown_path_is_not_found(serve: Serve, path: str) -> None:
     ],
 )
 async def test_a_wrong_method_is_not_allowed(serve: Serve, method: str, path: str) -> None:
-    """405 with the methods that are."""
+    """405 with the allowed methods."""
     async with serve(1) as node:
         code, head, _ = await node.ask(path, method=method)
         assert code == 405
@@ -71,7 +71,7 @@ async def test_a_wrong_method_is_not_allowed(serve: Serve, method: str, path: st
 
 
 async def test_more_routes_can_be_added(serve: Serve) -> None:
-    """Metrics and statistics bring their own."""
+    """For metrics and statistics."""
 
     async def stats(request: web.Request) -> web.Response:
         return web.json_response({"node": {}})
@@ -80,7 +80,7 @@ async def test_more_routes_can_be_added(serve: Serve) -> None:
         assert (await node.ask("/stats/summary"))[::2] == (200, '{"node": {}}')
 
 
-async def test_a_fault_of_ours_is_answered_without_its_traceback(serve: Serve) -> None:
+async def test_an_internal_error_has_no_traceback(serve: Serve) -> None:
     """500 and one line."""
 
     async def broken(request: web.Request) -> web.Response:
@@ -90,8 +90,8 @@ async def test_a_fault_of_ours_is_answered_without_its_traceback(serve: Serve) -
         assert (await node.ask("/broken"))[::2] == (500, "internal error")
 
 
-async def test_an_answer_that_had_begun_breaks_off(serve: Serve) -> None:
-    """A list that fails in the middle is not followed by a second answer."""
+async def test_a_started_response_is_broken_off(serve: Serve) -> None:
+    """A list that fails in the middle is not followed by a second response."""
 
     def fails() -> object:
         yield POD

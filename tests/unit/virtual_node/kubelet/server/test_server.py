@@ -30,8 +30,8 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-async def test_a_start_that_is_cancelled_leaves_no_port_taken():
-    """Whenever the cancellation comes; the cluster that starts again needs the same port."""
+async def test_a_cancelled_start_leaves_no_port_in_use():
+    """At any point; the restarted cluster needs the same port."""
     for turns in range(20):
         port = _free_port()
         server = _server(port)
@@ -47,8 +47,8 @@ async def test_a_start_that_is_cancelled_leaves_no_port_taken():
     assert has_started
 
 
-async def test_a_taken_port_is_an_error():
-    """Whoever starts the server tries the next one; what stands between is put away."""
+async def test_a_port_in_use_is_an_error():
+    """The caller tries the next one; partial listeners are closed."""
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
         pytest.raises(OSError, match="address already in use"),

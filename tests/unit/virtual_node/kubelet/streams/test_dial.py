@@ -1,4 +1,4 @@
-"""The way to a lower apiserver: proxies, server names and time limits."""
+"""The connection to a lower apiserver: proxies, server names and time limits."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ async def test_a_server_name_of_its_own(pki: Pki) -> None:
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.0 400 Bad"])
-async def test_a_server_that_hangs_up_at_once_is_known_at_once(pki: Pki, secure: str, words: bytes) -> None:
-    """As load balancers without a backend do: nobody waits for the time limit."""
+async def test_a_server_that_hangs_up_at_once_is_an_error_at_once(
+    pki: Pki, secure: str, words: bytes
+) -> None:
+    """As load balancers without a backend do: no wait for the time limit."""
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(words)
@@ -60,8 +62,8 @@ async def test_a_server_that_hangs_up_at_once_is_known_at_once(pki: Pki, secure:
 
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
-async def test_a_dial_given_up_at_any_moment_leaves_no_socket(pki: Pki, secure: str) -> None:
-    """A client that leaves before the answer costs no open file."""
+async def test_a_cancelled_dial_leaves_no_socket(pki: Pki, secure: str) -> None:
+    """At any point."""
     context = pki.server_context() if secure == "tls" else None
     async with LowerServer(switch, tls=context) as lower:
         config = ClusterConfig(
@@ -85,7 +87,7 @@ async def test_a_dial_given_up_at_any_moment_leaves_no_socket(pki: Pki, secure: 
 
 
 @pytest.mark.parametrize("secure", ["tcp", "tls"])
-async def test_a_proxy_is_asked_for_a_tunnel(pki: Pki, secure: str) -> None:
+async def test_a_proxy_opens_a_tunnel(pki: Pki, secure: str) -> None:
     """CONNECT with the proxy's own credentials; the lower cluster's go through the tunnel only."""
     context = pki.server_context() if secure == "tls" else None
     async with LowerServer(switch, tls=context) as lower, _proxy() as (port, asked):
@@ -107,7 +109,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(pki: Pki, secure: str) -> None:
 
 
 async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
-    """Its answer is told in one line; proxies of another kind are refused by name."""
+    """Its response is quoted in one line; other kinds of proxies are refused by name."""
     async with _proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as (port, _):
         config = ClusterConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
         with pytest.raises(DialError, match="the proxy answered 407 Proxy Authentication Required"):
@@ -117,7 +119,7 @@ async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
         await dial(socks, REQUEST, answer_timeout=5)
 
 
-async def test_a_server_that_does_not_answer_is_given_up() -> None:
+async def test_a_silent_server_is_an_error() -> None:
     """After the limit, and its connection is closed."""
 
     async def silent(exchange: Exchange) -> None:
@@ -131,7 +133,7 @@ async def test_a_server_that_does_not_answer_is_given_up() -> None:
 
 
 async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
-    """A body without a length is read to the end of TLS, about which asyncio has nothing to complain."""
+    """A body without a length is read to the end of TLS, without a warning of asyncio."""
     reading = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -148,7 +150,7 @@ async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.
     assert caplog.messages == []
 
 
-async def test_a_head_without_end_is_refused() -> None:
+async def test_an_endless_head_is_refused() -> None:
     """A lower API server cannot fill the memory with a response head."""
 
     async def script(exchange: Exchange) -> None:
@@ -168,7 +170,7 @@ async def test_a_head_without_end_is_refused() -> None:
     "body", [b"x" * 10_000_000, b"Transfer-Encoding", b"1" * 1_000_000], ids=["long", "chunk", "line"]
 )
 async def test_an_error_body_is_bounded(body: bytes) -> None:
-    """Of a refusal's body 64 KiB are read, whatever its framing."""
+    """To 64 KiB, with any framing."""
 
     async def script(exchange: Exchange) -> None:
         head = b"" if body.startswith(b"x") else b"Transfer-Encoding: chunked\r\n"
@@ -184,7 +186,7 @@ async def test_an_error_body_is_bounded(body: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def _proxy(refusal: bytes = b"") -> AsyncIterator[tuple[int, list[str]]]:
-    """A proxy that tunnels where it is asked to, or refuses."""
+    """Run a proxy that tunnels to the requested address, or refuses."""
     asked: list[str] = []
     tasks: set[asyncio.Task[None]] = set()
 

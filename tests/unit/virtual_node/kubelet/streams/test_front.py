@@ -1,4 +1,4 @@
-"""The first moments of a connection: handshakes, heads that are late, long or no heads at all."""
+"""The start of a connection: handshakes, heads that are late, long or invalid."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from virtual_node.kubelet import Authenticator
 from virtual_node.kubelet.server.server import connection_limits
 
 
-async def test_a_head_may_come_byte_by_byte(serve: Serve) -> None:
-    """However a head is cut, it is one head."""
+async def test_a_head_may_arrive_byte_by_byte(serve: Serve) -> None:
     async with serve(1) as node:
         reader, writer = await node.connect()
         for byte in b"GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n":
@@ -29,7 +28,7 @@ async def test_a_head_may_come_byte_by_byte(serve: Serve) -> None:
 
 
 async def test_a_connection_serves_many_requests(serve: Serve) -> None:
-    """Scrapers keep theirs; pipelined requests are answered in order."""
+    """Scrapers reuse theirs; pipelined requests are answered in order."""
     async with serve(1) as node:
         reader, writer = await node.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n" * 3)
@@ -40,7 +39,7 @@ async def test_a_connection_serves_many_requests(serve: Serve) -> None:
 
 @pytest.mark.parametrize("wire", ["tls"])
 async def test_only_a_verified_client_may_send_a_long_head(serve: Serve, pki: Pki) -> None:
-    """Nearly a megabyte of URL is a request of the API server; without a client certificate 16 KiB are the most."""
+    """The API server may send nearly a megabyte of URL; without a client certificate the limit is 16 KiB."""
     target = "/exec/shop/web-1/nope?output=1&command="
     known = pki.client_context(sign(pki.ca, "kube-apiserver", usage="client"))
     async with serve(1) as node:
@@ -52,8 +51,8 @@ async def test_only_a_verified_client_may_send_a_long_head(serve: Serve, pki: Pk
 
 
 @pytest.mark.parametrize("wire", ["tls"])
-async def test_flood_of_idle_connections_keeps_nobody_out(rig: Rig, pki: Pki) -> None:
-    """The API server is answered, an open stream goes on, and the oldest idle connections are closed."""
+async def test_flood_of_idle_connections_locks_no_client_out(rig: Rig, pki: Pki) -> None:
+    """The API server is answered, an open stream continues, and the oldest idle connections are closed."""
     connections = Connections("flooded", connection_limits(total=40, strangers=20))
     async with rig(echo, connections=connections) as (_, node):
         _, stream, writer = await upgrade(node)
@@ -72,8 +71,8 @@ async def test_flood_of_idle_connections_keeps_nobody_out(rig: Rig, pki: Pki) ->
         await closed(writer)
 
 
-async def test_reads_nothing_behind_the_first_head_of_a_caller_it_refuses(serve: Serve) -> None:
-    """A second head could be as long as those of authorized callers; the connection ends with the answer."""
+async def test_reads_nothing_after_the_first_head_of_a_refused_client(serve: Serve) -> None:
+    """A second head could be as long as those of authorized clients; the connection ends with the response."""
     async with serve(1, authenticator=Authenticator(None)) as node:
         reader, writer = await node.connect()
         writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n" * 2)
@@ -86,8 +85,8 @@ async def test_reads_nothing_behind_the_first_head_of_a_caller_it_refuses(serve:
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"SSH-2.0-x\r\n\r\n", b"\r\n\r\n\r\n\r\n"]
 )
-async def test_garbage_harms_nobody(serve: Serve, garbage: bytes) -> None:
-    """Plain bytes at the TLS port, TLS bytes at the plain one: the next client is served as ever."""
+async def test_invalid_bytes_do_not_affect_other_clients(serve: Serve, garbage: bytes) -> None:
+    """Plain bytes at the TLS port, TLS bytes at the plain one."""
     async with serve(1) as node:
         reader, writer = await asyncio.open_connection("127.0.0.1", node.server.port)
         writer.write(garbage)
@@ -99,7 +98,7 @@ async def test_garbage_harms_nobody(serve: Serve, garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("wire", ["tls"])
-async def test_tls_1_2_is_the_least(serve: Serve, pki: Pki) -> None:
+async def test_tls_1_2_is_the_minimum(serve: Serve, pki: Pki) -> None:
     """Older versions end in the handshake."""
     async with serve(1) as node:
         context = pki.client_context()
@@ -117,7 +116,7 @@ async def test_tls_1_2_is_the_least(serve: Serve, pki: Pki) -> None:
 
 @pytest.mark.parametrize("wire", ["tls"])
 async def test_a_renewed_authority_counts_at_the_next_connection(serve: Serve, pki: Pki) -> None:
-    """Certificate and client CA are asked for anew; a connection made before ends with its next answer."""
+    """Certificate and client CA are read again; an older connection ends with its next response."""
     other_ca = make_ca("other")
     other = sign(other_ca, "localhost", hosts=["127.0.0.1"])
     mine = sign(pki.ca, "me", usage="client")

@@ -1,4 +1,4 @@
-"""Heads on the wire: nothing is smuggled into a line, nothing but HTTP/1 is read."""
+"""Encoding and parsing of HTTP/1 heads, without header injection."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def test_a_request_head_keeps_order_and_repeated_names() -> None:
         RequestHead("GET", "/", (("", "1"),)),
     ],
 )
-def test_what_would_leave_its_line_is_refused(head: RequestHead) -> None:
-    """Line breaks and the like raise ValueError before a byte is sent."""
+def test_line_breaks_are_refused(head: RequestHead) -> None:
+    """ValueError before a byte is sent."""
     with pytest.raises(ValueError, match=r"method|target|header"):
         head.encode()
 
 
 @given(st.text())
 def test_no_header_value_makes_a_second_line(value: str) -> None:
-    """Whatever text a value is, it is refused or it stays in its line."""
+    """Any text is refused or stays in its line."""
     try:
         raw = RequestHead("GET", "/", (("X", value),)).encode()
     except ValueError:
@@ -47,8 +47,8 @@ def test_no_header_value_makes_a_second_line(value: str) -> None:
     assert raw.count(b"\n") == 3
 
 
-def test_a_response_head_is_read() -> None:
-    """Status, reason and headers come back, names found in any case."""
+def test_a_response_head_is_parsed() -> None:
+    """Status, reason and headers, found in any case."""
     head = parse_response_head(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  SPDY/3.1 \r\nEmpty:")
     assert (head.status, head.reason) == (101, "Switching Protocols")
     assert head.get("upgrade") == "SPDY/3.1"
@@ -69,15 +69,14 @@ def test_a_response_head_is_read() -> None:
         b"HTTP/1.1 200 OK\r\nA: b\nC: d",
     ],
 )
-def test_what_is_no_response_head_is_refused(raw: bytes) -> None:
-    """Anything but an HTTP/1 head raises ValueError."""
+def test_invalid_response_heads_are_refused(raw: bytes) -> None:
+    """ValueError."""
     with pytest.raises(ValueError, match="not an HTTP"):
         parse_response_head(raw)
 
 
 @given(st.binary())
-def test_garbage_raises_nothing_but_value_error(raw: bytes) -> None:
-    """A hostile peer cannot raise anything unexpected."""
+def test_any_bytes_raise_only_value_error(raw: bytes) -> None:
     try:
         head = parse_response_head(raw)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What a connection leaves in memory when it ends: nothing that waits for the garbage collector.
+"""A connection that ends leaves nothing in memory for the garbage collector.
 
-A TLS connection has buffers of a quarter of a megabyte, and ``tune_gc`` has the collector look at cycles rarely.
+A TLS connection has buffers of a quarter of a megabyte, and ``tune_gc`` makes the collector run rarely.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from virtual_node.kubelet.streams import splice
 
 @pytest.fixture
 def wire() -> str:
-    """With TLS on both sides: it has the buffers."""
+    """TLS on both sides, because of its buffers."""
     return "tls"
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
-    """Every TLS connection, accepted connection and splice made meanwhile; nobody collects cycles."""
+    """Every TLS connection, accepted connection and splice made meanwhile; cycles are not collected."""
     found: list[ref[Any]] = []
 
     def remember(kind: type) -> None:
@@ -52,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
 
 
 async def left(made: list[ref[Any]]) -> list[object]:
-    """What is alive a moment after the last connection has closed."""
+    """Return the objects that are alive a moment after the last connection has closed."""
     for _ in range(500):
         if not any(one() for one in made):
             break
@@ -79,13 +79,13 @@ async def a_refusal(node: Node) -> None:
 
 
 async def a_scan(node: Node) -> None:
-    """Somebody who connects and leaves, as health checks of load balancers do."""
+    """Connect and close, as health checks of load balancers do."""
     _, writer = await asyncio.open_connection("127.0.0.1", node.server.port)
     await closed(writer)
 
 
 async def plain_http(node: Node) -> None:
-    """Somebody who speaks no TLS."""
+    """Connect without TLS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.server.port)
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
     await rest_of(reader)
@@ -96,7 +96,7 @@ async def a_distrust(node: Node) -> None:
     """A client that does not trust our certificate."""
 
     def connect() -> None:
-        # Not through the loop: its client's side would leave cycles of its own.
+        # Not through the loop, because its client's side would leave cycles of its own.
         with socket.create_connection(("127.0.0.1", node.server.port)) as plain, pytest.raises(ssl.SSLError):
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
 
@@ -107,7 +107,7 @@ async def a_distrust(node: Node) -> None:
 async def test_a_connection_leaves_nothing(
     rig: Rig, made: list[ref[Any]], use: Callable[[Node], Any]
 ) -> None:
-    """Whatever its end."""
+    """However it ends."""
     async with rig(echo) as (_lower, node):
         for _ in range(3):
             await use(node)
@@ -131,8 +131,8 @@ async def test_a_lower_cluster_without_tls_leaves_nothing(serve: Serve, made: li
         assert await left(made) == []
 
 
-async def test_a_lower_side_that_leaves_first_leaves_nothing(rig: Rig, made: list[ref[Any]]) -> None:
-    """A command that ends by itself."""
+async def test_a_lower_side_that_ends_first_leaves_nothing(rig: Rig, made: list[ref[Any]]) -> None:
+    """As a command that ends by itself."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.switch(behind=b"last words")

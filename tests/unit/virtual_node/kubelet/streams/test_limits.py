@@ -1,4 +1,4 @@
-"""Open streams are limited for each namespace and in all; what is refused names the setting."""
+"""Open streams are limited for each namespace and in total; a refusal names the setting."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from virtual_node.kubelet.streams.limits import StreamLimits, exceeded
 EXEC = "/exec/shop/web-1/main?output=1&command=sh"
 
 
-async def test_stream_too_many_is_refused_until_another_ends(rig: Rig):
-    """By a text that kubectl shows; the limit is shared by all verbs."""
+async def test_too_many_streams_are_refused_until_another_ends(rig: Rig):
+    """With a text that kubectl shows; all verbs share the limit."""
     async with rig(echo, stream_limits=StreamLimits(total=10, per_namespace=2)) as (_, node):
         streams = [await upgrade(node) for _ in range(2)]
         code, _, text = await node.ask(EXEC, *SPDY, method="POST")
@@ -40,7 +40,7 @@ async def test_stream_too_many_is_refused_until_another_ends(rig: Rig):
 
 
 def test_one_namespace_leaves_room_for_others():
-    """Until all are too many."""
+    """Up to the total limit."""
     limits = StreamLimits(total=5, per_namespace=2)
     with contextlib.ExitStack() as stack:
         for namespace in ("a", "a", "b", "b", "c"):
@@ -77,8 +77,8 @@ def test_a_tenant_with_many_namespaces_does_not_lock_out_others():
         max_size=150,
     ),
 )
-def test_streams_run_out_only_for_many_namespaces(total, per_namespace, steps):
-    """Whatever streams open and close: fewer namespaces than a tenth of all streams never lock out another one."""
+def test_only_many_namespaces_exhaust_the_streams(total, per_namespace, steps):
+    """Fewer namespaces than a tenth of all streams never lock out another one."""
     streams: Counter[str] = Counter()
     for number, weight, closes in steps:
         namespace = str(number % max(1, total // 10 - 1))
@@ -105,7 +105,7 @@ def test_long_request_counts_as_several_streams():
     [({}, True), ({"connections": 1000}, False), ({"unauthorized_connections": 1200}, False),
      ({"streams": 10, "connections": 200}, True)],
 )  # fmt: skip
-def test_connections_leave_room_beside_streams(limits, is_valid):
-    """Otherwise open streams would keep the API server out."""
+def test_connections_leave_room_for_requests(limits, is_valid):
+    """Otherwise open streams would lock the API server out."""
     problems = validate(Config(kubelet=KubeletConfig(limits=KubeletLimits(**limits))))
     assert bool([text for text in problems if "kubelet.limits" in text]) is not is_valid

@@ -1,4 +1,4 @@
-"""Requests for streams, from the node's spelling to the apiserver's."""
+"""Requests for streams, translated from the kubelet's parameters to the apiserver's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEBSOCKET = {"Upgrade": "websocket"}
 
 
 def test_exec_is_translated_with_its_command_in_order() -> None:
-    """input, output and error become stdin, stdout and stderr; every word of the command stays."""
+    """input, output and error become stdin, stdout and stderr."""
     query = MultiDict(
         [
             ("command", "sh"),
@@ -50,15 +50,15 @@ def test_exec_is_translated_with_its_command_in_order() -> None:
     ]
 
 
-def test_a_terminal_has_no_stderr_of_its_own() -> None:
-    """With tty the wish for stderr is dropped, as the kubelet does."""
+def test_a_terminal_has_no_stderr() -> None:
+    """With tty stderr is dropped, as in the kubelet."""
     query = MultiDict([("tty", "1"), ("output", "1"), ("error", "1")])
     assert attach_query(query, container="c") == [("container", "c"), ("stdout", "true"), ("tty", "true")]
 
 
 @pytest.mark.parametrize("query", [{}, {"input": "0"}, {"tty": "1", "error": "1"}, {"stdin": "1"}])
-def test_a_stream_without_streams_is_refused(query: dict[str, str]) -> None:
-    """At least one of the three must be asked for."""
+def test_a_request_without_any_stream_is_refused(query: dict[str, str]) -> None:
+    """At least one of the three is required."""
     with pytest.raises(Refusal, match="at least 1 of stdin, stdout, stderr") as refused:
         attach_query(MultiDict(query), container="c")
     assert refused.value.status == 400
@@ -72,28 +72,27 @@ def test_spdy_port_forward_names_no_ports() -> None:
 
 
 def test_websocket_port_forward_names_its_ports() -> None:
-    """The node hears one list with commas, the apiserver's parameter is called ports."""
+    """The kubelet's parameter is one list with commas, the apiserver's is called ports."""
     query = MultiDict([("port", "80,443"), ("port", "8080")])
     assert port_forward_query(query, WEBSOCKET) == [("ports", "80"), ("ports", "443"), ("ports", "8080")]
 
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "http", "-1", "80,", "٣", "99999999999999999999"])
-def test_a_port_that_is_none_is_refused(port: str) -> None:
-    """Only 1 to 65535 are ports."""
+def test_an_invalid_port_is_refused(port: str) -> None:
+    """Only 1 to 65535 are valid."""
     with pytest.raises(Refusal, match="as a port") as refused:
         port_forward_query(MultiDict({"port": port}), WEBSOCKET)
     assert refused.value.status == 400
 
 
 def test_websocket_port_forward_needs_a_port() -> None:
-    """Without a port there is nothing to forward."""
     with pytest.raises(Refusal, match='"port" is required'):
         port_forward_query(MultiDict(), WEBSOCKET)
 
 
 @given(st.lists(st.tuples(st.text(), st.text(st.characters(exclude_categories=["Cs"])))))
 def test_no_query_leaves_the_request_line(query: list[tuple[str, str]]) -> None:
-    """Whatever is in a command, the target is one word of printable ASCII."""
+    """For any command the target is one word of printable ASCII."""
     query = [(name.encode("utf-8", "replace").decode(), value) for name, value in query]
     target = target_path("/api/v1/pods", query)
     assert target.isascii()
@@ -103,7 +102,7 @@ def test_no_query_leaves_the_request_line(query: list[tuple[str, str]]) -> None:
 
 @given(st.lists(st.binary(), min_size=1))
 def test_a_command_keeps_its_bytes(words: list[bytes]) -> None:
-    """File names may be in any encoding."""
+    """File names may have any encoding."""
     raw = "&".join(["output=1", *(f"command={quote(word)}" for word in words)])
     target = target_path("/exec", exec_query(parse_query(raw), container="c"))
     sent = parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
@@ -123,13 +122,13 @@ def test_a_command_keeps_its_bytes(words: list[bytes]) -> None:
         (["SPDY/3.1", "websocket"], False),
     ],
 )
-def test_only_the_two_protocols_of_streams_are_upgraded_to(values: list[str], *, expected: bool) -> None:
-    """What follows another upgrade could be anything, asked with our credentials."""
+def test_only_the_two_stream_protocols_are_upgraded(values: list[str], *, expected: bool) -> None:
+    """Another upgrade could transport anything, with the lower credentials."""
     assert is_upgrade(values) is expected
 
 
-def test_only_the_protocols_headers_go_on() -> None:
-    """Credentials, impersonation and hop-by-hop headers stay here; protocol headers pass in order."""
+def test_only_protocol_headers_are_passed_on() -> None:
+    """In order, without credentials, impersonation and hop-by-hop headers."""
     headers = [
         ("Host", "node:10250"),
         ("Authorization", "Bearer upper"),
@@ -157,8 +156,8 @@ def test_only_the_protocols_headers_go_on() -> None:
     )
 
 
-def test_a_token_among_the_websocket_protocols_stays_here() -> None:
-    """The lower cluster never sees the upper cluster's token, only the protocols."""
+def test_a_token_among_the_websocket_protocols_is_removed() -> None:
+    """The lower cluster gets the protocols, never the upper cluster's token."""
     headers = [("Sec-WebSocket-Protocol", f"{PREFIX}dG9r, v4.channel.k8s.io"), ("Sec-WebSocket-Key", "k")]
     assert forwarded_headers("GET", headers) == (
         ("Connection", "Upgrade"),
@@ -167,8 +166,8 @@ def test_a_token_among_the_websocket_protocols_stays_here() -> None:
     )
 
 
-def test_the_answer_brings_back_the_protocol_and_nothing_else() -> None:
-    """Headers about the lower apiserver stay there."""
+def test_the_response_has_only_the_protocol() -> None:
+    """Headers about the lower apiserver are removed."""
     headers = (
         ("Upgrade", "SPDY/3.1"),
         ("Audit-Id", "x"),
@@ -183,7 +182,7 @@ def test_the_answer_brings_back_the_protocol_and_nothing_else() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_a_bearer_token_comes_out_of_the_protocols(token: str) -> None:
+def test_a_bearer_token_is_read_from_the_protocols(token: str) -> None:
     """Browsers send the token base64url-encoded without padding, beside the real protocol."""
     encoded = urlsafe_b64encode(token.encode()).decode().rstrip("=")
     assert websocket_bearer_token([f"v4.channel.k8s.io,{PREFIX}{encoded}"]) == token
@@ -200,13 +199,12 @@ def test_a_bearer_token_comes_out_of_the_protocols(token: str) -> None:
         (f"x,{PREFIX}____", "encoding"),
     ],
 )
-def test_a_bad_token_among_the_protocols_is_refused(value: str, message: str) -> None:
+def test_an_invalid_token_among_the_protocols_is_refused(value: str, message: str) -> None:
     """As the apiserver's websocket authenticator: alone, doubled, padded or not text is an error."""
     with pytest.raises(ValueError, match=message):
         websocket_bearer_token([value])
 
 
 def test_protocols_without_a_token_are_no_credentials() -> None:
-    """Most clients send none."""
     assert websocket_bearer_token(["v4.channel.k8s.io"]) is None
     assert websocket_bearer_token([]) is None

@@ -70,8 +70,8 @@ async def test_every_route_finds_its_subresource(rig: Rig, target: str, path: st
 
 
 @pytest.mark.parametrize(("method", "headers"), [("POST", SPDY), ("GET", WEBSOCKET), ("GET", SPDY)])
-async def test_bytes_behind_the_heads_are_not_lost(rig: Rig, method: str, headers: tuple[str, ...]) -> None:
-    """What comes in the same packet as a head arrives, in order, on both sides and for both protocols."""
+async def test_bytes_after_the_heads_are_not_lost(rig: Rig, method: str, headers: tuple[str, ...]) -> None:
+    """Data in the same packet as a head arrives, in order, on both sides and for both protocols."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.switch(behind=b"early from lower|")
@@ -88,7 +88,7 @@ async def test_bytes_behind_the_heads_are_not_lost(rig: Rig, method: str, header
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_early_bytes_arrive_unchanged_and_in_order(rig: Rig, method: str) -> None:
-    """Even bytes that look like a further request reach the lower side as they are."""
+    """Even bytes that look like another request."""
     early = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 3000
     received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -104,8 +104,7 @@ async def test_early_bytes_arrive_unchanged_and_in_order(rig: Rig, method: str) 
         await closed(writer)
 
 
-async def test_a_stream_on_a_used_connection(rig: Rig) -> None:
-    """A connection that served an ordinary request can still become a stream."""
+async def test_a_reused_connection_can_become_a_stream(rig: Rig) -> None:
     async with rig(echo) as (_lower, node):
         reader, writer = await node.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")

@@ -1,4 +1,4 @@
-"""``/run``: a command's output as an answer."""
+"""``/run``: a command's output as a response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Answering = Callable[..., AbstractAsyncContextManager[tuple[Node, list[web.Reque
 
 @pytest.fixture
 def answering(serve: Serve, pki: Pki, wire: str) -> Answering:
-    """A node before an apiserver that answers an exec with the given messages."""
+    """Serve a node with an apiserver that answers an exec with the given messages."""
 
     @asynccontextmanager
     async def answering(*messages: bytes) -> AsyncIterator[tuple[Node, list[web.Request]]]:
@@ -77,7 +77,7 @@ async def _served(
 
 
 async def test_the_output_of_a_command(answering: Answering) -> None:
-    """Stdout, then stderr, whatever order they came in; the command is split at spaces."""
+    """Stdout, then stderr, in any order of arrival; the command is split at spaces."""
     async with answering(b"\x01", b"\x02bad", b"\x01a", b"\x02\n", b"\x01b\n", SUCCESS) as (node, seen):
         assert (await node.ask(RUN, method="POST"))[::2] == (200, "ab\nbad\n")
     assert parse_qsl(seen[0].query_string) == [
@@ -91,14 +91,14 @@ async def test_the_output_of_a_command(answering: Answering) -> None:
 
 
 async def test_a_command_that_fails(answering: Answering) -> None:
-    """500 with the exit code and what it complained about, as container runtimes word it."""
+    """500 with the exit code and its stderr, worded as container runtimes do."""
     async with answering(b"\x01out", b"\x02no such file", EXIT_3) as (node, _):
         answer = await node.ask(RUN, method="POST")
     assert answer[::2] == (500, "command 'ls -l' exited with 3: no such file")
 
 
 async def test_a_stream_that_ends_before_the_command(answering: Answering) -> None:
-    """Output without a result is not taken for a result."""
+    """Output without a result is an error."""
     async with answering(b"\x01out") as (node, _):
         code, _, body = await node.ask(RUN, method="POST")
     assert code == 500
@@ -106,7 +106,7 @@ async def test_a_stream_that_ends_before_the_command(answering: Answering) -> No
 
 
 async def test_a_refusal_reaches_the_caller(serve: Serve, pki: Pki, wire: str) -> None:
-    """The lower apiserver's own words, which a WebSocket client would usually drop."""
+    """With the lower apiserver's message, which a WebSocket client would usually drop."""
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         return web.json_response(
@@ -118,7 +118,7 @@ async def test_a_refusal_reaches_the_caller(serve: Serve, pki: Pki, wire: str) -
 
 
 async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -> None:
-    """A 401 means a rotated token at first; a second one is told, as a fault of the node and not of the caller."""
+    """A first 401 means a rotated token; a second one is reported as an error of the node and not of the caller."""
     tokens: list[str] = []
 
     async def run_for(good: str, request: web.Request) -> web.StreamResponse:
@@ -151,10 +151,10 @@ async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -
         ("idle_timeout", "the command has said nothing for 0.1 s"),
     ],
 )
-async def test_a_lower_cluster_that_is_silent_is_left(
+async def test_a_silent_lower_cluster_is_an_error(
     serve: Serve, pki: Pki, wire: str, limit: str, said: str
 ) -> None:
-    """Before the upgrade as soon as with every other stream; afterwards when nothing has come for long."""
+    """Before the upgrade as with every other stream; afterwards when no data has arrived for long."""
     over = asyncio.Event()
 
     async def silent(request: web.Request) -> web.StreamResponse:
@@ -172,8 +172,8 @@ async def test_a_lower_cluster_that_is_silent_is_left(
 
 
 @pytest.mark.parametrize("wire", ["tls"])
-async def test_a_proxys_password_is_nobodys_business(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that refuses the tunnel is told of, without the login that it was given."""
+async def test_a_proxys_password_is_not_shown(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a proxy that refuses the tunnel names it without its login."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -190,8 +190,8 @@ async def test_a_proxys_password_is_nobodys_business(serve: Serve, monkeypatch: 
         )
 
 
-async def test_unknown_pods_and_containers_and_clusters_that_are_away(serve: Serve) -> None:
-    """404 for what does not exist, 500 with the cluster's name for what does not answer."""
+async def test_unknown_pods_and_containers_and_unreachable_clusters(serve: Serve) -> None:
+    """404 for what does not exist, 500 with the cluster's name for a connection error."""
     async with serve(1) as node:
         assert (await node.ask("/run/shop/other/main?cmd=ls", method="POST"))[::2] == (
             404,

@@ -1,4 +1,4 @@
-"""Two ends joined: timers, limits and endings, on transports made of lists."""
+"""Two joined connections: timers, limits and endings, on fake transports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from virtual_node.kubelet.streams.splice import Splice
 
 
 class _FakeTransport(asyncio.Transport):
-    """Records what is done to it; accepts nothing while `blocked`."""
+    """Records calls; accepts nothing while `blocked`."""
 
     def __init__(self, *, half_close: bool = True) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _FakeTransport(asyncio.Transport):
 
 
 def join(*, half_close: bool = True, idle: float = 3600.0) -> tuple[Splice, _FakeTransport, _FakeTransport]:
-    """A running splice and its two transports."""
+    """Return a running splice and its two transports."""
     upper, lower = _FakeTransport(half_close=half_close), _FakeTransport(half_close=half_close)
     splice = Splice(Connection(upper, upper), Connection(lower, lower), idle_timeout=idle, linger=10.0)
     splice.start()
@@ -76,7 +76,7 @@ def join(*, half_close: bool = True, idle: float = 3600.0) -> tuple[Splice, _Fak
 
 @pytest.mark.looptime
 async def test_silence_ends_both_sides() -> None:
-    """The limit counts from the last byte, whichever way it went."""
+    """The limit counts from the last byte in either direction."""
     splice, upper, lower = join(idle=100.0)
     loop = asyncio.get_running_loop()
     await asyncio.sleep(90)
@@ -91,8 +91,8 @@ async def test_silence_ends_both_sides() -> None:
     assert (splice.bytes_to_lower, splice.bytes_to_upper) == (1, 1)
 
 
-async def test_a_full_side_stops_the_other() -> None:
-    """Pausing and resuming cross over."""
+async def test_a_full_side_pauses_the_other() -> None:
+    """And resumes it."""
     splice, upper, lower = join()
     upper.protocol.pause_writing()
     assert (upper.reading, lower.reading) == (True, False)
@@ -105,8 +105,8 @@ async def test_a_full_side_stops_the_other() -> None:
 
 
 @pytest.mark.looptime(noop_cycles=5)
-async def test_the_last_words_wait_for_a_patient_reader() -> None:
-    """A reader that pauses for an hour still gets what a command wrote before it ended."""
+async def test_the_last_bytes_wait_for_a_slow_reader() -> None:
+    """A reader that pauses for an hour still gets a command's last output."""
     splice, upper, lower = join(idle=4 * 3600.0)
     upper.blocked = True
     lower.protocol.data_received(b"last words")
@@ -120,7 +120,7 @@ async def test_the_last_words_wait_for_a_patient_reader() -> None:
 
 
 @pytest.mark.looptime
-async def test_a_reader_that_never_reads_is_given_up() -> None:
+async def test_a_reader_that_never_reads_is_disconnected() -> None:
     """After the idle limit without progress the rest is dropped."""
     splice, upper, lower = join(idle=100.0)
     upper.blocked = True
@@ -136,7 +136,7 @@ async def test_a_reader_that_never_reads_is_given_up() -> None:
 
 @pytest.mark.looptime
 async def test_a_lower_side_gets_little_time_after_its_client() -> None:
-    """A command whose client is gone is ended in seconds, read or not."""
+    """A command without a client is ended in seconds, read or not."""
     splice, upper, lower = join()
     lower.blocked = True
     upper.protocol.data_received(b"stdin")
@@ -147,8 +147,8 @@ async def test_a_lower_side_gets_little_time_after_its_client() -> None:
     assert asyncio.get_running_loop().time() - before < 11
 
 
-async def test_bytes_for_one_who_is_gone_are_dropped() -> None:
-    """They are read all the same, so that the end behind them is seen, and written nowhere."""
+async def test_bytes_for_a_closed_side_are_dropped() -> None:
+    """They are read so that the end after them is seen, and not written."""
     splice, upper, lower = join()
     upper.blocked = True
     lower.protocol.data_received(b"unread")
@@ -163,7 +163,7 @@ async def test_bytes_for_one_who_is_gone_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("first", ["upper", "lower"])
-async def test_half_closes_in_turn_end_both(first: str) -> None:
+async def test_half_closes_in_both_directions_end_both(first: str) -> None:
     """Each end is passed on; after the second both are closed."""
     splice, upper, lower = join()
     one, two = (upper, lower) if first == "upper" else (lower, upper)
@@ -178,7 +178,7 @@ async def test_half_closes_in_turn_end_both(first: str) -> None:
     assert one.closing
 
 
-async def test_without_half_close_one_end_is_the_end() -> None:
+async def test_without_half_close_one_end_ends_both() -> None:
     """As with TLS: the other side is flushed and closed."""
     splice, upper, lower = join(half_close=False)
     lower.protocol.data_received(b"bye")
@@ -190,7 +190,7 @@ async def test_without_half_close_one_end_is_the_end() -> None:
 
 
 async def test_a_side_lost_before_the_join_ends_it() -> None:
-    """A transport that closes while it changes hands has told its old protocol."""
+    """A transport that closes during the hand-over has called its old protocol."""
     upper, lower = _FakeTransport(), _FakeTransport()
     lower.closing = True
     splice = Splice(Connection(upper, upper), Connection(lower, lower), idle_timeout=10)
@@ -199,8 +199,8 @@ async def test_a_side_lost_before_the_join_ends_it() -> None:
     assert upper.written == b"last words"
 
 
-async def test_an_end_may_be_ended_again() -> None:
-    """A shutdown that comes in the moment when a stream has ended by itself."""
+async def test_an_end_may_be_repeated() -> None:
+    """For example by a shutdown at the moment when a stream has ended by itself."""
     splice, upper, lower = join()
     upper.close()
     lower.close()
@@ -209,7 +209,7 @@ async def test_an_end_may_be_ended_again() -> None:
     assert not upper.aborted
 
 
-async def test_what_tls_has_not_sent_counts() -> None:
+async def test_unsent_tls_data_counts() -> None:
     """Bytes below the TLS layer are unsent bytes too."""
     top, raw = _FakeTransport(), _FakeTransport()
     top.unsent, raw.unsent = 3, 4

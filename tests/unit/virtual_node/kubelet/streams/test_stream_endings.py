@@ -1,4 +1,4 @@
-"""Streams that end: whoever leaves first, however slowly anybody reads."""
+"""Ends of streams: either side first, with fast or slow readers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.unit.virtual_node.kubelet.stream_client import (
 from virtual_node.kubelet.server.server import _end_kept
 
 
-async def test_a_client_that_leaves_ends_the_lower_side(rig: Rig) -> None:
-    """Without a client the command's connection is closed, and the gauge returns to nought."""
+async def test_a_disconnected_client_ends_the_lower_side(rig: Rig) -> None:
+    """The command's connection is closed, and the gauge returns to 0."""
     async with rig(echo) as (lower, node):
         before = open_streams()
         _, reader, writer = await upgrade(node)
@@ -38,10 +38,10 @@ async def test_a_client_that_leaves_ends_the_lower_side(rig: Rig) -> None:
         assert open_streams() == before
 
 
-async def test_a_connection_that_is_closed_while_it_is_served_is_no_fault(
+async def test_closing_a_closed_connection_is_no_error(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both sides of a stream may end in one moment: its transport is closed twice, and then knows nothing of itself."""
+    """Both sides of a stream may end in one moment: its transport is closed twice."""
 
     async def close(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
@@ -57,8 +57,8 @@ async def test_a_connection_that_is_closed_while_it_is_served_is_no_fault(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_a_client_that_leaves_before_the_answer_ends_the_lower_side(rig: Rig) -> None:
-    """The upgrade under way is given up."""
+async def test_a_client_that_disconnects_before_the_response_ends_the_lower_side(rig: Rig) -> None:
+    """The upgrade is cancelled."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.read_to_end()
@@ -74,8 +74,8 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_lower_side(rig: R
         await node.server.streams._wait_empty()
 
 
-async def test_a_lower_side_that_leaves_ends_the_client(rig: Rig) -> None:
-    """After the last byte the client's connection ends."""
+async def test_a_lower_side_that_ends_disconnects_the_client(rig: Rig) -> None:
+    """After the last byte."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.switch(behind=b"last words")
@@ -86,8 +86,8 @@ async def test_a_lower_side_that_leaves_ends_the_client(rig: Rig) -> None:
         await closed(writer)
 
 
-async def test_half_closing_passes_on_where_it_exists(rig: Rig, wire: str) -> None:
-    """On plain TCP the lower side hears the end of stdin and can still answer; TLS has no such thing."""
+async def test_half_closing_is_passed_on_without_tls(rig: Rig, wire: str) -> None:
+    """The lower side sees the end of stdin and can still answer; TLS has no half-close."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.switch()
@@ -104,7 +104,7 @@ async def test_half_closing_passes_on_where_it_exists(rig: Rig, wire: str) -> No
         await closed(writer)
 
 
-async def test_a_big_transfer_arrives_whole_both_ways_at_once(rig: Rig) -> None:
+async def test_a_large_transfer_is_complete_in_both_directions(rig: Rig) -> None:
     """32 MiB in each direction, byte for byte."""
     block = os.urandom(1 << 20)
     expected = hashlib.sha256(block * 32).digest()
@@ -136,8 +136,8 @@ async def test_a_big_transfer_arrives_whole_both_ways_at_once(rig: Rig) -> None:
         await closed(writer)
 
 
-async def test_a_slow_reader_holds_the_sender_back_and_loses_nothing(rig: Rig) -> None:
-    """A sender of 64 MiB stalls long before its end; its last byte still arrives after it has left."""
+async def test_a_slow_reader_blocks_the_sender_and_loses_nothing(rig: Rig) -> None:
+    """A sender of 64 MiB stalls long before its end; its last byte still arrives after it has disconnected."""
     sender = Sender()
     total = 64
 
@@ -161,8 +161,8 @@ async def test_a_slow_reader_holds_the_sender_back_and_loses_nothing(rig: Rig) -
         await closed(writer)
 
 
-async def test_stopping_gives_streams_their_grace_and_then_ends_them(rig: Rig) -> None:
-    """Within the grace a stream goes on; afterwards both sides are closed, and stopping returns."""
+async def test_stopping_ends_streams_after_their_grace_period(rig: Rig) -> None:
+    """Within it a stream continues; afterwards both sides are closed, and stopping returns."""
     async with rig(echo, grace=0.3) as (lower, node):
         _, reader, writer = await upgrade(node)
         stopping = asyncio.create_task(node.server.stop())
@@ -176,8 +176,8 @@ async def test_stopping_gives_streams_their_grace_and_then_ends_them(rig: Rig) -
         await closed(writer)
 
 
-async def test_a_connection_that_waits_for_its_next_request_ends_when_stopping_begins(rig: Rig) -> None:
-    """Its caller connects anew, to whoever listens then; refused here, a log would fail as long as a stream is open."""
+async def test_stopping_closes_idle_connections_at_once(rig: Rig) -> None:
+    """Their clients reconnect to the next process; refused here, a log would fail as long as a stream is open."""
     async with rig(echo, grace=60.0) as (_, node):
         idle, idle_writer = await node.connect()
         idle_writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
@@ -192,8 +192,8 @@ async def test_a_connection_that_waits_for_its_next_request_ends_when_stopping_b
         await stopping
 
 
-async def test_a_request_that_has_just_come_is_answered_when_stopping_begins(serve: Serve, wire: str) -> None:
-    """Nobody has looked at it yet, or its answer is on its way: the connection ends behind the answer."""
+async def test_a_request_received_when_stopping_begins_is_answered(serve: Serve, wire: str) -> None:
+    """Read or not; the connection ends after the response."""
     for turns in range(6):
         async with serve(1) as node:
             idle, writer = await node.connect()
@@ -210,8 +210,7 @@ async def test_a_request_that_has_just_come_is_answered_when_stopping_begins(ser
             await closed(writer)
 
 
-async def test_stopping_does_not_wait_when_nothing_is_open(rig: Rig) -> None:
-    """The grace is for streams, not for its own sake."""
+async def test_stopping_does_not_wait_without_streams(rig: Rig) -> None:
     async with rig(echo, grace=60.0) as (_, node):
         reader, writer = await node.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")

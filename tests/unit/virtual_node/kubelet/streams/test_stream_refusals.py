@@ -1,4 +1,4 @@
-"""Streams that do not come about, and what their clients are told."""
+"""Streams that fail before they start, and the errors of their clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.virtual_node.kubelet.stream_client import EXEC, SPDY, echo
 
 
 async def test_a_refusal_of_the_lower_cluster_is_relayed(rig: Rig) -> None:
-    """The lower apiserver's own words reach kubectl: status, type and body pass."""
+    """Status, type and body reach kubectl."""
     status = {"kind": "Status", "message": "container not running", "code": 400}
 
     async def script(exchange: Exchange) -> None:
@@ -37,7 +37,7 @@ async def test_a_refusal_of_the_lower_cluster_is_relayed(rig: Rig) -> None:
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\ngone gone and more",
     ],
 )
-async def test_a_refusal_of_any_shape_is_relayed(rig: Rig, answer: bytes) -> None:
+async def test_a_refusal_of_any_framing_is_relayed(rig: Rig, answer: bytes) -> None:
     """Chunked, until the end, or with a length."""
 
     async def script(exchange: Exchange) -> None:
@@ -49,8 +49,8 @@ async def test_a_refusal_of_any_shape_is_relayed(rig: Rig, answer: bytes) -> Non
         assert (code, body) == (404, "gone gone")
 
 
-async def test_rejected_credentials_are_renewed_once_and_never_the_users_fault(rig: Rig) -> None:
-    """A 401 below is asked again with fresh credentials; a second one becomes a 500 that says so."""
+async def test_rejected_credentials_are_renewed_once_and_no_error_of_the_user(rig: Rig) -> None:
+    """A lower 401 is retried with fresh credentials; a second one becomes a 500 with the reason."""
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
@@ -73,8 +73,8 @@ async def test_rejected_credentials_are_renewed_once_and_never_the_users_fault(r
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000,
     ],
 )
-async def test_what_is_no_answer_is_a_clear_error(rig: Rig, answer: bytes) -> None:
-    """A lower side that speaks something else, or hangs up, is named in one line."""
+async def test_an_invalid_response_is_a_clear_error(rig: Rig, answer: bytes) -> None:
+    """Another protocol, or a closed connection, is described in one line."""
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(answer)
@@ -87,7 +87,7 @@ async def test_what_is_no_answer_is_a_clear_error(rig: Rig, answer: bytes) -> No
     assert "\n" not in body
 
 
-async def test_a_lower_cluster_that_is_away_is_a_clear_error(rig: Rig) -> None:
+async def test_an_unreachable_lower_cluster_is_a_clear_error(rig: Rig) -> None:
     """Connection refused, with the cluster's name."""
     async with rig(echo) as (lower, node):
         lower.close()
@@ -110,7 +110,7 @@ async def test_a_lower_cluster_that_is_away_is_a_clear_error(rig: Rig) -> None:
     ],
 )
 async def test_unknown_pods_and_containers(rig: Rig, target: str, code: int, text: str) -> None:
-    """The kubelet's own words, and the lower cluster is not even asked."""
+    """The kubelet's own messages, without a request to the lower cluster."""
     async with rig(echo) as (lower, node):
         status, _, body = await node.ask(target, *SPDY, method="POST")
         assert (status, body) == (code, text)
@@ -118,7 +118,6 @@ async def test_unknown_pods_and_containers(rig: Rig, target: str, code: int, tex
 
 
 async def test_a_request_without_upgrade_is_refused(rig: Rig) -> None:
-    """An exec over plain HTTP makes no sense."""
     async with rig(echo) as (_lower, node):
         required = (400, "Upgrade request required: SPDY/3.1 or websocket")
         assert (await node.ask(EXEC))[::2] == required
@@ -132,10 +131,10 @@ async def test_a_request_without_upgrade_is_refused(rig: Rig) -> None:
     ("method", "target"),
     [("POST", EXEC), ("GET", "/containerLogs/shop/web-1/main"), ("POST", "/run/shop/web-1/main?cmd=ls")],
 )
-async def test_credentials_that_cannot_be_had_are_a_clear_error(
+async def test_unavailable_credentials_are_a_clear_error(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, target: str
 ) -> None:
-    """A token file that is gone, say: the reason is told, and whose it is."""
+    """For example a missing token file: the reason and the cluster are named."""
 
     async def fail(_self: Token, *, refresh: bool = False) -> None:
         raise ConfigError("tokenFile /east/token: No such file or directory")

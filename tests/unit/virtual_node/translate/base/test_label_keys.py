@@ -1,4 +1,4 @@
-"""matchLabelKeys of a stored pod below: the lower apiserver would refuse to be told twice."""
+"""matchLabelKeys of a stored pod in the lower cluster, which refuses duplicates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.pods import lower_pod
 
 
-def test_selectors_go_below_as_the_upper_apiserver_has_completed_them():
-    """Without the keys: they are in the selector, which every version of Kubernetes understands."""
+def test_selectors_are_sent_as_the_upper_apiserver_completed_them():
+    """Without the keys: they are in the selector, which every version of Kubernetes supports."""
     selector = {"matchExpressions": [{"key": "pod-template-hash", "operator": "In", "values": ["5d"]}]}
     term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
     stored = {**term, "matchLabelKeys": ["pod-template-hash"]}

@@ -1,4 +1,4 @@
-"""Metrics of lower nodes become those of a virtual node: our pods only, counters that never go backwards."""
+"""Metrics of lower nodes become those of a virtual node: only mirrored pods, monotonic counters."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ container_cpu_usage_seconds_total{container="d",namespace="u-shop",pod="web"} 2 
 """
 
 
-def test_only_our_pods_under_their_upper_names():
-    """Namespace, name and uid; what other pods do is nobody's business above."""
+def test_only_mirrored_pods_under_their_upper_names():
+    """Namespace, name and uid; data of other pods stays in the lower cluster."""
     merged = prometheus_text.render(prometheus_text.ours(text, PODS) for text in (ONE, TWO))
     assert 'container="c",namespace="shop",pod="web"' in merged
     assert 'pod_uid="uid-1"' in merged
@@ -40,7 +40,7 @@ def test_only_our_pods_under_their_upper_names():
 
 
 def test_the_merged_text_is_well_formed():
-    """Lines of one metric together, under one header."""
+    """Lines of one metric are contiguous, under one header."""
     merged = prometheus_text.render(prometheus_text.ours(text, PODS) for text in (ONE, TWO))
     families = {family.name: family for family in text_string_to_metric_families(merged)}
     assert len(families["container_cpu_usage_seconds"].samples) == 2
@@ -49,7 +49,7 @@ def test_the_merged_text_is_well_formed():
 
 
 def test_a_histogram_has_one_header():
-    """A second TYPE line is an error for some who read it."""
+    """A second TYPE line is an error for some parsers."""
     text = "# HELP t T\n# TYPE t histogram\n" + "".join(
         f't_{part}namespace="u-shop",pod="web"}} 1\n' for part in ('bucket{le="1",', "sum{", "count{")
     )
@@ -58,8 +58,8 @@ def test_a_histogram_has_one_header():
     assert len(merged.splitlines()) == 8
 
 
-def test_labels_that_look_alike_are_left_alone():
-    """Whatever stands before or behind a name."""
+def test_similar_labels_are_left_alone():
+    """With a prefix or suffix of the names."""
     line = (
         'm{exported_namespace="u-shop",exported_pod="web",id="/a,b",namespace="u-shop",pod="web",uid="l"} 1'
     )
@@ -71,15 +71,15 @@ def test_labels_that_look_alike_are_left_alone():
     assert prometheus_text.translate("m 1", PODS) is None
 
 
-def test_node_samples_are_read_with_their_moments():
-    """Value and timestamp in milliseconds."""
+def test_node_samples_are_parsed_with_their_timestamps():
+    """In milliseconds."""
     assert prometheus_text.node_samples(ONE) == {
         "node_cpu_usage_seconds_total": (10.5, 2000),
         "node_memory_working_set_bytes": (1e6, 2000),
     }
 
 
-def test_a_node_that_joins_adds_only_what_it_uses_from_then_on():
+def test_a_node_that_joins_adds_only_later_usage():
     """Its past would look like a burst."""
     total = usage.CounterSum()
     assert total.update({"a": 100.0}) == 100
@@ -87,8 +87,7 @@ def test_a_node_that_joins_adds_only_what_it_uses_from_then_on():
     assert total.update({"a": 102.0, "b": 5001.0}) == 103
 
 
-def test_a_node_that_leaves_or_reboots_takes_nothing_away():
-    """What was used stays used."""
+def test_a_node_that_leaves_or_reboots_does_not_reduce_the_sum():
     total = usage.CounterSum()
     total.update({"a": 0.0, "b": 0.0})
     assert total.update({"a": 10.0, "b": 10.0}) == 20
@@ -101,8 +100,8 @@ def test_a_node_that_leaves_or_reboots_takes_nothing_away():
         st.dictionaries(st.sampled_from("abc"), st.floats(min_value=0, max_value=1e6)), max_size=20
     )
 )
-def test_the_sum_never_goes_backwards(rounds):
-    """Whatever nodes come, go and reboot."""
+def test_the_sum_is_monotonic(rounds):
+    """For any sequence of nodes that join, leave and reboot."""
     total = usage.CounterSum()
     before = 0.0
     for values in rounds:
@@ -122,8 +121,8 @@ def test_rates_become_counters():
     assert integral.update("a", 0.0, at=120.0, window=15.0) == 0.001
 
 
-def test_a_node_without_a_summary_gives_one_of_its_resource_metrics():
-    """CPU and memory of node and containers, as far as those know."""
+def test_a_node_without_a_summary_gets_one_from_its_resource_metrics():
+    """CPU and memory of node and containers, where known."""
     found = stats.from_resource_metrics(ONE, "n1")
     assert found["node"]["cpu"]["usageCoreNanoSeconds"] == 10_500_000_000
     assert found["node"]["memory"]["workingSetBytes"] == 1_000_000
@@ -133,7 +132,7 @@ def test_a_node_without_a_summary_gives_one_of_its_resource_metrics():
     ]
 
 
-def test_a_summary_is_the_sum_of_the_nodes_and_our_pods():
+def test_a_summary_is_the_sum_of_the_nodes_and_the_mirrored_pods():
     """The Summary API, field by field."""
     lower = [
         {

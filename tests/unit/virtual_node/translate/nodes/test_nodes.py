@@ -1,4 +1,4 @@
-"""What a virtual node offers, and how it looks."""
+"""Capacity and metadata of a virtual node."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_only_ready_and_schedulable_nodes_count():
     assert (capacity.ready_nodes, capacity.selected_nodes) == (1, 3)
 
 
-def test_allocatable_is_theirs_less_what_others_request():
-    """Allocatable starts from the nodes' allocatable; a foreign pod takes its requests and one pod."""
+def test_allocatable_is_reduced_by_unmanaged_pods():
+    """It starts from the nodes' allocatable; an unmanaged pod takes its requests and one pod."""
     capacity = Capacity()
     capacity.upsert_node(lower_node("a", extended={"nvidia.com/gpu": "8"}))
     capacity.upsert_pod("p", "a", {"cpu": 1000, "nvidia.com/gpu": 3}, counts=True)
@@ -59,7 +59,7 @@ def test_allocatable_is_theirs_less_what_others_request():
     assert capacity.totals()[1]["cpu"] == "3500m"
 
 
-def test_a_pod_seen_before_its_node_is_not_forgotten():
+def test_a_pod_seen_before_its_node_counts():
     """Caches fill in any order."""
     capacity = Capacity()
     capacity.upsert_pod("p", "a", {"cpu": 500}, counts=True)
@@ -67,8 +67,8 @@ def test_a_pod_seen_before_its_node_is_not_forgotten():
     assert capacity.totals()[1]["cpu"] == "3"
 
 
-def test_an_overfull_node_takes_nothing_from_the_others():
-    """Never negative, and the clamp is per node."""
+def test_an_overfull_node_does_not_reduce_the_others():
+    """Never negative, and the limit is per node."""
     capacity = Capacity()
     capacity.upsert_node(lower_node("a"))
     capacity.upsert_node(lower_node("b"))
@@ -81,7 +81,7 @@ def test_an_overfull_node_takes_nothing_from_the_others():
     [({}, 1), ({"type": "virtual-kubelet"}, 1), ({"zone": "a"}, 1), ({"zone": "b"}, 0)],
 )
 def test_virtual_nodes_of_the_lower_cluster_count_only_if_selected(selector: dict[str, str], counted: int):
-    """Clusters that stand for each other would double their capacities with every write of a status."""
+    """Otherwise clusters that mirror each other would double their capacities with every write of a status."""
     capacity = Capacity(node_selector=selector)
     for name, labels in (("real", {"zone": "a"}), ("vn", {"zone": "a", "type": "virtual-kubelet"})):
         capacity.upsert_node(lower_node(name, labels=labels))
@@ -89,7 +89,7 @@ def test_virtual_nodes_of_the_lower_cluster_count_only_if_selected(selector: dic
 
 
 def test_selector_and_reserve():
-    """Only selected nodes count, and what is reserved is held back."""
+    """Only selected nodes count, and the reserve is subtracted."""
     capacity = Capacity(node_selector={"pool": "gpu"}, reserve={"cpu": "10%", "memory": "2Gi"})
     capacity.upsert_node(lower_node("a", labels={"pool": "gpu"}))
     capacity.upsert_node(lower_node("b", labels={"pool": "cpu"}))
@@ -116,8 +116,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_sums_kept_step_by_step_equal_sums_from_scratch(steps):
-    """Whatever happened in whatever order, the sums are those of the final state: nothing drifts."""
+def test_incremental_sums_equal_recomputed_ones(steps):
+    """After any sequence of changes."""
     kept, nodes, pods = Capacity(), {}, {}
     for step in steps:
         match step:
@@ -146,7 +146,7 @@ def test_sums_kept_step_by_step_equal_sums_from_scratch(steps):
 
 
 def build(**changes: Any) -> dict[str, Any]:
-    """A virtual node's Node object."""
+    """Return a virtual node's Node object."""
     conditions = translate.node_conditions(
         ready=True, reason="R", message="m", now=datetime(2026, 1, 1, tzinfo=UTC), previous=[]
     )
@@ -169,8 +169,8 @@ def build(**changes: Any) -> dict[str, Any]:
     return translate.node_object(**{**given_, **changes})
 
 
-def test_the_node_shows_what_the_lower_nodes_are():
-    """Architecture and a zone they all share come from below; the rest is a virtual node's."""
+def test_the_node_has_properties_of_the_lower_nodes():
+    """Architecture and a common zone; the rest is a virtual node's."""
     labels = build()["metadata"]["labels"]
     assert labels["kubernetes.io/arch"] == "arm64"
     assert labels["topology.kubernetes.io/zone"] == "z1"
@@ -179,7 +179,7 @@ def test_the_node_shows_what_the_lower_nodes_are():
 
 
 def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
-    """Two versions, each where it is looked for; what no label may have is replaced, and an unknown one left out."""
+    """Characters that a label may not have are replaced, and an unknown release is left out."""
     node = build(release="1.2.0+dirty")
     assert node["metadata"]["labels"]["virtual-node.io/version"] == "1.2.0-dirty"
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
@@ -213,7 +213,7 @@ def test_label_removed_from_the_configuration_is_removed_from_the_node(labels, t
 
 
 @pytest.mark.parametrize("record", [None, "", "{", "[]", '{"labels":[]}', "[" * 100_000])
-def test_node_without_a_readable_record_keeps_its_labels(record):
+def test_node_without_a_valid_annotation_keeps_its_labels(record):
     """Registered by an earlier release, or the annotation was changed: others may have set them."""
     before = build(labels={"team": "a"})
     before["metadata"]["annotations"] = {} if record is None else {"virtual-node.io/applied": record}
@@ -221,8 +221,7 @@ def test_node_without_a_readable_record_keeps_its_labels(record):
     assert patch == {"metadata": {"annotations": {"virtual-node.io/applied": '{"labels":{}}'}}}
 
 
-def test_label_of_the_configuration_over_one_of_ours_gives_way_to_ours():
-    """What every virtual node carries is there all the same."""
+def test_reserved_labels_win_over_configured_ones():
     before = build(labels={"kubernetes.io/arch": "riscv64"})
     patch = translate.node_metadata_patch(before, build(labels={}))
     assert patch is not None
@@ -242,8 +241,8 @@ def test_transition_times_change_with_the_status_only():
     assert other[0]["lastTransitionTime"] == "2026-01-02T00:00:00Z"
 
 
-def test_status_patch_says_only_what_differs():
-    """Equal quantities in other words are equal; a heartbeat carries the conditions alone; others' survive."""
+def test_status_patch_has_only_differences():
+    """Equal quantities in another format are equal; a heartbeat has only the conditions; others' conditions stay."""
     current, desired = build(), build()
     current["status"]["capacity"] = {"pods": "10k"}
     assert translate.node_status_patch(current, desired, heartbeat=False) is None
@@ -276,20 +275,19 @@ def test_quantities_are_read_as_kubernetes_reads_them(text, milli, amount):
 
 
 @pytest.mark.parametrize("text", ["", "1x", "Ki", "1 Gi", "--1", "1e", "NaN"])
-def test_what_is_no_quantity_is_refused(text):
-    """Nonsense is an error, not a zero."""
+def test_an_invalid_quantity_is_refused(text):
+    """It is an error, not zero."""
     with pytest.raises(ValueError, match="quantity"):
         quantity.milli(text)
 
 
 @given(st.integers(0, 10**15), st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]))
-def test_rendered_quantities_read_back(count, resource):
-    """Rendering and reading is the identity."""
+def test_rendered_quantities_parse_to_the_same_value(count, resource):
     assert quantity.of(resource, quantity.render(resource, count)) == count
 
 
-def test_requests_are_counted_as_the_scheduler_counts():
-    """Containers add up, init containers peak, sidecars run along, overhead comes on top."""
+def test_requests_are_counted_as_by_the_scheduler():
+    """Containers add up, init containers peak, sidecars run in parallel, overhead is added."""
 
     def container(cpu: str, **more: Any) -> dict[str, Any]:
         return {"name": "c", "resources": {"requests": {"cpu": cpu}}, **more}
@@ -299,7 +297,8 @@ def test_requests_are_counted_as_the_scheduler_counts():
         "initContainers": [container("4"), container("1", restartPolicy="Always"), container("2")],
         "overhead": {"cpu": "100m"},
     }
-    # The first init container runs before the sidecar: 4 alone; the last beside it: 3; then 1.5 + 1 for good.
+    # The first init container runs before the sidecar: 4 alone; the last in parallel: 3; then 1.5 + 1
+    # permanently.
     assert pod_resources.pod_requests(spec) == {"cpu": 4100}
     assert pod_resources.pod_requests(
         {"containers": [container("1")], "resources": {"requests": {"cpu": "3"}}}

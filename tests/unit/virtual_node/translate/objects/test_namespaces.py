@@ -1,4 +1,4 @@
-"""Which lower namespace stands for which upper one, and what in it is somebody else's."""
+"""The mapping of upper to lower namespaces, and their unmanaged content."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_same_name_prefix_and_explicit():
 
 
 @given(one=NAMES, other=NAMES)
-def test_names_stay_valid_and_apart(one, other):
-    """A prefix makes no name too long, and no two names one."""
+def test_names_are_valid_and_distinct(one, other):
+    """A prefix makes no name too long, and no two names equal."""
     mapping = NamespaceMap("a-rather-long-prefix-")
     assert len(mapping(one)) <= 63
     assert (mapping(one) == mapping(other)) == (one == other)
 
 
-def test_a_name_that_looks_shortened_is_not_the_shortened_name_of_another():
+def test_a_name_like_a_shortened_one_is_distinct():
     """A tenant chooses the very name that a long one is cut to: the two have different lower namespaces."""
     mapping = NamespaceMap("up-")
     long = "victim-" + "x" * 56
@@ -42,7 +42,7 @@ def test_a_name_that_looks_shortened_is_not_the_shortened_name_of_another():
 
 
 def test_an_explicit_entry_takes_the_name_of_an_unmapped_namespace():
-    """The mapping knows to whom a lower namespace was given."""
+    """The mapping knows the upper namespace of each explicit lower one."""
     mapping = NamespaceMap("", {"a": "b", "c": "d", "d": "e"})
     assert [mapping.given_to(name) for name in ("a", "b", "c", "d", "f")] == ["", "a", "", "", ""]
 
@@ -52,7 +52,7 @@ def test_an_explicit_entry_takes_the_name_of_an_unmapped_namespace():
     [([], True), (["shop"], True), (["sh*"], True), (["Sh*"], False), (["x", "y"], False)],
 )
 def test_allowed_namespaces(patterns, allowed):
-    """Shell patterns; none means all."""
+    """Shell patterns; none allows all."""
     assert namespace_map.allowed("shop", patterns) is allowed
 
 
@@ -65,7 +65,7 @@ def _upper(**labels: str) -> dict[str, Any]:
 
 
 def _made(**labels: str) -> dict[str, Any]:
-    """A lower namespace as it is made for an upper one with these labels."""
+    """Return a lower namespace as it is created for an upper one with these labels."""
     return namespaces.lower_namespace(_upper(**labels), name="u-shop", upper_name="shop", cluster_id="c")
 
 
@@ -84,8 +84,8 @@ def _security(lower: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def test_pod_security_labels_are_carried_and_follow():
-    """Without them a pod that was admitted above might be refused below, or the other way round."""
+def test_pod_security_labels_are_mirrored():
+    """Without them a pod that was admitted in the upper cluster might be refused in the lower one, or the reverse."""
     lower = _made(**{ENFORCE: "baseline"})
     assert lower["metadata"]["labels"] == {ENFORCE: "baseline", names.LABEL_UPPER_CLUSTER: "c"}
     assert lower["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE] == "shop"
@@ -116,7 +116,7 @@ def test_pod_security_labels_are_carried_and_follow():
     "later", [{}, {ENFORCE: "privileged"}, {ENFORCE: "baseline", VERSION: "v1.25"}, {WARN: "baseline"}]
 )
 def test_lower_administrators_pod_security_labels_stay(ours, theirs, later):
-    """Whatever the upper namespace says later: their mode is neither weakened, nor removed, nor put back."""
+    """Whatever the upper namespace has later: their mode is neither weakened, nor removed, nor reset."""
     lower = _made(**ours)
     labels = {names.LABEL_UPPER_CLUSTER: "c", **theirs}
     lower = {**lower, "metadata": {**lower["metadata"], "labels": labels}}
@@ -129,8 +129,8 @@ def test_lower_administrators_pod_security_labels_stay(ours, theirs, later):
 
 
 @pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"labels":1}'])
-def test_namespace_without_a_record_is_followed_but_not_weakened(record):
-    """An earlier release made it: what equals the upper label is ours, anything else is the administrator's."""
+def test_namespace_without_an_annotation_is_followed_but_not_weakened(record):
+    """An earlier release made it: labels equal to the upper ones are owned, others are the administrator's."""
     lower = _made(**{ENFORCE: "restricted", WARN: "baseline"})
     if record is None:
         del lower["metadata"]["annotations"][names.ANNOTATION_APPLIED]
@@ -175,7 +175,7 @@ def _object(name: str, **metadata: Any) -> dict[str, Any]:
         ("example.com", "widgets", _object("w"), True),
     ],
 )
-def test_what_counts_as_somebody_elses(group, resource, item, counts):
-    """Everything that neither we nor Kubernetes itself put there, whatever its kind."""
+def test_which_objects_are_unmanaged(group, resource, item, counts):
+    """All that neither the virtual node nor Kubernetes itself created, of any kind."""
     found = namespaces.others([item], group=group, resource=resource, cluster_id="c", upper_name="shop")
     assert bool(found) is counts

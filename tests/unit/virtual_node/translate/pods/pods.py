@@ -1,4 +1,4 @@
-"""Pods as the API servers have them, and how ours are translated."""
+"""Pods as API servers return them, and their translation options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS = PodOptions(owner=Owner(CLUSTER, "vn"), ignore_labels=("batch.io/group"
 
 
 def upper_pod(**spec: Any) -> dict[str, Any]:
-    """A pod as the API server returns it once it is bound to a virtual node."""
+    """Return a pod as the API server returns it once it is bound to a virtual node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -90,5 +90,5 @@ def upper_pod(**spec: Any) -> dict[str, Any]:
 
 
 def ready(status: str) -> dict[str, str]:
-    """A Ready condition."""
+    """Return a Ready condition."""
     return {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}

@@ -1,4 +1,4 @@
-"""The downward API: the pod reads what the upper cluster would tell it."""
+"""The downward API: the pod reads the upper cluster's values."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _reference(path: str) -> dict[str, Any]:
         ("metadata.annotations['virtual-node.io/lower-uid']", "l-1"),
     ],
 )
-def test_what_differs_below_becomes_the_upper_value(path, value):
-    """The lower kubelet would say something else, so it is not asked."""
+def test_different_fields_get_the_upper_value(path, value):
+    """The lower kubelet has another value."""
     assert downward_api.literal(_reference(path), UPPER, ["queue"]) == {"name": "X", "value": value}
 
 
@@ -58,7 +58,7 @@ def test_what_differs_below_becomes_the_upper_value(path, value):
     ["metadata.name", "status.podIP", "status.podIPs", "status.hostIP", "metadata.labels['app']",
      "metadata.annotations['note']"],
 )  # fmt: skip
-def test_what_is_the_same_below_is_left_to_the_kubelet(path):
+def test_equal_fields_are_left_to_the_kubelet(path):
     """It reads the current value each time a container starts."""
     assert downward_api.literal(_reference(path), UPPER, ["queue"]) == _reference(path)
 
@@ -70,7 +70,7 @@ def test_other_sources_are_left_alone():
 
 
 @pytest.mark.parametrize("kind", ["downwardAPI", "projected"])
-def test_volume_items_point_at_annotations_with_the_upper_values(kind):
+def test_volume_items_refer_to_annotations_with_the_upper_values(kind):
     """Files follow annotations, so they follow the upper labels."""
     items = [
         {"path": "labels", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.labels"}},
@@ -99,15 +99,15 @@ def test_volume_items_point_at_annotations_with_the_upper_values(kind):
 
 
 def test_all_annotations_in_a_file_are_the_upper_ones():
-    """Ours are not among them, and Go's quoting is kept."""
+    """Without those of the virtual node, in Go's quoting."""
     item = {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}
     volume = {"name": "info", "downwardAPI": {"items": [item]}}
     _, annotations = downward_api.volumes([volume], UPPER)
     assert annotations == {downward_api.ANNOTATION_ANNOTATIONS: r'note="say \"hi\"\nthere"'}
 
 
-def test_enormous_annotations_are_left_to_the_lower_kubelet():
-    """Repeating them would make an object that no apiserver takes."""
+def test_huge_annotations_are_left_to_the_lower_kubelet():
+    """A copy would exceed the object size limit."""
     upper = {**UPPER, "metadata": {**UPPER["metadata"], "annotations": {"big": "x" * 200_000}}}
     item = {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}
     rewritten, annotations = downward_api.volumes([{"name": "v", "downwardAPI": {"items": [item]}}], upper)
@@ -119,7 +119,7 @@ def test_enormous_annotations_are_left_to_the_lower_kubelet():
     "text", ["", "plain", 'q"uote', "back\\slash", "tab\tnew\n", "\x00\x7f", "żółw", "\u200b", "😀"]
 )
 def test_quoting_is_gos(text):
-    """JSON agrees with Go on what both can say."""
+    """JSON agrees with Go on all tested characters."""
     quoted = downward_api.quote(text)
     assert quoted.startswith('"')
     assert quoted.isprintable()

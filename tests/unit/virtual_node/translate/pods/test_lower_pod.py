@@ -22,15 +22,14 @@ ZONE_TERM = {**HOSTNAME_TERM, "topologyKey": "topology.kubernetes.io/zone"}
 
 
 def test_translation_never_changes_its_input():
-    """Callers keep their pod as it was."""
     pod = upper_pod()
     before = copy.deepcopy(pod)
     lower_pod.lower_pod(pod, OPTIONS)
     assert pod == before
 
 
-def test_identity_fields_are_cleared_and_ownership_is_marked():
-    """Only name, namespace, labels and annotations go down; the labels say whose the pod is."""
+def test_identity_fields_are_cleared_and_ownership_is_labelled():
+    """Only name, namespace, labels and annotations are kept; the labels name the upper pod."""
     metadata = lower_pod.lower_pod(upper_pod(), OPTIONS)["metadata"]
     assert set(metadata) == {"name", "namespace", "labels", "annotations"}
     assert metadata["labels"] == {
@@ -45,8 +44,8 @@ def test_identity_fields_are_cleared_and_ownership_is_marked():
     assert "kubectl.kubernetes.io/last-applied-configuration" not in metadata["annotations"]
 
 
-def test_users_keys_under_our_domain_do_not_reach_the_lower_pod():
-    """On a lower pod such keys are our record: a user's would be taken for it."""
+def test_reserved_keys_of_users_are_not_copied():
+    """On a lower pod such keys are the virtual node's."""
     pod = upper_pod()
     forged = {
         "virtual-node.io/made-for": "another/pod/of/theirs",
@@ -74,25 +73,25 @@ def test_users_keys_under_our_domain_do_not_reach_the_lower_pod():
         "serviceAccountName",
     ],
 )
-def test_what_is_about_the_upper_cluster_stays_there(field):
-    """The upper node, scheduling, priority, gates and account mean nothing below."""
+def test_fields_for_the_upper_cluster_are_removed(field):
+    """The upper node, scheduling, priority, gates and account are meaningless in the lower cluster."""
     assert field not in lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
 
 
-def test_unknown_fields_are_carried():
-    """A field newer than this code reaches the lower cluster."""
+def test_unknown_fields_are_copied():
+    """Such as fields of a newer Kubernetes."""
     assert lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]["futureField"] == {"kept": True}
 
 
-def test_without_cluster_selector_users_tolerations_go_down():
-    """The virtual node's own taint is no business of the lower cluster; the rest is."""
+def test_without_cluster_selector_users_tolerations_are_copied():
+    """Except that of the virtual node's own taint."""
     spec = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
     assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert "affinity" not in spec
 
 
-def test_cluster_selector_comes_back_exactly():
-    """What the webhook moved into the annotation is the lower pod's scheduling."""
+def test_cluster_selector_is_restored_exactly():
+    """The webhook's annotation has the lower pod's scheduling fields."""
     selector = {
         "nodeSelector": {"disk": "ssd"},
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}},
@@ -106,8 +105,8 @@ def test_cluster_selector_comes_back_exactly():
     assert spec["tolerations"] == selector["tolerations"]
 
 
-def test_spreading_over_single_nodes_is_carried_zones_are_not():
-    """Replicas that must not share a node above must not share one below; upper zones mean nothing there."""
+def test_spreading_over_nodes_is_copied_over_zones_is_not():
+    """Replicas that must not share an upper node must not share a lower one; upper zones are meaningless there."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     pod = upper_pod(
         affinity={"podAntiAffinity": {required: [HOSTNAME_TERM, ZONE_TERM]}},
@@ -119,15 +118,15 @@ def test_spreading_over_single_nodes_is_carried_zones_are_not():
 
 
 def test_environment_of_upper_values_becomes_literal():
-    """Uid and node name are the upper pod's; what only the lower kubelet knows stays a reference."""
+    """Uid and node name are the upper pod's; values that only the lower kubelet has stay references."""
     env = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]["containers"][0]["env"]
     assert env[0] == {"name": "UID", "value": "11111111-2222-3333-4444-555555555555"}
     assert env[1] == {"name": "NODE", "value": "vn"}
     assert env[2]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
 
 
-def test_token_volume_reads_our_secret_and_the_upper_ca():
-    """The token comes from a Secret of ours, the CA from the copy of the upper cluster's."""
+def test_token_volume_uses_our_secret_and_the_upper_ca():
+    """The token is in a Secret of the virtual node, the CA in the copy of the upper cluster's."""
     spec = lower_pod.lower_pod(upper_pod(), OPTIONS)["spec"]
     sources = spec["volumes"][0]["projected"]["sources"]
     assert sources[0] == {
@@ -139,8 +138,8 @@ def test_token_volume_reads_our_secret_and_the_upper_ca():
     assert (request.audience, request.expiration_seconds, request.key) == ("", 3607, "token-0")
 
 
-def test_without_upper_identities_the_lower_cluster_supplies_its_own():
-    """--enable-serviceaccount=false: the injected volume and its mounts are gone."""
+def test_without_upper_identities_the_lower_cluster_injects_its_own():
+    """--enable-serviceaccount=false: the injected volume and its mounts are removed."""
     options = PodOptions(owner=Owner(CLUSTER, "vn"), service_accounts=False)
     spec = lower_pod.lower_pod(upper_pod(), options)["spec"]
     assert spec["volumes"] == []
@@ -152,13 +151,13 @@ def test_without_upper_identities_the_lower_cluster_supplies_its_own():
     st.dictionaries(st.text(min_size=1), st.text(), max_size=6),
     st.lists(st.text(min_size=1), max_size=4),
 )
-def test_tripped_labels_come_back(found, ignored):
-    """Taking labels off and putting them back is the identity."""
+def test_removed_labels_are_restored(found, ignored):
+    """Removing and restoring is the identity."""
     carried, tripped = labels.trip(found, ignored)
     assert labels.restore(carried, {"tripped-labels": labels.render(tripped)}) == found
 
 
-def test_dependencies_are_found_wherever_they_may_be_named():
+def test_dependencies_are_found_in_all_fields():
     """Environment, volumes, projections, pull secrets; once each, mandatory wins, the token volume's CA left out."""
     pod = upper_pod(
         imagePullSecrets=[{"name": "pull"}],

@@ -1,4 +1,4 @@
-"""Every name in a pod's spec that may mean another object, and what becomes of it in the lower cluster."""
+"""Every name of another object in a pod's spec, and its treatment in the lower cluster."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ TARGET = "the-named-object"
 
 
 def fields(model: Any, path: str = "") -> Iterator[str]:
-    """Paths of all strings in an API type."""
+    """Yield paths of all strings in an API type."""
     for attribute, kind in model.openapi_types.items():
         element = re.sub(r"^list\[(.*)\]$", r"\1", kind)
         here = f"{path}.{model.attribute_map[attribute]}".lstrip(".") + ("[]" if element != kind else "")
@@ -140,7 +140,7 @@ def fields(model: Any, path: str = "") -> Iterator[str]:
 
 
 def naming(path: str) -> dict[str, Any]:
-    """A pod whose field of that path is ``TARGET``, and nothing else in it."""
+    """Return a pod with the field of that path as ``TARGET``, and no other reference."""
     value: Any = TARGET
     for step in reversed(path.split(".")):
         if isinstance(value, dict) and step in {"volumes[]", *_CONTAINERS}:
@@ -152,36 +152,36 @@ def naming(path: str) -> dict[str, Any]:
 
 
 def test_every_name_in_a_pod_spec_has_a_treatment():
-    """A field of a newer Kubernetes release fails here until somebody decides about it."""
+    """A field of a newer Kubernetes release fails here until it has one."""
     named = {path for path in fields(models.V1PodSpec) if _A_NAME.search(path)}
     assert named == TREATMENT.keys()
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == COPIED])
 def test_a_referenced_config_map_or_secret_is_a_dependency(path):
-    """Its name is held in the lower cluster before the pod, or the container, is sent there."""
+    """Its name is reserved in the lower cluster before the pod, or the container, is created."""
     assert [need.name for need in dependencies.dependencies(naming(path))] == [TARGET]
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == CLAIM])
 def test_a_referenced_claim_is_known(path):
-    """Its lower claim is made first."""
+    """Its lower claim is created first."""
     assert claim_names(naming(path)) == [TARGET]
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == DROPPED])
-def test_a_name_of_the_upper_cluster_is_not_carried(path):
+def test_a_name_of_the_upper_cluster_is_not_copied(path):
     """It would mean another object in the lower cluster."""
     assert TARGET not in json.dumps(lower_pod.lower_pod(naming(path), OPTIONS))
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == REFUSED])
-def test_a_reference_that_cannot_be_kept_is_told(path):
-    """Neither copied nor dropped: the pod would be another one."""
+def test_an_unsupported_reference_refuses_the_pod(path):
+    """Copied or dropped, it would change the pod."""
     assert references.not_mirrored(naming(path))
 
 
-def test_an_ordinary_pod_has_no_reference_that_is_refused():
+def test_an_ordinary_pod_has_no_unsupported_reference():
     """The API server's own token volume included."""
     assert references.not_mirrored(upper_pod()) == ""
 
@@ -196,8 +196,8 @@ def test_an_ordinary_pod_has_no_reference_that_is_refused():
         "initContainers[].envFrom[].configMapRef.name",
     ],
 )
-def test_the_root_ca_is_the_upper_clusters_wherever_it_is_named(path):
-    """Both clusters have a ConfigMap of that name in every namespace; the lower one is not ours."""
+def test_the_root_ca_is_always_the_upper_clusters(path):
+    """Both clusters have a ConfigMap of that name in every namespace; the lower one is unmanaged."""
     pod = json.loads(json.dumps(naming(path)).replace(TARGET, service_account.ROOT_CA))
     lower = json.dumps(lower_pod.lower_pod(pod, OPTIONS)["spec"])
     assert service_account.root_ca_name(OPTIONS.owner.cluster_id) in lower

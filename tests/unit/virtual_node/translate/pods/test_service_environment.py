@@ -1,4 +1,4 @@
-"""Service variables are those that a kubelet of the upper cluster would give."""
+"""Service variables are those of an upper kubelet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_host_port_and_docker_links():
 
 
 def test_several_ports():
-    """The first port is the service's own; unnamed ports have no name of theirs."""
+    """The first port is the service's own; unnamed ports have no variable of their own."""
     ports = [{"port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
     found = _variables(_service("dns", ports=ports))
     assert found["DNS_PORT"] == "udp://10.0.0.5:53"
@@ -50,18 +50,17 @@ def test_ipv6_addresses_are_bracketed_in_urls_only():
     assert found["SIX_PORT"] == "tcp://[fd00::1]:80"
 
 
-def test_headless_and_foreign_services_have_none():
-    """Nothing to name, or not the pod's business."""
+def test_headless_and_other_namespaces_services_have_none():
     assert _variables(_service("a", ip="None"), _service("b", ip=""), _service("c", namespace="x")) == {}
 
 
-def test_links_can_be_switched_off():
+def test_links_can_be_disabled():
     """enableServiceLinks: false."""
     assert _variables(_service("redis"), links=False) == {}
 
 
-def test_the_apiserver_is_named_only_when_asked_for():
-    """Otherwise the lower kubelet names its own, links or not."""
+def test_the_apiserver_is_named_only_if_configured():
+    """Otherwise the lower kubelet sets its own, with links or not."""
     assert "KUBERNETES_SERVICE_HOST" not in _variables(_service("redis"))
     found = _variables(links=False, master=("10.200.1.1", 6443))
     assert found["KUBERNETES_SERVICE_HOST"] == "10.200.1.1"
@@ -69,14 +68,13 @@ def test_the_apiserver_is_named_only_when_asked_for():
     assert found["KUBERNETES_PORT_6443_TCP_ADDR"] == "10.200.1.1"
 
 
-def test_what_the_user_sets_wins():
+def test_user_variables_win():
     """Env and envFrom come after service variables in a kubelet's order."""
     container = {"name": "c", "env": [{"name": "A", "value": "user"}]}
     result = with_variables(container, {"A": "1", "B": "2", "C": "3"}, env_from={"C"})
     assert result["env"] == [{"name": "B", "value": "2"}, {"name": "A", "value": "user"}]
 
 
-def test_a_container_without_news_is_left_alone():
-    """No copy without need."""
+def test_an_unchanged_container_is_not_copied():
     container = {"name": "c"}
     assert with_variables(container, {}) is container

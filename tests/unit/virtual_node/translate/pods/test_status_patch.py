@@ -1,4 +1,4 @@
-"""The patch that makes one status of the other."""
+"""The patch between two statuses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from virtual_node.translate.pods import status as pod_status
 
 
 def test_equal_statuses_need_no_patch():
-    """Nothing is written when nothing differs."""
     status = {"phase": "Running", "conditions": [ready("True")]}
     assert pod_status.status_patch(status, copy.deepcopy(status), uid="u") is None
 
 
 def merge(current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """A small reference of strategic merge for pod statuses."""
+    """Apply a strategic merge patch to a pod status (a small reference implementation)."""
     result = dict(current)
     for field, value in patch.items():
         if value is None:
@@ -70,8 +69,8 @@ STATUSES = st.fixed_dictionaries(
 
 
 @given(STATUSES, STATUSES)
-def test_the_patch_makes_one_status_of_the_other(current, desired):
-    """Applied as strategic merge, the patch yields the desired status."""
+def test_the_patch_produces_the_desired_status(current, desired):
+    """Applied as strategic merge."""
     patch = pod_status.status_patch(current, desired, uid="u")
     found = merge(current, (patch or {}).get("status") or {})
     wanted = {field: value for field, value in desired.items() if value != []}
@@ -83,7 +82,7 @@ def test_the_patch_makes_one_status_of_the_other(current, desired):
     assert canonical(found) == canonical(wanted)
 
 
-def test_the_patch_is_for_that_very_pod():
-    """The uid is a precondition, annotations ride along."""
+def test_the_patch_has_a_uid_precondition():
+    """And annotations."""
     patch = pod_status.status_patch({}, {"phase": "Running"}, uid="u", annotations={"a": "b"})
     assert patch == {"metadata": {"uid": "u", "annotations": {"a": "b"}}, "status": {"phase": "Running"}}

@@ -1,4 +1,4 @@
-"""Statuses that we write ourselves, where no lower pod speaks."""
+"""Statuses without a lower pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from virtual_node.translate.pods import synthetic_status
 
 
 def test_a_lost_pod_has_failed_and_its_containers_have_ended():
-    """Phase Failed, Ready False, running containers terminated with 137; finished ones keep their own end."""
+    """Phase Failed, Ready False, running containers terminated with 137; finished ones keep their state."""
     pod = upper_pod()
     pod["status"] = {
         "phase": "Running",

@@ -1,4 +1,4 @@
-"""What changes above becomes patches below."""
+"""Patches of a lower pod for changes of its upper pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from virtual_node.translate.pods import lower_pod, update
 
 
 def test_an_unchanged_pod_needs_no_patch():
-    """What was created from the same upper pod is what is wanted; additions of others do not count."""
+    """Additions of others to the lower pod do not count."""
     pod = upper_pod()
     lower = lower_pod.lower_pod(pod, OPTIONS)
     lower["metadata"]["labels"]["sidecar.io/injected"] = "yes"
@@ -18,7 +18,7 @@ def test_an_unchanged_pod_needs_no_patch():
 
 
 def test_allowed_changes_become_patches():
-    """Image, labels set and removed, added toleration, resize and ephemeral containers each find their way."""
+    """Image, labels set and removed, added toleration, resize and ephemeral containers."""
     before = upper_pod()
     lower = lower_pod.lower_pod(before, OPTIONS)
     after = upper_pod(
@@ -43,8 +43,8 @@ def test_allowed_changes_become_patches():
     }
 
 
-def test_resources_of_the_whole_pod_are_resized_in_place():
-    """KEP-5419: cpu and memory of the pod itself go the way that those of containers go."""
+def test_pod_level_resources_are_resized_in_place():
+    """KEP-5419: cpu and memory of the pod itself, like those of containers."""
     lower = lower_pod.lower_pod(upper_pod(resources={"limits": {"cpu": "1", "memory": "1Gi"}}), OPTIONS)
     after = upper_pod(resources={"limits": {"cpu": "2", "memory": "1Gi"}})
     desired = lower_pod.lower_pod(after, OPTIONS)

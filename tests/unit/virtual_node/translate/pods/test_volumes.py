@@ -1,4 +1,4 @@
-"""Claims, volumes and placeholders, as they are in the other cluster."""
+"""Claims, volumes and placeholders, translated for the other cluster."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _pod(*pod_volumes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_lower_claim_asks_for_the_same_under_the_lower_class():
-    """Binding annotations, the selected node and label selectors are the upper cluster's."""
+def test_a_lower_claim_has_the_same_requests_and_the_lower_class():
+    """Binding annotations, the selected node and label selectors stay in the upper cluster."""
     lower = claims.lower_claim(
         _claim(), namespace="u-shop", owner=OWNER, storage_class="slow", volume_name="pv-1"
     )
@@ -82,7 +82,7 @@ def test_a_lower_claim_asks_for_the_same_under_the_lower_class():
 
 
 def test_without_a_class_the_lower_default_applies():
-    """An empty class means none at all; an absent one the default."""
+    """An empty class means none; an absent one the default."""
     absent = claims.lower_claim(_claim(), namespace="n", owner=OWNER, storage_class=None)
     empty = claims.lower_claim(_claim(), namespace="n", owner=OWNER, storage_class="")
     assert "storageClassName" not in absent["spec"]
@@ -93,12 +93,12 @@ def test_without_a_class_the_lower_default_applies():
     ("wanted", "grows"), [("2Gi", True), ("1Gi", False), ("512Mi", False), ("1024Mi", False)]
 )
 def test_only_growth_is_passed_on(wanted, grows):
-    """Compared by value; Kubernetes knows no shrinking."""
+    """Compared by value; Kubernetes does not shrink volumes."""
     upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
     assert ("spec" in (claims.claim_patch(_claim(), upper) or {})) == grows
 
 
-def test_capacity_and_resize_conditions_flow_back():
+def test_capacity_and_resize_conditions_are_mirrored():
     """Once both are bound; other conditions of the upper claim stay."""
     condition = {"type": "FileSystemResizePending", "status": "True"}
     lower = _claim(status={"phase": "Bound", "capacity": {"storage": "2Gi"}, "conditions": [condition]})
@@ -113,8 +113,8 @@ def test_capacity_and_resize_conditions_flow_back():
     assert claims.status_patch(_claim(), lower) is None
 
 
-def test_finalizers_are_changed_only_on_what_was_read():
-    """The patch carries the resourceVersion, for others have finalizers there, too."""
+def test_finalizers_are_patched_with_a_resource_version():
+    """Others have finalizers there, too."""
     claim = _claim(metadata={"finalizers": ["kubernetes.io/pvc-protection"]})
     patch = claims.finalizers_patch(claim, add=(claims.FINALIZER,))
     assert patch == {
@@ -136,8 +136,8 @@ def _mirror(claim: dict[str, Any] | None = None) -> dict[str, Any]:
     )
 
 
-def test_a_mirror_is_inert_and_leads_to_its_virtual_nodes():
-    """No upper controller can touch what is behind it."""
+def test_a_mirror_is_inert_and_bound_to_its_virtual_nodes():
+    """No upper controller can touch the lower volume."""
     mirror = _mirror(_claim())
     spec = mirror["spec"]
     assert spec["csi"] == {"driver": pv.DRIVER, "volumeHandle": "a/pv-1"}
@@ -149,7 +149,7 @@ def test_a_mirror_is_inert_and_leads_to_its_virtual_nodes():
 
 
 def test_a_mirrors_name_leads_back():
-    """However long the lower name is, for the handle has it whole."""
+    """The handle has the complete lower name, of any length."""
     assert pv.lower_name(_mirror(), "a") == "pv-1"
     assert pv.lower_name(_mirror(), "b") == ""
     assert pv.lower_name({"spec": {"hostPath": {}}}, "a") == ""
@@ -158,8 +158,8 @@ def test_a_mirrors_name_leads_back():
     assert long != pv.mirror_name("a", "x" * 252 + "y")
 
 
-def test_a_name_that_has_been_given_stays():
-    """Mirrors and token Secrets are found by it after an upgrade: of a name that is cut only what is invalid goes."""
+def test_an_existing_name_stays():
+    """Mirrors and token Secrets are found by it after an upgrade: a name is cut only at its invalid end."""
     assert pv.mirror_name("a", "x" * 241 + "-" + "y" * 11).startswith(f"a-{'x' * 241}--")
     assert pv.mirror_name("a", "x" * 241 + "." + "y" * 11).startswith(f"a-{'x' * 241}-")
     for end, kept in (("-", "-"), (".", "")):
@@ -167,8 +167,8 @@ def test_a_name_that_has_been_given_stays():
         assert service_account.token_secret_name(pod) == f"{'p' * 199}{kept}-token-12345678"
 
 
-def test_only_what_may_change_on_a_mirror_is_patched():
-    """A free mirror gets its claim, capacity follows, nothing else."""
+def test_only_mutable_fields_of_a_mirror_are_patched():
+    """A free mirror gets its claim, capacity follows."""
     assert pv.volume_patch(_mirror(), _mirror()) is None
     patch = pv.volume_patch(_mirror(), _mirror(_claim()))
     assert patch is not None
@@ -176,8 +176,8 @@ def test_only_what_may_change_on_a_mirror_is_patched():
     assert pv.volume_patch(_mirror(_claim()), _mirror()) is None
 
 
-def test_where_a_lower_volume_can_be_reached():
-    """By its node affinity; without one, everywhere."""
+def test_nodes_that_reach_a_lower_volume():
+    """By its node affinity; without one, all."""
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}
     local = _volume(nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
     assert pv.reachable_from(local, {"metadata": {"name": "n", "labels": {"zone": "z"}}})
@@ -186,7 +186,7 @@ def test_where_a_lower_volume_can_be_reached():
 
 
 def test_claims_of_a_pod():
-    """Named ones, and those that the upper cluster makes for ephemeral volumes."""
+    """Named ones, and those of ephemeral volumes."""
     pod = _pod(
         {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
@@ -198,7 +198,7 @@ def test_claims_of_a_pod():
     assert {"name": "b", "persistentVolumeClaim": {"claimName": "web-b"}} in lower["spec"]["volumes"]
 
 
-def test_a_placeholder_asks_for_the_same_node_and_runs_nothing_of_the_pods():
+def test_a_placeholder_selects_the_same_node_and_runs_no_code_of_the_pod():
     """Selectors, resources and claims are the pod's; the image is not."""
     pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
     pod["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"disk": "ssd"}}'}
@@ -214,8 +214,8 @@ def test_a_placeholder_asks_for_the_same_node_and_runs_nothing_of_the_pods():
     assert names.LABEL_UPPER_UID not in body["metadata"]["labels"]
 
 
-def test_a_placeholder_takes_the_room_that_the_pod_will_take():
-    """Sidecars, init containers, pod-level resources, overhead and host ports: or the volume is where the pod is not."""
+def test_a_placeholder_takes_the_same_room_as_the_pod():
+    """Sidecars, init containers, pod-level resources, overhead and host ports, or the pod would not fit the volume's node."""
     pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
     sidecar = {
         "name": "proxy",
@@ -236,8 +236,8 @@ def test_a_placeholder_takes_the_room_that_the_pod_will_take():
     assert (spec["resources"], spec["runtimeClassName"]) == ({"requests": {"cpu": "4"}}, "kata")
 
 
-def test_a_lower_scheduler_gets_some_time():
-    """What it says at first may change; what it says for long does not."""
+def test_a_lower_schedulers_first_verdict_is_not_final():
+    """It may change soon; a lasting one counts."""
     now = datetime.now(UTC)
 
     def waiting(seconds: float) -> dict[str, Any]:
@@ -250,8 +250,8 @@ def test_a_lower_scheduler_gets_some_time():
     assert binder_pod.unschedulable({"metadata": {}, "status": {}}, now=now, patience=20) == ""
 
 
-def test_a_lower_claim_carries_no_label_of_ours_from_a_users_claim():
-    """In the lower cluster they are our own record."""
+def test_a_lower_claim_gets_no_reserved_label_of_a_users_claim():
+    """In the lower cluster they are the virtual node's."""
     upper = {
         "metadata": {
             "name": "data",

@@ -1,4 +1,4 @@
-"""A pod in one line says what kubectl would say, and why it waits."""
+"""A pod in one line, with kubectl's columns and the reason why it waits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ RUNNING = {"ready": True, "restartCount": 2, "state": {"running": {}}}
     ],
 )
 def test_the_status_word_is_kubectls(status, expected):
-    """The column that people know."""
     assert status_word(_pod(status)) == expected
 
 
@@ -93,21 +92,21 @@ def _initial(
     return pod
 
 
-def test_an_init_container_that_runs_is_not_through():
-    """The kubelet calls it started as soon as it runs; a sidecar that has started lets the next one begin."""
+def test_a_running_init_container_is_not_finished():
+    """The kubelet reports it started as soon as it runs; a started sidecar lets the next one begin."""
     row = pod_row(_initial(_SIDECAR, _INIT), None)
     assert (row["status"], row["ready"], row["restarts"], row["trouble"]) == ("Init:1/2", "1/3", 4, False)
 
 
 def test_sidecars_are_counted_with_the_containers():
-    """As kubectl does: ready ones, their restarts, and no longer those of the init containers before them."""
+    """As in kubectl: ready ones and their restarts, without those of finished init containers."""
     done = {**_INIT, "state": {"terminated": {"exitCode": 0}}}
     row = pod_row(_initial(_SIDECAR, done, phase="Running", main=RUNNING), None)
     assert (row["status"], row["ready"], row["restarts"]) == ("Running", "3/3", 7)
 
 
 def test_a_sidecar_that_crashes_later_does_not_hide_the_containers():
-    """Its trouble is told, but those that are ready are counted, and their own trouble comes first."""
+    """Its fault is shown, but ready containers are counted, and their own faults come first."""
     crashed = {"name": "s", "restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     pod = _initial(crashed, phase="Running", main=RUNNING)
     assert pod_row(pod, None)["ready"] == "0/3"
@@ -126,20 +125,19 @@ def test_a_sidecar_that_crashes_later_does_not_hide_the_containers():
         ({"phase": "Running"}, "Terminating"),
     ],
 )
-def test_a_deleted_pod_that_has_ended_or_is_lost_is_not_terminating(status, word):
-    """Nothing of it is left to terminate, or nobody knows."""
+def test_a_deleted_pod_that_has_finished_or_is_lost_is_not_terminating(status, word):
     assert status_word(_pod(status, deletionTimestamp="2026-01-01T00:00:00Z"))[0] == word
 
 
-def test_a_pod_that_goes_is_terminating():
-    """Whatever its containers do meanwhile, and that is no trouble."""
+def test_a_deleted_pod_is_terminating():
+    """Whatever its containers' states, and that is no fault."""
     pod = _pod({"phase": "Running", "containerStatuses": [RUNNING]}, deletionTimestamp="2026-01-01T00:00:00Z")
     row = pod_row(pod, None)
     assert (row["status"], row["trouble"]) == ("Terminating", False)
 
 
 def test_a_healthy_row():
-    """Ready containers, restarts, and where it runs below."""
+    """Ready containers, restarts, and the lower node."""
     lower = {"metadata": {"namespace": "u-shop"}, "spec": {"nodeName": "n1"}}
     row = pod_row(_pod({"phase": "Running", "containerStatuses": [RUNNING, RUNNING]}), lower)
     assert (row["ready"], row["restarts"], row["lowerNamespace"], row["lowerNode"]) == (
@@ -151,15 +149,14 @@ def test_a_healthy_row():
     assert (row["why"], row["trouble"]) == ("", False)
 
 
-def test_why_it_waits_comes_from_the_lower_scheduler():
-    """A condition has the reason when no container has one."""
+def test_the_reason_of_the_lower_scheduler_is_shown():
+    """From a condition, when no container has a reason."""
     conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
     row = pod_row(_pod({"phase": "Pending", "conditions": conditions}), None)
     assert (row["why"], row["trouble"]) == ("0/3 nodes are available", True)
 
 
-def test_a_container_that_is_being_created_is_no_trouble():
-    """It waits, but for nothing that anybody could do."""
+def test_a_container_that_is_being_created_is_no_fault():
     row = pod_row(_pod({"phase": "Pending", "containerStatuses": [_waiting("ContainerCreating")]}), None)
     assert row["trouble"] is False
 
@@ -180,8 +177,8 @@ def test_a_container_that_is_being_created_is_no_trouble():
         ({"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}}, ""),
     ],
 )
-def test_a_failed_container_explains_itself_by_its_exit_code(container: dict[str, Any], why: str) -> None:
-    """Its own message is better; what runs again has nothing to explain."""
+def test_a_failed_container_is_explained_by_its_exit_code(container: dict[str, Any], why: str) -> None:
+    """Unless it has a message; a running one needs no explanation."""
     assert (
         pod_row(_pod({"phase": "Failed", "containerStatuses": [{"name": "a", **container}]}), None)["why"]
         == why

@@ -1,4 +1,4 @@
-"""Endpoints as they are told below: table and property tests of the pure translation."""
+"""Endpoints in the lower cluster: table and property tests of the translation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORTS = [{"name": "", "port": 8080, "protocol": "TCP"}]
 
 
 def endpoint(ip, *, uid="", **more):
-    """An upper endpoint on a virtual node."""
+    """Return an upper endpoint on a virtual node."""
     target = {"kind": "Pod", "namespace": "shop", "name": f"pod-{uid}", "uid": uid}
     return {
         "addresses": [ip],
@@ -28,7 +28,7 @@ def endpoint(ip, *, uid="", **more):
 
 
 def piece(*found, name="web-abcde", uid="s-1", **more):
-    """An upper EndpointSlice."""
+    """Return an upper EndpointSlice."""
     return {
         "metadata": {
             "name": name,
@@ -50,19 +50,19 @@ def piece(*found, name="web-abcde", uid="s-1", **more):
 
 
 def find(_namespace, name, uid):
-    """Only the pod ``mine`` runs in this cluster."""
+    """Return the only pod of this cluster, ``mine``."""
     if "mine" in (uid, name.removeprefix("pod-")):
         return endpoints.LowerPod("x-shop", "pod-mine", "l-1", "node-1")
     return None
 
 
 def below(source):
-    """The lower slice of an upper one."""
+    """Return the lower slice of an upper one."""
     return endpoints.lower_slice(source, service="web", namespace="x-shop", cluster_id=CLUSTER, find_pod=find)
 
 
-def test_our_own_pod_is_named_as_it_is_below():
-    """Its lower object and node; the zone and hints of the upper cluster mean nothing here."""
+def test_a_pod_of_this_cluster_has_its_lower_reference():
+    """And node; the zone and hints of the upper cluster are dropped."""
     (found,) = below(piece(endpoint("10.1.0.1", uid="mine", hostname="db-0")))["endpoints"]
     assert found == {
         "addresses": ["10.1.0.1"],
@@ -74,7 +74,7 @@ def test_our_own_pod_is_named_as_it_is_below():
 
 
 def test_pod_of_another_namespace_is_not_named():
-    """Users can write slices: one of theirs does not tell where somebody else's pod runs."""
+    """Users can write slices, which must not reveal where another user's pod runs."""
     target = {"kind": "Pod", "namespace": "victim", "name": "pod-mine", "uid": "mine"}
     (found,) = below(piece(endpoint("10.1.0.1", targetRef=target)))["endpoints"]
     assert not {"targetRef", "nodeName"} & found.keys()
@@ -84,8 +84,8 @@ def test_pod_of_another_namespace_is_not_named():
     ("ip", "uid", "stays"),
     [("10.2.0.1", "theirs", True), ("10.2.0.2", "theirs", False), ("10.2.0.1", "x", False)],
 )
-def test_what_another_process_says_of_its_pods_stays(ip, uid, stays):
-    """It has the same lower cluster, and knows the lower pod that has that address and that name."""
+def test_entries_of_another_process_stay(ip, uid, stays):
+    """It has the same lower cluster, and knows the lower pod with that address and name."""
     of_theirs = endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")
     written = endpoints.lower_slice(
         piece(endpoint("10.2.0.1", uid="theirs")), service="web", namespace="x-shop", cluster_id=CLUSTER,
@@ -99,12 +99,12 @@ def test_what_another_process_says_of_its_pods_stays(ip, uid, stays):
 
 
 def test_a_pod_of_another_cluster_is_an_address():
-    """No reference, no node: kube-proxy would look for them here."""
+    """Without a reference and a node, which kube-proxy would look up here."""
     (found,) = below(piece(endpoint("10.2.0.1", uid="theirs")))["endpoints"]
     assert set(found) == {"addresses", "conditions"}
 
 
-def test_a_reference_to_something_else_is_dropped():
+def test_a_reference_to_another_kind_is_dropped():
     """Only pods are translated."""
     (found,) = below(piece(endpoint("10.2.0.1", targetRef={"kind": "Node", "name": "pod-mine"})))["endpoints"]
     assert "targetRef" not in found
@@ -119,8 +119,8 @@ def test_a_pod_without_a_node_yet_has_none():
     assert "nodeName" not in found["endpoints"][0]
 
 
-def test_labels_make_it_ours_and_the_services():
-    """Other controllers leave it alone, kube-proxy finds it, and so do we."""
+def test_labels_mark_the_owner_and_the_service():
+    """Other controllers ignore the slice, kube-proxy and this controller find it."""
     metadata = below(piece())["metadata"]
     assert metadata["labels"] == {
         endpoints.LABEL_SERVICE: "web",
@@ -133,8 +133,8 @@ def test_labels_make_it_ours_and_the_services():
     assert "ownerReferences" not in metadata
 
 
-def test_names_are_stable_and_never_meet():
-    """Two upper clusters may have a slice of the same name; none meets one of the lower cluster's own."""
+def test_names_are_stable_and_unique():
+    """Two upper clusters may have a slice of the same name, and the lower cluster has its own."""
     ours = endpoints.slice_name("web", "s-1", "upper-1")
     assert ours == endpoints.slice_name("web", "s-1", "upper-1")
     assert ours.startswith("web-")
@@ -152,13 +152,13 @@ def test_names_are_stable_and_never_meet():
 
 @pytest.mark.parametrize("ports", [None, []])
 def test_a_slice_without_ports_or_endpoints_is_empty(ports):
-    """Servers give null for both."""
+    """Servers send null for both."""
     found = below(piece(endpoints=None, ports=ports))
     assert (found["endpoints"], found["ports"]) == ([], [])
 
 
-def test_a_slice_in_step_needs_no_patch():
-    """The empty port name, written out or left out, is the same."""
+def test_a_current_slice_needs_no_patch():
+    """An empty port name equals a missing one."""
     wanted = below(piece(endpoint("10.1.0.1", uid="mine")))
     current = {**wanted, "ports": [{"port": 8080, "protocol": "TCP"}]}
     assert endpoints.slice_patch(current, wanted) is None
@@ -166,7 +166,7 @@ def test_a_slice_in_step_needs_no_patch():
 
 @given(st.lists(st.sampled_from(["10.1.0.1", "10.1.0.2", "10.1.0.3"]), unique=True))
 def test_any_change_of_endpoints_is_one_patch(ips):
-    """The patch holds exactly the new list, and only when it differs."""
+    """With exactly the new list."""
     current = below(piece(endpoint("10.1.0.1")))
     wanted = below(piece(*(endpoint(ip) for ip in ips)))
     patch = endpoints.slice_patch(current, wanted)
@@ -189,7 +189,7 @@ def legacy(*pieces, known=None):
     )
 
 
-def test_what_another_process_says_in_endpoints_stays():
+def test_entries_of_another_process_in_endpoints_stay():
     """As in slices."""
     ours, theirs = endpoint("10.1.0.1", uid="mine"), endpoint("10.2.0.1", uid="theirs")
     known = {("10.2.0.1", "pod-theirs"): endpoints.LowerPod("x-shop", "pod-theirs", "l-2", "node-2")}
@@ -198,8 +198,8 @@ def test_what_another_process_says_in_endpoints_stays():
     assert legacy(piece(ours, theirs), known=endpoints.known_pods(written)) == written
 
 
-def test_ready_and_not_ready_addresses_are_apart():
-    """As the endpoints controller would sort them; each slice is a subset with its own ports."""
+def test_ready_and_not_ready_addresses_are_separate():
+    """As the endpoints controller sorts them; each slice is a subset with its own ports."""
     found = legacy(
         piece(endpoint("10.1.0.1", uid="mine", hostname="db-0")),
         piece(
@@ -225,25 +225,25 @@ def test_ready_and_not_ready_addresses_are_apart():
 
 
 def test_endpoints_have_the_services_name_and_are_not_mirrored_again():
-    """A lower cluster between both worlds must not make slices of them."""
+    """A lower cluster with both APIs must not make slices of them."""
     metadata = legacy()["metadata"]
     assert (metadata["name"], metadata["namespace"]) == ("web", "x-shop")
     assert metadata["labels"][endpoints.LABEL_SKIP_MIRROR] == "true"
     assert metadata["labels"][names.LABEL_UPPER_UID] == "u-1"
 
 
-def test_what_endpoints_cannot_say_is_left_out():
+def test_unsupported_addresses_are_left_out():
     """Names are no addresses, and an empty subset is refused."""
     assert legacy(piece(endpoint("db.example.com"), addressType="FQDN"), piece())["subsets"] == []
 
 
 def test_the_order_of_slices_does_not_matter():
-    """The same slices give the same object, or it would be written for ever."""
+    """Otherwise the object would be written forever."""
     one, two = piece(endpoint("10.1.0.1"), name="a"), piece(endpoint("10.1.0.2"), name="b")
     assert legacy(one, two) == legacy(two, one)
 
 
-def test_endpoints_in_step_need_no_patch():
+def test_current_endpoints_need_no_patch():
     """And a change is the new list of subsets."""
     wanted = legacy(piece(endpoint("10.1.0.1")))
     assert endpoints.endpoints_patch(wanted, wanted) is None

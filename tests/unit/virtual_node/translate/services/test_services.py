@@ -1,4 +1,4 @@
-"""Services as they are below: table and property tests of the pure translation."""
+"""Services in the lower cluster: table and property tests of the translation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALWAYS = ["default/kubernetes", "kube-system/*"]
 
 
 def upper(**spec):
-    """An upper Service as its server gives it."""
+    """Return an upper Service as its server returns it."""
     return {
         "metadata": {
             "name": "web",
@@ -46,7 +46,7 @@ def upper(**spec):
 
 
 def lower(source=None, **spec):
-    """What the lower server makes of the copy."""
+    """Return the copy as the lower server stores it."""
     body = services.lower_service(source or upper(), namespace="shop", cluster_id=CLUSTER)
     body["metadata"] |= {"uid": "l-1", "resourceVersion": "3"}
     body["spec"] |= {"clusterIP": "10.97.1.1", "clusterIPs": ["10.97.1.1"], "ipFamilies": ["IPv4"], **spec}
@@ -55,15 +55,15 @@ def lower(source=None, **spec):
 
 
 def test_a_copy_has_no_selector_no_address_and_no_status():
-    """Endpoints are mirrored, addresses are the lower cluster's, and status is nobody's to copy."""
+    """Endpoints are mirrored, addresses are the lower cluster's."""
     body = services.lower_service(upper(), namespace="shop", cluster_id=CLUSTER)
     assert not {"selector", "clusterIP", "clusterIPs"} & set(body["spec"])
     assert set(body) == {"apiVersion", "kind", "metadata", "spec"}
     assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 8080}]
 
 
-def test_users_keys_under_our_domain_do_not_reach_the_copy():
-    """A user's own would keep the copy for ever, as if another installation always wanted it."""
+def test_reserved_keys_of_users_are_not_copied():
+    """A user's own would keep the copy forever, as if another installation always mirrored it."""
     service = upper()
     service["metadata"]["labels"][names.LABEL_NODE] = "vn-other"
     service["metadata"]["annotations"][services.always_mark("vn-other")] = "true"
@@ -72,8 +72,8 @@ def test_users_keys_under_our_domain_do_not_reach_the_copy():
     assert names.LABEL_NODE not in metadata["labels"]
 
 
-def test_metadata_says_whose_it_is_and_keeps_what_users_wrote():
-    """Labels and annotations are carried; uid, owners, finalizers and kubectl's own are not."""
+def test_metadata_has_the_owner_and_the_users_keys():
+    """Labels and annotations are copied; uid, owners, finalizers and kubectl's own are not."""
     metadata = services.lower_service(upper(), namespace="x-shop", cluster_id=CLUSTER)["metadata"]
     assert metadata["labels"] == {
         "team": "a", names.LABEL_UPPER_CLUSTER: CLUSTER, names.LABEL_UPPER_UID: "u-1",
@@ -86,8 +86,8 @@ def test_metadata_says_whose_it_is_and_keeps_what_users_wrote():
 
 
 @pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
-def test_ways_in_from_outside_stay_above(kind):
-    """Node ports, load balancers and external addresses are never asked of the lower cluster."""
+def test_external_access_is_not_copied(kind):
+    """Node ports, load balancers and external addresses."""
     source = upper(
         type=kind,
         ports=[{"name": "http", "port": 80, "nodePort": 30080, "appProtocol": "http"}],
@@ -108,13 +108,13 @@ def test_ways_in_from_outside_stay_above(kind):
 
 
 def test_headless_stays_headless():
-    """``clusterIP: None`` is what makes DNS answer with the pods."""
+    """``clusterIP: None`` makes DNS answer with the pods."""
     spec = services.lower_service(upper(clusterIP="None"), namespace="shop", cluster_id=CLUSTER)["spec"]
     assert spec["clusterIP"] == "None"
 
 
 def test_an_external_name_is_only_a_name():
-    """No families and no traffic policy, which servers refuse there."""
+    """Without families and traffic policy, which servers refuse there."""
     source = {
         **upper(),
         "spec": {"type": "ExternalName", "externalName": "db.example.com", "sessionAffinity": "None"},
@@ -125,8 +125,8 @@ def test_an_external_name_is_only_a_name():
     }  # fmt: skip
 
 
-def test_what_pods_feel_is_kept():
-    """Affinity, traffic policies and early publication change how clients are served."""
+def test_fields_that_affect_clients_are_kept():
+    """Affinity, traffic policies and early publication."""
     wanted = {
         "sessionAffinity": "ClientIP",
         "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
@@ -151,8 +151,8 @@ def test_what_pods_feel_is_kept():
         (None, None, {}),
     ],
 )
-def test_families_are_asked_for_never_demanded(policy, families, expected):
-    """A lower cluster with one family still takes the Service; the order says which is first."""
+def test_families_are_preferred_not_required(policy, families, expected):
+    """A lower cluster with one family still accepts the Service; the order is kept."""
     spec = services.lower_service(
         upper(ipFamilyPolicy=policy, ipFamilies=families), namespace="shop", cluster_id=CLUSTER
     )["spec"]
@@ -160,7 +160,7 @@ def test_families_are_asked_for_never_demanded(policy, families, expected):
 
 
 def test_without_families_the_lower_cluster_chooses():
-    """The second try, where the lower cluster has not the families of the upper."""
+    """The second try, if the lower cluster lacks a family."""
     spec = services.lower_service(
         upper(ipFamilies=["IPv6"]), namespace="shop", cluster_id=CLUSTER, with_families=False
     )["spec"]
@@ -177,8 +177,8 @@ def test_without_families_the_lower_cluster_chooses():
         ("kube-systems", "anything", False),
     ],
 )
-def test_always_wanted_by_pattern(namespace, name, expected):
-    """The default set of tensile-kube, and nothing that only looks like it."""
+def test_always_mirrored_by_pattern(namespace, name, expected):
+    """The default set of tensile-kube, and no similar names."""
     assert services.is_always(namespace, name, ALWAYS) is expected
 
 
@@ -190,8 +190,8 @@ def desired(source=None):
     return services.lower_service(source or upper(), namespace="shop", cluster_id=CLUSTER)
 
 
-def test_a_copy_in_step_needs_nothing():
-    """What the server adds is no difference."""
+def test_a_current_copy_needs_no_patch():
+    """Fields that the server adds are no difference."""
     assert services.service_patch(lower(), desired()) is None
     assert not services.must_replace(lower(), desired())
 
@@ -213,12 +213,12 @@ def test_a_copy_in_step_needs_nothing():
     ],
 )
 def test_drift_is_repaired(meddled, repair):
-    """Whatever leads traffic elsewhere below is set back."""
+    """Any lower change that redirects traffic."""
     assert services.service_patch(lower(**meddled), desired()) == {"spec": repair}
 
 
 def test_the_lower_clusters_own_choices_are_no_drift():
-    """A first family that it had to choose itself, and defaults left out by an older server."""
+    """A first family that it had to choose, and defaults that an older server omits."""
     source = upper(ipFamilyPolicy="PreferDualStack", ipFamilies=["IPv6", "IPv4"])
     assert services.service_patch(lower(source), desired(source)) is None
     assert not services.must_replace(lower(source), desired(source))
@@ -228,8 +228,8 @@ def test_the_lower_clusters_own_choices_are_no_drift():
     assert services.service_patch(old, desired()) is None
 
 
-def test_a_second_family_comes_and_goes():
-    """Asked for by the policy alone; given up along with its address."""
+def test_a_second_family_is_added_and_removed():
+    """Added by the policy alone; removed with its address."""
     dual = upper(ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv4", "IPv6"])
     assert services.service_patch(lower(), desired(dual)) == {"spec": {"ipFamilyPolicy": "PreferDualStack"}}
     current = lower(dual, ipFamilies=["IPv4", "IPv6"], clusterIPs=["10.97.1.1", "fd00::1"])
@@ -238,8 +238,7 @@ def test_a_second_family_comes_and_goes():
     }
 
 
-def test_labels_removed_above_go_and_those_of_others_stay():
-    """Only what we once set is removed."""
+def test_labels_removed_in_the_upper_cluster_are_removed_and_others_stay():
     current = lower()
     current["metadata"]["labels"]["theirs"] = "x"
     source = upper()
@@ -250,8 +249,7 @@ def test_labels_removed_above_go_and_those_of_others_stay():
     assert json.loads(patch["metadata"]["annotations"][names.ANNOTATION_APPLIED]) == {"annotations": ["note"]}
 
 
-def test_a_broken_record_of_what_was_applied_is_written_anew():
-    """Meddling with our annotation costs nothing but its repair."""
+def test_a_broken_annotation_of_applied_fields_is_written_again():
     current = lower()
     current["metadata"]["annotations"][names.ANNOTATION_APPLIED] = "{"
     patch = services.service_patch(current, desired())
@@ -267,8 +265,8 @@ def test_a_broken_record_of_what_was_applied_is_written_anew():
         {**upper(), "metadata": {**upper()["metadata"], "uid": "u-2"}},
     ],
 )
-def test_what_is_fixed_at_creation_takes_a_new_object(source):
-    """Headless or not, a name or not, and which upper Service it stands for."""
+def test_immutable_fields_need_a_new_object(source):
+    """Headless or not, a name or not, and the upper Service of the copy."""
     assert services.must_replace(lower(), desired(source))
 
 
@@ -292,7 +290,7 @@ def test_what_is_fixed_at_creation_takes_a_new_object(source):
     )
 )
 def test_a_patch_leads_to_the_desired_copy(spec):
-    """Whatever the upper Service becomes, one merge patch brings the copy there, and then there is none."""
+    """For any upper Service one merge patch suffices, and then there is no difference."""
     current, wanted = lower(), desired(upper(**spec))
     patch = services.service_patch(current, wanted)
     merged = copy.deepcopy(current)
