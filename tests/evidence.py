@@ -41,20 +41,20 @@ def evidence(sandbox: Sandbox, namespace: str | None) -> Iterator[tuple[str, str
         yield f"{log.stem}, warnings", _last(lines, "warning", "error")
     for cluster in sandbox.clusters:
         kubectl = [str(sandbox.binaries["kubectl"]), f"--kubeconfig={cluster.kubeconfig}", "get"]
-        said = [_said(*kubectl, "nodes", f"--output=custom-columns={_NODE_COLUMNS}")]
+        output = [_output(*kubectl, "nodes", f"--output=custom-columns={_NODE_COLUMNS}")]
         if namespace is not None:
             kubectl.append(f"--namespace={namespace}")
-            said.append(_said(*kubectl, "pods", f"--output=custom-columns={_POD_COLUMNS}"))
-            events = _said(*kubectl, "events", "--sort-by=.metadata.creationTimestamp")
-            said += events.splitlines()[-_EVENTS:]
-        yield f"cluster {cluster.name}", "\n".join(said)
+            output.append(_output(*kubectl, "pods", f"--output=custom-columns={_POD_COLUMNS}"))
+            events = _output(*kubectl, "events", "--sort-by=.metadata.creationTimestamp")
+            output += events.splitlines()[-_EVENTS:]
+        yield f"cluster {cluster.name}", "\n".join(output)
 
 
 def _last(lines: list[str], *words: str) -> str:
     return "\n".join([line for line in lines if any(word in line for word in words)][-_LINES:])
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     # A report is made outside of the loop, so blocking is harmless.
     try:
         done = subprocess.run(

@@ -93,7 +93,7 @@ async def main(arguments: Sequence[str]) -> int:
             await _make_noise(upper, lower, options)
             await asyncio.sleep(10)
             await step(f"{options.references} references")
-            await _crowd(upper, options.over_quota)
+            await _create_over_quota(upper, options.over_quota)
             await asyncio.sleep(10)
             await step(f"{options.over_quota} pods over quota")
             beside = await _load(upper, options, "quiet-beside")
@@ -147,7 +147,7 @@ async def _load(upper: Client, options: argparse.Namespace, namespace: str) -> L
 async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace) -> None:
     """Create the noisy namespace with a lower quota, the pod of many references and those that are slow to redact."""
     await upper.create(resources.NAMESPACES, {"metadata": {"name": _NOISY}})
-    await _patiently(upper, pod("first", namespace=_NOISY, node="vn1"))
+    await _create_with_retries(upper, pod("first", namespace=_NOISY, node="vn1"))
     while True:
         try:
             await lower.get(resources.NAMESPACES, _NOISY)
@@ -173,7 +173,7 @@ async def _make_noise(upper: Client, lower: Client, options: argparse.Namespace)
         await upper.create(resources.PODS, slow)
 
 
-async def _patiently(upper: Client, body: dict[str, Any]) -> None:
+async def _create_with_retries(upper: Client, body: dict[str, Any]) -> None:
     """Create a pod, once the namespace has the ServiceAccount that admission requires."""
     while True:
         try:
@@ -184,7 +184,7 @@ async def _patiently(upper: Client, body: dict[str, Any]) -> None:
             return
 
 
-async def _crowd(upper: Client, count: int) -> None:
+async def _create_over_quota(upper: Client, count: int) -> None:
     """Create pods over the quota, as fast as eight clients can."""
     numbers = iter(range(count))
 

@@ -45,15 +45,15 @@ async def left_above(upper: Cluster) -> list[str]:
     """Return what an installation has left in the upper cluster. Dependents, such as pods, are deleted a moment later."""
     left = [name for name in names(await read(upper, "nodes")) if name != "Node/upper-node"]
     # The kubeconfigs are the user's: `lower-cluster register` made them, not the chart.
-    theirs = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
-    theirs |= {
+    automatic = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
+    automatic |= {
         f"Secret/virtual-node-{name}{part}" for name in ("lower1", "lower2") for part in ("", "-viewer")
     }
     for kinds in (
         "deployments,daemonsets,statefulsets,jobs,services,configmaps,leases,roles,rolebindings,pdb,networkpolicies",
         "serviceaccounts,secrets,pods",
     ):
-        left += [name for name in names(await read(upper, "-n", NAMESPACE, kinds)) if name not in theirs]
+        left += [name for name in names(await read(upper, "-n", NAMESPACE, kinds)) if name not in automatic]
     for kinds in (
         "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,csidrivers,csr",
         "priorityclasses,persistentvolumes,validatingadmissionpolicies,validatingadmissionpolicybindings",

@@ -140,10 +140,10 @@ async def test_tenants_secret_does_not_overwrite_another_tenants_copy(clusters: 
     before = await get(lower, "a-b-x", "secret", "db")
     await apply(upper, "bob", "x", secret("bob"), pod("two", "sleep 3600", node=LONG, **mounted))
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "NamespaceConflict: Namespace a-b-x" in await events(upper, "x", "two")
 
-    await eventually(told, what="the second tenant learns that the namespace is another's")
+    await eventually(is_reported, what="the second tenant learns that the namespace is another's")
     await upper.kubectl("--as=bob", "-n", "x", "delete", "pod/two", "secret/db", "--timeout=60s", timeout=90)
     assert await get(lower, "a-b-x", "secret", "db") == before
     names = {one["metadata"]["name"] for one in (await get(lower, "a-b-x", "pods"))["items"]}
@@ -198,11 +198,11 @@ async def test_upgrade_keeps_running_pods_of_namespaces_no_longer_adopted(cluste
     await eventually(followed, what="the running pod's ConfigMap follows")
     await create(upper, "shared", pod("new", "sleep 3600", node=OLD, **SETTINGS))
 
-    async def told() -> bool:
-        said = await events(upper, "shared", "new")
-        return "was not created by virtual-node" in said and "clusters[].namespaces.adopt" in said
+    async def is_reported() -> bool:
+        messages = await events(upper, "shared", "new")
+        return "was not created by virtual-node" in messages and "clusters[].namespaces.adopt" in messages
 
-    await eventually(told, what="the new pod's event names the setting")
+    await eventually(is_reported, what="the new pod's event names the setting")
     status = (await get(upper, "shared", "pod", "new"))["status"]
     (admitted,) = [one for one in status["conditions"] if one["type"] == "virtual-node.io/Admitted"]
     assert (admitted["status"], admitted["reason"]) == ("False", "NotAllowed")

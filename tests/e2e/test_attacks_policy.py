@@ -115,8 +115,8 @@ async def test_refuses_pods_that_request_the_node_with_a_reason(
         await tenant.create(body)
     await ready(upper, tenant.namespace, "ordinary")
 
-    async def told() -> dict[str, bool]:
-        said = {}
+    async def reported() -> dict[str, bool]:
+        found_reasons = {}
         for rule, body in ATTACKS:
             name = body["metadata"]["name"]
             status = (await get(upper, tenant.namespace, "pod", name))["status"]
@@ -132,19 +132,19 @@ async def test_refuses_pods_that_request_the_node_with_a_reason(
                 ),
                 f"--field-selector=involvedObject.name={name},reason=NotMirrored",
             )
-            said[name] = all(
+            found_reasons[name] = all(
                 f": {rule}: " in text and "clusters[lower1].policy" in text and "allowed: " in text
                 for text in (condition["message"], events.stdout)
             )
-        return said
+        return found_reasons
 
     await becomes(
-        told,
+        reported,
         {body["metadata"]["name"]: True for _, body in ATTACKS},
         what="all of them are refused by their rule",
     )
-    below = (await get(sandbox.lower[0], tenant.namespace, "pods"))["items"]
-    assert [one["metadata"]["name"] for one in below] == ["ordinary"]
+    lower_pods = (await get(sandbox.lower[0], tenant.namespace, "pods"))["items"]
+    assert [one["metadata"]["name"] for one in lower_pods] == ["ordinary"]
 
 
 async def test_refuses_a_privileged_debug_container_of_a_running_pod(

@@ -107,10 +107,10 @@ async def test_tenant_mounts_no_unmanaged_secret_and_no_unmanaged_claim(clusters
         await apply(upper, "mallory", "in-native", pod(name, "sleep 3600", node=NODE, nodeName=NODE, **spec))
     for name, (_, reason) in attacks.items():
 
-        async def told(name: str = name, reason: str = reason) -> bool:
+        async def is_reported(name: str = name, reason: str = reason) -> bool:
             return f"{reason}: Lower cluster" in await events(upper, "in-native", name)
 
-        await eventually(told, what=f"{name} waits with {reason}")
+        await eventually(is_reported, what=f"{name} waits with {reason}")
     assert (await get(lower, "in-native", "pods"))["items"] == []
     assert (await get(lower, "in-native", "secret", "native"))["data"] == {"a": VALUE}
 
@@ -150,11 +150,11 @@ async def test_references_of_a_pod_share_connections(clusters: Attacked):
 
     await apply(upper, "bob", "in-many", many("greedy", 300))
 
-    async def told() -> bool:
-        said = await events(upper, "in-many", "greedy")
-        return "TooManyReferences" in said and "limits.referencesPerPod" in said
+    async def is_reported() -> bool:
+        messages = await events(upper, "in-many", "greedy")
+        return "TooManyReferences" in messages and "limits.referencesPerPod" in messages
 
-    await eventually(told, what="the event names the limit and the setting")
+    await eventually(is_reported, what="the event names the limit and the setting")
     assert descriptors(process) - before < 30
     await apply(upper, "bob", "in-many", many("large", 90))
     await ready(upper, "in-many", "large")
@@ -210,8 +210,8 @@ async def test_an_annotation_on_a_claim_creates_nothing_in_a_forbidden_namespace
     await asyncio.sleep(6)  # a claim is reconciled again after five seconds
     done = await lower.kubectl("get", "namespace", "out-side", check=False)
     assert "NotFound" in done.stderr
-    above = await get(upper, "out-side", "pvc", "data")
-    assert "virtual-node.io/lower-claim" not in above["metadata"]["finalizers"]
+    upper_claim = await get(upper, "out-side", "pvc", "data")
+    assert "virtual-node.io/lower-claim" not in upper_claim["metadata"]["finalizers"]
 
 
 DOCS = Path(__file__).parents[2] / "docs"

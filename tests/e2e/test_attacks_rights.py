@@ -79,7 +79,7 @@ async def upper() -> AsyncIterator[Cluster]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def thieves(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
+async def attackers(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
     """A client for each account, with its token; the API server knows the policies."""
     async with contextlib.AsyncExitStack() as stack:
         found = {}
@@ -89,8 +89,8 @@ async def thieves(upper: Cluster) -> AsyncIterator[dict[str, Client]]:
             found[account] = await stack.enter_async_context(Client(config, cluster="upper"))
 
         async def enforced() -> bool:
-            told = await _refusal(found, (VIRTUAL_NODE, "DELETE", f"{_PODS}/a-real?dryRun=All", None))
-            return "denied request" in told
+            refusal = await _refusal(found, (VIRTUAL_NODE, "DELETE", f"{_PODS}/a-real?dryRun=All", None))
+            return "denied request" in refusal
 
         await eventually(enforced, what="the API server knows the policies")
         yield found
@@ -104,12 +104,12 @@ def _kubeconfig(upper: Cluster, account: str, token: str) -> Any:
     return path
 
 
-async def _refusal(thieves: Mapping[str, Client], attack: Attack) -> str:
+async def _refusal(attackers: Mapping[str, Client], attack: Attack) -> str:
     """Send a request; return why it is refused, empty when it is not."""
     account, method, path, body = attack
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
     try:
-        await thieves[account].request(
+        await attackers[account].request(
             method, path, body=json.dumps(body).encode() if body else None, headers={"Content-Type": kind}
         )
     except ApiError as error:
@@ -339,11 +339,11 @@ ALLOWED: list[Attack] = [
 ]
 
 
-async def test_refuses_access_to_objects_of_others(upper: Cluster, thieves: dict[str, Client]):
+async def test_refuses_access_to_objects_of_others(upper: Cluster, attackers: dict[str, Client]):
     """Each attack is refused, by RBAC or by a policy with a message that names what the account may do."""
-    for attack, told in REFUSED:
-        refusal = await _refusal(thieves, attack)
-        assert told in refusal.replace('"', ""), attack
+    for attack, expected in REFUSED:
+        refusal = await _refusal(attackers, attack)
+        assert expected in refusal.replace('"', ""), attack
         assert "expression" not in refusal, "the message is a sentence, not the source of the policy"
     for name in ("a-real", "waiting"):
         left = await read(upper, "-n", SHOP, "pod", name)
@@ -351,10 +351,10 @@ async def test_refuses_access_to_objects_of_others(upper: Cluster, thieves: dict
         assert left["status"].get("message") != "forged"
 
 
-async def test_allows_the_same_access_to_own_objects(upper: Cluster, thieves: dict[str, Client]):
+async def test_allows_the_same_access_to_own_objects(upper: Cluster, attackers: dict[str, Client]):
     """Own nodes, pods, volumes and requests; other users are not restricted."""
     for request in ALLOWED:
-        assert await _refusal(thieves, request) == "", request
+        assert await _refusal(attackers, request) == "", request
     await upper.kubectl("-n", SHOP, "delete", "pod", "b-real", "--grace-period=0", "--force")
 
 

@@ -100,7 +100,7 @@ class _Release:
             read(self.upper, "-n", NAMESPACE, _NAMESPACED), read(self.upper, _OF_CLUSTER)
         )
         return {
-            f"{one['kind']}/{one['metadata']['name']}": _said(one)
+            f"{one['kind']}/{one['metadata']['name']}": _set_fields(one)
             for listed in found
             for one in listed["items"]
             if _is_of_releases(one)
@@ -121,14 +121,14 @@ def _is_of_releases(one: dict[str, Any]) -> bool:
     return "virtual-node" in json.dumps(one)
 
 
-def _said(one: dict[str, Any]) -> dict[str, Any]:
+def _set_fields(one: dict[str, Any]) -> dict[str, Any]:
     """Return an object without the fields that the API server and its controllers set."""
     metadata = {key: value for key, value in one["metadata"].items() if key not in _SET_BY_SERVER}
     annotations = {key: value for key, value in metadata.pop("annotations", {}).items() if key != _REVISION}
-    said = {key: value for key, value in one.items() if key != "status"}
+    fields = {key: value for key, value in one.items() if key != "status"}
     if one["kind"] == "Service":
-        said["spec"] = {key: value for key, value in one["spec"].items() if key not in _ADDRESSES}
-    return {**said, "metadata": {**metadata, "annotations": annotations}}
+        fields["spec"] = {key: value for key, value in one["spec"].items() if key not in _ADDRESSES}
+    return {**fields, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

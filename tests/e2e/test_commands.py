@@ -63,13 +63,13 @@ async def test_diagnose_finds_what_blocks_a_pod(sandbox: Sandbox, upper: Cluster
         "crash": "last words",
         "selector": "not labelled virtual-pod=true",
     }
-    for name, told in expected.items():
+    for name, expected_text in expected.items():
 
-        async def found(name: str = name, told: str = told) -> bool:
+        async def found(name: str = name, expected_text: str = expected_text) -> bool:
             code, out = await command(upper, "diagnose", "pod", f"{namespace}/{name}")
-            return code == 1 and told in out
+            return code == 1 and expected_text in out
 
-        await eventually(found, what=f"{name}: {told}")
+        await eventually(found, what=f"{name}: {expected_text}")
     code, out = await command(upper, "diagnose", "pod", f"{namespace}/fine")
     assert (code, "nothing is wrong" in out) == (0, True)
     code, out = await command(upper, "diagnose", "pod", f"{namespace}/nobody")
@@ -120,22 +120,22 @@ async def test_commands_work_with_few_rights(sandbox: Sandbox, upper: Cluster, n
     token = (await upper.kubectl("-n", namespace, "create", "token", "dev")).stdout.strip()
     whole = yaml.safe_load(upper.kubeconfig.read_text(encoding="utf-8"))
     whole["users"] = [{"name": one["name"], "user": {"token": token}} for one in whole["users"]]
-    theirs = tmp_path / "dev"
-    theirs.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    dev_kubeconfig = tmp_path / "dev"
+    dev_kubeconfig.write_text(yaml.safe_dump(whole), encoding="utf-8")
     await create(upper, namespace, pod("image", "sleep 1", container={"image": "example.invalid/none:1"}))
 
     async def status() -> tuple[int, bool, bool]:
-        code, out = await command(upper, "status", kubeconfig=theirs)
+        code, out = await command(upper, "status", kubeconfig=dev_kubeconfig)
         return code, "kubectl auth can-i list pods --all-namespaces" in out, SIMULATED in out
 
     await becomes(status, (0, True, True), what="what may be seen of the virtual nodes")
 
     async def diagnosed() -> tuple[int, bool, bool]:
-        code, out = await command(upper, "diagnose", "pod/image", "-n", namespace, kubeconfig=theirs)
+        code, out = await command(upper, "diagnose", "pod/image", "-n", namespace, kubeconfig=dev_kubeconfig)
         return code, "cannot pull example.invalid/none:1" in out, "kubectl auth can-i get leases" in out
 
     await becomes(diagnosed, (1, True, True), what="a verdict without all rights")
-    code, out = await command(upper, "diagnose", "pod/x", "-n", "kube-system", kubeconfig=theirs)
+    code, out = await command(upper, "diagnose", "pod/x", "-n", "kube-system", kubeconfig=dev_kubeconfig)
     assert (code, "kubectl auth can-i get pods --namespace=kube-system" in out) == (2, True)
     for kind in ("clusterrolebinding", "clusterrole"):
         await upper.kubectl("delete", kind, namespace)

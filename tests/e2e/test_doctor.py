@@ -27,7 +27,7 @@ NODE = "vn-doctor"
 ROOT = Path(__file__).parents[2]
 
 
-class Patient:
+class Installation:
     """A sandbox with one virtual node."""
 
     def __init__(self, sandbox: Sandbox, process: Process) -> None:
@@ -51,7 +51,7 @@ class Patient:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def patient() -> AsyncIterator[Patient]:
+async def installation() -> AsyncIterator[Installation]:
     """A healthy system: one simulated lower cluster, one virtual node."""
     async with Sandbox(lower=1, kwok_nodes=2) as sandbox:
         process = await sandbox.start_virtual_node(
@@ -61,20 +61,20 @@ async def patient() -> AsyncIterator[Patient]:
         )  # fmt: skip
         upper = sandbox.upper
         await node_ready(upper, NODE)
-        yield Patient(sandbox, process)
+        yield Installation(sandbox, process)
 
 
-async def test_a_healthy_system_has_no_broken_link(patient: Patient):
+async def test_a_healthy_system_has_no_broken_link(installation: Installation):
     """Every link is ok or not installed, and the text ends with one line."""
-    lower = f"--client-kubeconfig={patient.sandbox.lower[0].kubeconfig}"
+    lower = f"--client-kubeconfig={installation.sandbox.lower[0].kubeconfig}"
     # The API server proxies to no loopback address; a pod's log takes the same way to the kubelet API.
-    await create(patient.sandbox.upper, "default", pod("well", "sleep 3600", node=NODE))
-    await ready(patient.sandbox.upper, "default", "well")
+    await create(installation.sandbox.upper, "default", pod("well", "sleep 3600", node=NODE))
+    await ready(installation.sandbox.upper, "default", "well")
 
     links: dict[str, Any] = {}
 
     async def healthy() -> bool:
-        code, found = await patient.doctor(lower)
+        code, found = await installation.doctor(lower)
         links.update(found)
         return code == 0
 
@@ -84,19 +84,19 @@ async def test_a_healthy_system_has_no_broken_link(patient: Patient):
     assert {name for name, link in links.items() if link and name != "broken" and link["state"] == "skipped"} == {
         "components", "webhook", "mutation", "descheduler",
     }  # fmt: skip
-    code, out = await patient.run("doctor")
+    code, out = await installation.run("doctor")
     assert (code, out.splitlines()[-1]) == (0, "Every link holds.")
 
 
-async def test_a_pod_without_a_toleration_is_found(patient: Patient):
+async def test_a_pod_without_a_toleration_is_found(installation: Installation):
     """The broken link is the one that the pod waits at."""
-    upper = patient.sandbox.upper
+    upper = installation.sandbox.upper
     lacking = pod("lacking", "sleep 3600", node=NODE)
     lacking["spec"]["tolerations"] = []
     await create(upper, "default", lacking)
 
     async def untolerated() -> bool:
-        code, links = await patient.doctor()
+        code, links = await installation.doctor()
         return (code, links["broken"]) == (1, "taints") and "virtual-kubelet.io/provider" in links["taints"][
             "detail"
         ]
@@ -105,25 +105,25 @@ async def test_a_pod_without_a_toleration_is_found(patient: Patient):
     await upper.kubectl("delete", "pod", "lacking", "--wait=true")
 
 
-async def test_a_dry_run_pod_proves_the_webhook(patient: Patient):
+async def test_a_dry_run_pod_proves_the_webhook(installation: Installation):
     """With the webhook a labelled dry-run pod is changed; without its process the link reports what is missing."""
-    process = await scheduling.start_webhook(patient.sandbox)
+    process = await scheduling.start_webhook(installation.sandbox)
 
     async def proved() -> tuple[int, str, str]:
-        code, links = await patient.doctor()
+        code, links = await installation.doctor()
         return code, links["webhook"]["state"], links["mutation"]["state"]
 
     await becomes(proved, (0, "ok", "ok"), what="the webhook is proved")
     await process.stop()
-    code, links = await patient.doctor()
+    code, links = await installation.doctor()
     assert (code, links["broken"]) == (1, "mutation")
     assert "nothing listens there" in links["mutation"]["detail"]
-    await patient.sandbox.upper.kubectl(
+    await installation.sandbox.upper.kubectl(
         "delete", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "virtual-node-webhook"
     )
 
 
-async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
+async def test_kubectl_runs_the_plugin(installation: Installation, tmp_path: Path):
     """A real kubectl finds it on the PATH, passes the arguments, and completes them."""
     for file, function in ((program.PLUGIN_FILE, "main"), (program.COMPLETION_FILE, "complete")):
         script = tmp_path / file
@@ -135,12 +135,12 @@ async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
         script.chmod(0o755)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "KUBECONFIG": str(patient.sandbox.upper.kubeconfig),
+        "KUBECONFIG": str(installation.sandbox.upper.kubeconfig),
     }
 
     async def kubectl(*arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            patient.sandbox.binaries["kubectl"], *arguments, env={**os.environ, **environment},
+            installation.sandbox.binaries["kubectl"], *arguments, env={**os.environ, **environment},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         out, _ = await process.communicate()
@@ -161,44 +161,48 @@ async def test_kubectl_runs_the_plugin(patient: Patient, tmp_path: Path):
 
     async def names() -> bool:
         """Completion has a limit of three seconds, which a busy machine may exceed once."""
-        said = [
+        completions = [
             (await kubectl("__complete", "virtual-node", *words, ""))[1]
             for words in (["status"], ["doctor", "-n"], ["diagnose", "node"])
         ]
-        return f"{NODE}\tlower cluster" in said[0] and "kube-system" in said[1] and NODE in said[2]
+        return (
+            f"{NODE}\tlower cluster" in completions[0]
+            and "kube-system" in completions[1]
+            and NODE in completions[2]
+        )
 
     await eventually(names, what="the names of virtual nodes and of namespaces are completed")
 
 
-async def test_a_dead_process_is_the_broken_link_and_later_faults_are_reported(patient: Patient):
+async def test_a_dead_process_is_the_broken_link_and_later_faults_are_reported(installation: Installation):
     """The Lease of a virtual node with an ended process, and a pod of an absent scheduler: both take a while."""
     await create(
-        patient.sandbox.upper, "default", pod("orphan", "sleep 3600", node=NODE, schedulerName="nobody")
+        installation.sandbox.upper, "default", pod("orphan", "sleep 3600", node=NODE, schedulerName="nobody")
     )
-    await patient.process.stop()
+    await installation.process.stop()
 
     async def found() -> bool:
-        code, links = await patient.doctor()
+        code, links = await installation.doctor()
         return code == 1 and links["broken"] == "nodeReady" and NODE in links["nodeReady"]["detail"]
 
     await eventually(found, what="nodeReady is the broken link")
 
     async def unscheduled() -> bool:
-        _, links = await patient.doctor()
+        _, links = await installation.doctor()
         return links["scheduler"]["state"] == "broken" and "nobody" in links["scheduler"]["detail"]
 
     await eventually(unscheduled, what="no scheduler named nobody")
-    code, out = await patient.run("doctor")
+    code, out = await installation.run("doctor")
     assert code == 1
     assert out.splitlines()[-1].startswith(
         "The broken link: virtual nodes Ready, leases fresh: Node vn-doctor: its Lease"
     )
 
 
-async def test_an_unreachable_upper_cluster_is_the_broken_link(patient: Patient):
+async def test_an_unreachable_upper_cluster_is_the_broken_link(installation: Installation):
     """The first link is broken and the others are skipped."""
-    await patient.sandbox.upper.apiserver.kill()
-    code, links = await patient.doctor()
+    await installation.sandbox.upper.apiserver.kill()
+    code, links = await installation.doctor()
     assert (code, links["broken"]) == (1, "upperApi")
     assert {link["state"] for name, link in links.items() if name not in {"broken", "upperApi"}} == {
         "skipped"

@@ -144,9 +144,9 @@ async def test_the_commands_of_a_page_work(clusters: Sandbox, folder: Path, page
                     assert done.returncode == 0, done.stderr
                 alone = block.alone
                 done = await _bash(clusters, folder, block.script)
-                said = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+                output = f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
                 assert done.returncode == 0, (
-                    f"{block.place}: exit code {done.returncode}\n{block.script}\n{said}"
+                    f"{block.place}: exit code {done.returncode}\n{block.script}\n{output}"
                 )
     finally:
         await _clean(clusters, folder, before)
@@ -244,11 +244,11 @@ def _subcommand(words: list[str]) -> Iterator[str]:
 async def _flags(programs: Mapping[str, Path], called: tuple[str, ...]) -> frozenset[str]:
     if called not in _KNOWN:
         program = [str(programs[called[0]]), *called[1:]]
-        said = (await command([*program, "--help"], check=False)).stdout
+        output = (await command([*program, "--help"], check=False)).stdout
         if called[0] == "kubectl":
-            said += (await command([program[0], "options"], check=False)).stdout
-        assert "unknown command" not in said, " ".join(called)
-        _KNOWN[called] = frozenset(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said)) | {"--help"}
+            output += (await command([program[0], "options"], check=False)).stdout
+        assert "unknown command" not in output, " ".join(called)
+        _KNOWN[called] = frozenset(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", output)) | {"--help"}
     return _KNOWN[called]
 
 

@@ -43,19 +43,22 @@ async def test_the_downward_api_has_upper_values(upper: Cluster, namespace):
     )  # fmt: skip
     await create(upper, namespace, body)
     await ready(upper, namespace, "told")
-    above = await get(upper, namespace, "pod", "told")
-    told = dict(
+    upper_pod = await get(upper, namespace, "pod", "told")
+    environment = dict(
         line.split("=", 1)
         for line in (await run(upper, namespace, "told", "env")).splitlines()
         if "=" in line
     )
-    assert (told["NAME"], told["NS"], told["NODE"], told["SA"], told["APP"], told["CPU"]) == (
+    assert (environment["NAME"], environment["NS"], environment["NODE"], environment["SA"], environment["APP"], environment["CPU"]) == (
         "told", namespace, REAL, "default", "told", "250",
     )  # fmt: skip
-    assert told["POD_UID"] == above["metadata"]["uid"]
-    assert (told["IP"], told["HOST"]) == (above["status"]["podIP"], above["status"]["hostIP"])
+    assert environment["POD_UID"] == upper_pod["metadata"]["uid"]
+    assert (environment["IP"], environment["HOST"]) == (
+        upper_pod["status"]["podIP"],
+        upper_pod["status"]["hostIP"],
+    )
     assert await run(upper, namespace, "told", "cat", "/info/labels") == 'app="told"'
-    assert await run(upper, namespace, "told", "cat", "/info/uid") == above["metadata"]["uid"]
+    assert await run(upper, namespace, "told", "cat", "/info/uid") == upper_pod["metadata"]["uid"]
     assert r'note="a \"b\""' in await run(upper, namespace, "told", "cat", "/info/annotations")
     await upper.kubectl("-n", namespace, "label", "pod", "told", "stage=late")
 
@@ -78,19 +81,19 @@ async def test_service_variables_and_the_chosen_apiserver(upper: Cluster, namesp
     )
     alone = pod("alone", "sleep 3600", enableServiceLinks=False)
     await create(upper, namespace, plain, asks, alone)
-    told = {}
+    environment = {}
     for name in ("plain", "asks", "alone"):
         await ready(upper, namespace, name)
         lines = (await run(upper, namespace, name, "env")).splitlines()
-        told[name] = dict(line.split("=", 1) for line in lines if "=" in line)
-    host = told["plain"]["SHOP_FRONT_SERVICE_HOST"]
-    assert told["plain"]["URL"] == f"tcp://{host}:80"
-    assert told["plain"]["SHOP_FRONT_SERVICE_PORT"] == "mine"
-    assert "SHOP_FRONT_SERVICE_HOST" not in told["alone"]
-    assert told["plain"]["KUBERNETES_SERVICE_PORT"] == "443"
-    assert told["alone"]["KUBERNETES_SERVICE_HOST"]
-    assert told["asks"]["KUBERNETES_SERVICE_HOST"] == upper.address
-    assert told["asks"]["KUBERNETES_SERVICE_PORT"] == str(upper.port)
+        environment[name] = dict(line.split("=", 1) for line in lines if "=" in line)
+    host = environment["plain"]["SHOP_FRONT_SERVICE_HOST"]
+    assert environment["plain"]["URL"] == f"tcp://{host}:80"
+    assert environment["plain"]["SHOP_FRONT_SERVICE_PORT"] == "mine"
+    assert "SHOP_FRONT_SERVICE_HOST" not in environment["alone"]
+    assert environment["plain"]["KUBERNETES_SERVICE_PORT"] == "443"
+    assert environment["alone"]["KUBERNETES_SERVICE_HOST"]
+    assert environment["asks"]["KUBERNETES_SERVICE_HOST"] == upper.address
+    assert environment["asks"]["KUBERNETES_SERVICE_PORT"] == str(upper.port)
 
 
 async def test_an_in_cluster_client_reaches_the_upper_apiserver(upper: Cluster, namespace):

@@ -31,7 +31,7 @@ async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     return items
 
 
-def uids_below(pods: Iterable[dict[str, Any]]) -> list[str]:
+def upper_uids_of(pods: Iterable[dict[str, Any]]) -> list[str]:
     """Return the upper uids that lower pods were made for."""
     return sorted(found["metadata"]["labels"]["virtual-node.io/upper-uid"] for found in pods)
 
@@ -46,10 +46,10 @@ async def condition(cluster: Cluster, node: str) -> dict[str, str]:
 async def in_log(process: Process, words: str, *, times: int = 1) -> None:
     """Wait until a process has logged a text so many times."""
 
-    async def said() -> bool:
+    async def is_logged() -> bool:
         return process.log.read_text(encoding="utf-8").count(words) >= times
 
-    await eventually(said, what=f"{process.name} says {words}")
+    await eventually(is_logged, what=f"{process.name} says {words}")
 
 
 async def test_recovers_from_a_kill_during_200_creations(sandbox: Sandbox, upper: Cluster, namespace):
@@ -81,12 +81,14 @@ async def test_recovers_from_a_kill_during_200_creations(sandbox: Sandbox, upper
     await process.start()
 
     async def settled() -> bool:
-        above = await pods_of(upper, namespace)
-        return len(above) == BURST - 10 and all(found["status"]["phase"] == "Running" for found in above)
+        upper_pods = await pods_of(upper, namespace)
+        return len(upper_pods) == BURST - 10 and all(
+            found["status"]["phase"] == "Running" for found in upper_pods
+        )
 
     await eventually(settled, what="190 pods Running above")
-    above, below = await pods_of(upper, namespace), await pods_of(lower, namespace)
-    assert uids_below(below) == sorted(found["metadata"]["uid"] for found in above)
+    upper_pods, lower_pods = await pods_of(upper, namespace), await pods_of(lower, namespace)
+    assert upper_uids_of(lower_pods) == sorted(found["metadata"]["uid"] for found in upper_pods)
 
 
 async def test_lower_apiserver_dies_and_returns(sandbox: Sandbox, upper: Cluster, namespace):
@@ -177,7 +179,7 @@ async def test_recreated_pod_of_the_same_name_gets_a_new_lower_pod(
     await create(upper, namespace, pod("again", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "again")
     uid = (await get(upper, namespace, "pod", "again"))["metadata"]["uid"]
-    assert uids_below(await pods_of(lower, namespace)) == [uid]
+    assert upper_uids_of(await pods_of(lower, namespace)) == [uid]
 
 
 async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Cluster, namespace):
@@ -203,8 +205,8 @@ async def test_one_cluster_as_several_virtual_nodes(sandbox: Sandbox, upper: Clu
             await becomes(capacity, "64", what=f"{name}'s own share of the cluster")
             await create(upper, namespace, pod(f"on-{number}", "sleep 3600", node=name))
             await ready(upper, namespace, f"on-{number}")
-            below = await get(lower, namespace, "pod", f"on-{number}")
-            assert below["spec"]["nodeName"] == f"lower2-node-{number}"
+            lower_pods = await get(lower, namespace, "pod", f"on-{number}")
+            assert lower_pods["spec"]["nodeName"] == f"lower2-node-{number}"
         await upper.kubectl("-n", namespace, "delete", "pod", "on-0", "on-1", "--timeout=150s")
     finally:
         file.write_text(original, encoding="utf-8")

@@ -115,8 +115,8 @@ async def test_a_labelled_pod_runs_in_a_lower_cluster_with_logs_and_exec(install
     found = await read(upper, "-n", "shop", "pod", "web")
     assert found["spec"]["nodeName"] == REAL
     assert found["spec"]["schedulerName"] == "virtual-node-scheduler", "the webhook chose ours"
-    below = await read(installed.lower[0], "-n", "shop", "pod", "web")
-    assert below["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
+    lower_pod = await read(installed.lower[0], "-n", "shop", "pod", "web")
+    assert lower_pod["metadata"]["labels"]["virtual-node.io/upper-uid"] == found["metadata"]["uid"]
 
     async def open_() -> bool:
         return "open" in (await upper.kubectl("-n", "shop", "logs", "web")).stdout
@@ -261,10 +261,10 @@ async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed:
     await upper.kubectl("apply", "--server-side", "-f", "-", input=made.stdout)
 
     async def refused() -> bool:
-        said = await upper.kubectl(
+        log = await upper.kubectl(
             "-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/component=uninstall", check=False
         )
-        return "was made by kubectl; nothing was done" in said.stdout
+        return "was made by kubectl; nothing was done" in log.stdout
 
     await eventually(refused, what="the Job's word that it does nothing")
     # The objects that the Job would have deleted first, and last.

@@ -85,15 +85,15 @@ def _ready(pod: dict[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-async def _told(upper: Cluster, pod: str, reason: str, message: str = "") -> None:
+async def _event(upper: Cluster, pod: str, reason: str, message: str = "") -> None:
     """Wait for an event of a pod."""
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         selector = f"--field-selector=reason={reason},involvedObject.name={pod}"
         events = await read(upper, "-n", NAMESPACE, "events", selector)
         return any(message in one["message"] for one in events["items"])
 
-    await eventually(is_told, what=f"event {reason} of pod {pod}")
+    await eventually(is_reported, what=f"event {reason} of pod {pod}")
 
 
 async def _waiting(upper: Cluster, pod: str) -> None:
@@ -104,7 +104,7 @@ async def _waiting(upper: Cluster, pod: str) -> None:
         return bool(status["phase"] == "Running" and (status["containerStatuses"][0].get("started")))
 
     await eventually(is_waiting, what=f"pod {pod} runs")
-    await _told(upper, pod, "ConfigurationRejected", TOLD)
+    await _event(upper, pod, "ConfigurationRejected", TOLD)
     found = (await _pods(upper))[pod]
     assert not _ready(found)
     assert found["status"]["containerStatuses"][0]["restartCount"] == 0
@@ -161,7 +161,7 @@ async def test_running_replicas_report_a_rejected_configuration(installed: Sandb
     before = await _pods(upper)
     await _helm(installed, "upgrade", "--skip-schema-validation", values=_misspelt(installed))
     for pod in before:
-        await _told(upper, pod, "ConfigurationRejected", TOLD)
+        await _event(upper, pod, "ConfigurationRejected", TOLD)
     after = await _pods(upper)
     assert set(after) == set(before)
     assert all(map(_ready, after.values()))
@@ -179,7 +179,7 @@ async def test_an_upgrade_corrects_a_rejected_configuration(installed: Sandbox):
     await _all_ready(upper)
     found = (await _pods(upper))[waiting]
     assert found["status"]["containerStatuses"][0]["restartCount"] == 0
-    await _told(upper, waiting, "ConfigurationApplied")
+    await _event(upper, waiting, "ConfigurationApplied")
 
 
 async def test_a_rollback_corrects_a_rejected_configuration(installed: Sandbox):
@@ -207,8 +207,8 @@ async def test_a_release_with_a_rejected_configuration_is_uninstalled(installed:
     for pod in await _replaced(upper, *await _pods(upper)):
         await _waiting(upper, pod)
     done = await helm(installed, "uninstall", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
-    said = done.stdout + done.stderr
-    assert "configuration rejected" in said
-    assert f"node {NODE} removed" in said
+    output = done.stdout + done.stderr
+    assert "configuration rejected" in output
+    assert f"node {NODE} removed" in output
     # Except events of pods and the CSIDriver, as after any uninstallation.
     assert await left_above(upper) == []

@@ -125,13 +125,13 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
     """No finding, not even without a grace period, and the last line says so."""
     sandbox, _ = small
 
-    async def told() -> tuple[int, str]:
+    async def reported() -> tuple[int, str]:
         code, out = await inspect(sandbox, "--fail-on=warning", "--grace=0s")
         assert "\x1b" not in out
         return code, out.splitlines()[-1]
 
     # Without a grace period new objects are behind for a moment.
-    await becomes(told, (0, "2 clusters, 1 pod: nothing to worry about"))
+    await becomes(reported, (0, "2 clusters, 1 pod: nothing to worry about"))
 
 
 async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
@@ -313,12 +313,12 @@ async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process])
     try:
 
         async def lost() -> bool:
-            told = await verdicts(sandbox)
-            kinds = [told["page"][1], told["status"][1]]
+            reported = await verdicts(sandbox)
+            kinds = [reported["page"][1], reported["status"][1]]
             return (
                 all("ClusterLost" in one for one in kinds)
-                and told["doctor"] == (1, "nodeReady")
-                and "cluster" in told["inspect"]
+                and reported["doctor"] == (1, "nodeReady")
+                and "cluster" in reported["inspect"]
             )
 
         await eventually(lost, what="every tool reports the lost cluster")
@@ -328,7 +328,7 @@ async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process])
         labelled = pod("later", "sleep 3600", node=NODE, metadata={"labels": {"virtual-pod": "true"}})
         await create(upper, SPACE, labelled)
 
-        async def told() -> tuple[int, str]:
+        async def reported() -> tuple[int, str]:
             code, why = await command(sandbox, "diagnose", f"pod/{SPACE}/later")
             assert "label" not in json.dumps([one["nextSteps"] for one in why["findings"]])
             return code, why["findings"][0]["title"]
@@ -340,7 +340,7 @@ async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process])
         }
 
         async def is_lost() -> bool:
-            return await told() in lost_titles
+            return await reported() in lost_titles
 
         await eventually(is_lost, what="diagnose says that the cluster is lost")
         code, why = await command(sandbox, "diagnose", f"pod/{SPACE}/web")

@@ -118,7 +118,7 @@ async def fronts(sandbox: Sandbox) -> AsyncIterator[list[Front]]:
 
 def _rights() -> list[dict[str, Any]]:
     """Grant the group the rights of virtual nodes, and the account only the impersonation of the group."""
-    below = manifests.cluster_role(daemon.LOWER, name=GROUP)
+    lower_role = manifests.cluster_role(daemon.LOWER, name=GROUP)
     acting = {
         "apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": ACCOUNT},
         "rules": [
@@ -145,7 +145,7 @@ def _rights() -> list[dict[str, Any]]:
         "kind": "ServiceAccount",
         "metadata": {"name": ACCOUNT, "namespace": ACCOUNTS},
     }
-    return [account, below, acting, *bindings]
+    return [account, lower_role, acting, *bindings]
 
 
 def _guard() -> list[dict[str, Any]]:

@@ -28,8 +28,8 @@ async def test_drain_ends_the_pods_of_a_virtual_node(sandbox: Sandbox, upper: Cl
         assert f"node/{SIMULATED} drained" in done.stdout
         after = {one["metadata"]["uid"] for one in (await get(lower, namespace, "pods"))["items"]}
         assert not before & after
-        below = (await get(lower, "", "nodes"))["items"]
-        assert not any(node["spec"].get("unschedulable") for node in below)
+        lower_nodes = (await get(lower, "", "nodes"))["items"]
+        assert not any(node["spec"].get("unschedulable") for node in lower_nodes)
     finally:
         await upper.kubectl("uncordon", SIMULATED)
     await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
@@ -62,11 +62,11 @@ async def test_rollout_undo_wait_and_events(upper: Cluster, namespace):
 
     await becomes(images, {"busybox:1.36"})
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         done = await upper.kubectl("-n", namespace, "events", "--for=deployment/web")
         return done.stdout.count("ScalingReplicaSet") >= 3
 
-    await eventually(told, what="the scaling in kubectl events")
+    await eventually(is_shown, what="the scaling in kubectl events")
 
 
 async def test_attach_has_the_containers_terminal(sandbox: Sandbox, upper: Cluster, namespace):

@@ -28,10 +28,10 @@ async def test_no_stream_reaches_an_unmanaged_pod(sandbox: Sandbox, upper: Clust
     )
     await ready(lower, namespace, "taken")
 
-    async def theirs() -> bool:
+    async def is_logged() -> bool:
         return "theirs" in (await lower.kubectl("-n", namespace, "logs", "taken")).stdout
 
-    await eventually(theirs, what="the stranger's log")
+    await eventually(is_logged, what="the stranger's log")
     await create(upper, namespace, pod("taken", script, node=REAL))
 
     async def bound() -> bool:
@@ -46,10 +46,10 @@ async def test_no_stream_reaches_an_unmanaged_pod(sandbox: Sandbox, upper: Clust
         ("port-forward", "taken", ":8080"),
     ):
         done = await upper.kubectl("-n", namespace, *arguments, check=False)
-        told = done.stdout + done.stderr
-        assert done.returncode, told
-        assert "theirs" not in told, arguments
+        output = done.stdout + done.stderr
+        assert done.returncode, output
+        assert "theirs" not in output, arguments
         if arguments[0] != "port-forward":
-            assert 'pod \\"taken\\" is not in cluster' in told or 'pod "taken" is not in cluster' in told, (
-                told
-            )
+            assert (
+                'pod \\"taken\\" is not in cluster' in output or 'pod "taken" is not in cluster' in output
+            ), output

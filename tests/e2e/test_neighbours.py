@@ -28,7 +28,7 @@ async def test_orphans_of_another_process_stay(sandbox: Sandbox, upper: Cluster,
     await ready(upper, namespace, "ours")
     await ready(upper, namespace, "orphan")
 
-    async def below() -> set[str]:
+    async def lower_objects() -> set[str]:
         """Return all lower objects of the upper cluster, without the ids in names of token Secrets and of the root CA."""
         return {
             re.sub("-[0-9a-f]{8}$", "", f"{kind} {found['metadata']['name']}")
@@ -38,16 +38,16 @@ async def test_orphans_of_another_process_stay(sandbox: Sandbox, upper: Cluster,
 
     kept = {"pods ours", "secrets ours-token", "configmaps settings", "configmaps kube-root-ca.crt"}
     orphaned = {"pods orphan", "secrets orphan-token"}
-    await becomes(below, kept | orphaned)
+    await becomes(lower_objects, kept | orphaned)
     await neighbour.stop()
     await upper.kubectl("-n", namespace, "delete", "pod", "orphan", "--grace-period=0", "--force")
     # By the time that another pod runs this process has seen the deletion.
     await create(upper, namespace, pod("later", "sleep 3600", node=SIMULATED))
     await ready(upper, namespace, "later")
     kept |= {"pods later", "secrets later-token"}
-    await becomes(below, kept | orphaned)
+    await becomes(lower_objects, kept | orphaned)
     await command(
         [sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={upper.kubeconfig}", *flags]
     )
-    await becomes(below, kept)
+    await becomes(lower_objects, kept)
     await node_ready(upper, SIMULATED)

@@ -78,8 +78,8 @@ async def test_a_deployment_scales_rolls_and_is_deleted(sandbox: Sandbox, upper:
     await upper.kubectl("-n", namespace, "delete", "deployment/web")
 
     async def gone() -> bool:
-        above = (await get(upper, namespace, "pods"))["items"]
-        return not above and not (await get(lower, namespace, "pods"))["items"]
+        upper_pods = (await get(upper, namespace, "pods"))["items"]
+        return not upper_pods and not (await get(lower, namespace, "pods"))["items"]
 
     await eventually(gone, what="no pods left on either side")
 
@@ -102,11 +102,11 @@ async def test_describe_shows_lower_events(upper: Cluster, namespace):
     broken = pod("broken", "true", container={"image": "registry.invalid/none:1"})
     await create(upper, namespace, broken)
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         done = await upper.kubectl("-n", namespace, "describe", "pod", "broken")
         return "Failed to pull image" in done.stdout and "kubelet" in done.stdout
 
-    await eventually(told, what="the image pull error in describe")
+    await eventually(is_shown, what="the image pull error in describe")
 
     async def shown() -> bool:
         status = (await get(upper, namespace, "pod", "broken"))["status"]
@@ -173,9 +173,9 @@ async def test_unmanaged_lower_objects_are_left_alone(sandbox: Sandbox, upper: C
     await eventually(explained, what="both conflicts explained in describe")
     assert (await get(lower, namespace, "configmap", "settings"))["data"] == {"owner": "stranger"}
     await upper.kubectl("-n", namespace, "delete", "pod", "taken", "mounting")
-    theirs = await get(lower, namespace, "pod", "taken")
-    assert theirs["spec"]["containers"][0]["image"] == "theirs"
-    assert "deletionTimestamp" not in theirs["metadata"]
+    unmanaged = await get(lower, namespace, "pod", "taken")
+    assert unmanaged["spec"]["containers"][0]["image"] == "theirs"
+    assert "deletionTimestamp" not in unmanaged["metadata"]
 
 
 async def test_eviction_of_the_lower_pod_fails_the_upper_pod(sandbox: Sandbox, upper: Cluster, namespace):
@@ -264,9 +264,9 @@ async def test_cluster_selector_is_restored(sandbox: Sandbox, upper: Cluster, na
         ),
     )
     await ready(upper, namespace, "picky")
-    below = await get(lower, namespace, "pod", "picky")
-    assert below["spec"]["nodeSelector"] == {"disk": "ssd"}
-    assert below["spec"]["nodeName"] == "lower2-node-1"
+    lower_pod = await get(lower, namespace, "pod", "picky")
+    assert lower_pod["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert lower_pod["spec"]["nodeName"] == "lower2-node-1"
 
 
 async def test_the_token_is_the_upper_clusters(upper: Cluster, namespace):

@@ -25,7 +25,7 @@ async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, nam
     """The lower pod is resized; the kubelet's result or reason, or a quota's refusal, is in the upper status."""
     lower = sandbox.lower[0]
 
-    async def asked_below() -> str:
+    async def lower_request() -> str:
         container = (await get(lower, namespace, "pod", "grows"))["spec"]["containers"][0]
         return str(container["resources"]["requests"]["cpu"])
 
@@ -45,7 +45,7 @@ async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, nam
     await create(upper, namespace, pod("grows", "sleep 3600", container=requests))
     await ready(upper, namespace, "grows")
     await resize(upper, namespace, cpu="150m")
-    await becomes(asked_below, "150m")
+    await becomes(lower_request, "150m")
     settled = {"allocated": "150m", "in force": "150m", "pending": [], "observed": True}
     await becomes(given, settled, what="the new size in the upper status")
 
@@ -58,13 +58,13 @@ async def test_resize_in_place_is_mirrored(sandbox: Sandbox, upper: Cluster, nam
     await eventually(counted, what="the quota counts")
     await resize(upper, namespace, cpu="300m")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         found = (await get(upper, namespace, "events", fields="involvedObject.name=grows"))["items"]
         return any(one["reason"] == "UpdateRefused" and "quota: tight" in one["message"] for one in found)
 
-    await eventually(told, what="an event names the quota")
+    await eventually(is_reported, what="an event names the quota")
     await resize(upper, namespace, cpu="160m")
-    await becomes(asked_below, "160m")
+    await becomes(lower_request, "160m")
     settled |= {"allocated": "160m", "in force": "160m"}
     await becomes(given, settled, what="a size that fits")
 

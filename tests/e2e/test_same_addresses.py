@@ -77,8 +77,8 @@ async def _check(file: Path) -> dict[str, Any]:
         sys.executable, "-m", "virtual_node", "check", "--config", str(file), "-o", "json",
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    said, _ = await process.communicate()
-    (row,) = [one for one in json.loads(said)["findings"] if one["check"] == "service range"]
+    output, _ = await process.communicate()
+    (row,) = [one for one in json.loads(output)["findings"] if one["check"] == "service range"]
     found: dict[str, Any] = row
     return found
 
@@ -98,10 +98,12 @@ async def test_new_copies_have_the_upper_address_if_the_lower_range_contains_it(
     assert not row["ok"]
     assert row["detail"] == f"{lower.service_cidr} does not contain {upper.service_cidr} of the upper cluster"
     await create(upper, NAMESPACE, _service("apart"))
-    above, below = await _addresses(upper, lower, "apart")
-    assert above != below
+    upper_addresses, lower_addresses = await _addresses(upper, lower, "apart")
+    assert upper_addresses != lower_addresses
     await becomes(
-        lambda: reported("apart"), [f"{above}: out of range (services.clusterIP: same)"], what="the event"
+        lambda: reported("apart"),
+        [f"{upper_addresses}: out of range (services.clusterIP: same)"],
+        what="the event",
     )
 
     cidr = {"metadata": {"name": "upper"}, "spec": {"cidrs": [upper.service_cidr]}}
@@ -115,12 +117,12 @@ async def test_new_copies_have_the_upper_address_if_the_lower_range_contains_it(
     wanted = (True, f"contains {upper.service_cidr}", "True")
     await becomes(contained, wanted, what="check finds the range of a ServiceCIDR that is ready")
     await create(upper, NAMESPACE, _service("equal"))
-    above, below = await _addresses(upper, lower, "equal")
-    assert above == below
+    upper_addresses, lower_addresses = await _addresses(upper, lower, "equal")
+    assert upper_addresses == lower_addresses
     await create(lower, "default", _service("other", clusterIP=TAKEN))
     await create(upper, NAMESPACE, _service("taken", clusterIP=TAKEN))
-    above, below = await _addresses(upper, lower, "taken")
-    assert above == TAKEN != below
+    upper_addresses, lower_addresses = await _addresses(upper, lower, "taken")
+    assert upper_addresses == TAKEN != lower_addresses
     await becomes(
         lambda: reported("taken"),
         [f"{TAKEN}: already allocated (services.clusterIP: same)"],

@@ -28,7 +28,7 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def below(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+async def lower_service(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
     """A lower Service, waited for."""
     found: dict[str, Any] = {}
 
@@ -55,11 +55,11 @@ async def addresses(cluster: Cluster, namespace: str, name: str) -> set[str]:
 async def run(upper: Cluster, namespace: str, name: str, script: str, *, wanted: str) -> None:
     """Run a shell command in a pod, through the upper cluster, until it prints the expected text."""
 
-    async def said() -> bool:
+    async def is_printed() -> bool:
         done = await upper.kubectl("-n", namespace, "exec", name, "--", "sh", "-c", script, check=False)
         return wanted in done.stdout
 
-    await eventually(said, what=f"{script}: {wanted}")
+    await eventually(is_printed, what=f"{script}: {wanted}")
 
 
 async def none_of(cluster: Cluster, namespace: str, kind: str, *, labels: str = "", name: str = "") -> bool:
@@ -76,7 +76,7 @@ async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cl
     )
     await ready(upper, namespace, "web")
     await ready(upper, namespace, "client")
-    copy = await below(lower, namespace, "web")
+    copy = await lower_service(lower, namespace, "web")
     assert "selector" not in copy["spec"]
     assert copy["spec"]["clusterIP"].startswith("10.97.")
     await run(upper, namespace, "client", "wget -q -O- http://web", wanted="one")
@@ -197,13 +197,13 @@ async def test_a_restart_mirrors_missed_changes(sandbox: Sandbox, upper: Cluster
     )
     await ready(upper, namespace, "kept")
     for name in ("gone", "kept", "again"):
-        await below(lower, namespace, name)
+        await lower_service(lower, namespace, name)
     before = await get(lower, namespace, "service", "kept")
     await process.stop()
     await upper.kubectl("-n", namespace, "delete", "service", "gone", "again")
     await create(upper, namespace, service("again", clusterIP="None"), service("new"))
     await process.start()
-    await below(lower, namespace, "new")
+    await lower_service(lower, namespace, "new")
 
     async def caught_up() -> bool:
         found = await get(lower, namespace, "services")
@@ -219,12 +219,12 @@ async def test_the_first_pod_has_service_variables(sandbox: Sandbox, upper: Clus
     await create(upper, namespace, service("early"))
     await create(upper, namespace, pod("first", "echo at $EARLY_SERVICE_HOST; sleep 600"))
     await ready(upper, namespace, "first")
-    ip = (await below(sandbox.lower[0], namespace, "early"))["spec"]["clusterIP"]
+    ip = (await lower_service(sandbox.lower[0], namespace, "early"))["spec"]["clusterIP"]
 
-    async def told() -> str:
+    async def output() -> str:
         return (await upper.kubectl("-n", namespace, "logs", "first")).stdout
 
-    await becomes(told, f"at {ip}\n", what="the variable in the pod")
+    await becomes(output, f"at {ip}\n", what="the variable in the pod")
 
 
 async def test_ip_families_are_those_of_the_lower_cluster(sandbox: Sandbox, upper: Cluster, namespace: str):
@@ -234,11 +234,11 @@ async def test_ip_families_are_those_of_the_lower_cluster(sandbox: Sandbox, uppe
         upper, namespace, service("dual", ipFamilyPolicy="PreferDualStack"), pod("client", "sleep 600")
     )
     await ready(upper, namespace, "client")
-    first = await below(lower, namespace, "dual")
+    first = await lower_service(lower, namespace, "dual")
     assert first["spec"]["ipFamilies"] == ["IPv4"]
     # The next Service is mirrored after all updates of the first one.
     await create(upper, namespace, service("later"))
-    await below(lower, namespace, "later")
+    await lower_service(lower, namespace, "later")
     assert await get(lower, namespace, "service", "dual") == first
 
 
@@ -249,7 +249,7 @@ async def test_changes_and_deletion_are_mirrored(sandbox: Sandbox, upper: Cluste
         upper, namespace, service("web"), pod("web", SERVE.format("one")), pod("client", "sleep 600")
     )
     await ready(upper, namespace, "web")
-    before = await below(lower, namespace, "web")
+    before = await lower_service(lower, namespace, "web")
     patch = {"spec": {"ports": [{"port": 81, "targetPort": 8080}], "sessionAffinity": "ClientIP"}}
     await upper.kubectl("-n", namespace, "patch", "service", "web", "--type=merge", "-p", json.dumps(patch))
 
@@ -309,7 +309,7 @@ async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluste
     await create(upper, namespace, service("db", clusterIP="None"), stateful_set)
     for name in ("db-0", "db-1"):
         await ready(upper, namespace, name)
-    assert (await below(sandbox.lower[0], namespace, "db"))["spec"]["clusterIP"] == "None"
+    assert (await lower_service(sandbox.lower[0], namespace, "db"))["spec"]["clusterIP"] == "None"
     ip = (await get(upper, namespace, "pod", "db-1"))["status"]["podIP"]
     await run(upper, namespace, "db-0", f"nslookup db-1.db.{namespace}.svc.cluster.local", wanted=ip)
     await run(upper, namespace, "db-0", f"nslookup db.{namespace}.svc.cluster.local", wanted=ip)
@@ -329,7 +329,7 @@ async def test_other_types_of_services(sandbox: Sandbox, upper: Cluster, namespa
         service("balanced", type="LoadBalancer"), service("local", internalTrafficPolicy="Local"),
     )  # fmt: skip
     await ready(upper, namespace, "client")
-    found = await below(lower, namespace, "outside")
+    found = await lower_service(lower, namespace, "outside")
     assert (found["spec"]["type"], found["spec"]["externalName"]) == ("ExternalName", "db.example.com")
     await run(
         upper,
@@ -339,10 +339,10 @@ async def test_other_types_of_services(sandbox: Sandbox, upper: Cluster, namespa
         wanted="db.example.com",
     )
     for name in ("port", "balanced"):
-        spec = (await below(lower, namespace, name))["spec"]
+        spec = (await lower_service(lower, namespace, name))["spec"]
         assert spec["type"] == "ClusterIP"
         assert "nodePort" not in spec["ports"][0]
-    assert (await below(lower, namespace, "local"))["spec"]["internalTrafficPolicy"] == "Local"
+    assert (await lower_service(lower, namespace, "local"))["spec"]["internalTrafficPolicy"] == "Local"
     patch = {"spec": {"type": "ClusterIP", "externalName": None, "ports": [{"port": 80}]}}
     await upper.kubectl(
         "-n", namespace, "patch", "service", "outside", "--type=merge", "-p", json.dumps(patch)
@@ -363,17 +363,17 @@ async def test_an_unmanaged_service_is_never_touched(sandbox: Sandbox, upper: Cl
     before = await get(lower, namespace, "service", "taken")
     await create(upper, namespace, service("taken"))
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         events = await get(upper, namespace, "events", fields="involvedObject.name=taken")
         return any(event["reason"] == "ServiceConflict" for event in events["items"])
 
-    await eventually(told, what="an event on the upper Service")
+    await eventually(is_reported, what="an event on the upper Service")
     ours = "kubernetes.io/service-name=taken,endpointslice.kubernetes.io/managed-by=virtual-node.io"
     assert await none_of(lower, namespace, "endpointslices", labels=ours)
     await upper.kubectl("-n", namespace, "delete", "service", "taken")
     # The next Service is mirrored after the deletion has been seen.
     await create(upper, namespace, service("later"))
-    await below(lower, namespace, "later")
+    await lower_service(lower, namespace, "later")
     assert await get(lower, namespace, "service", "taken") == before
 
 
@@ -386,14 +386,14 @@ async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Clu
     ]
     await create(upper, "kube-system", service("kube-dns"), service("always-there"))
     try:
-        copy = await below(lower, "kube-system", "always-there")
+        copy = await lower_service(lower, "kube-system", "always-there")
         assert copy["metadata"]["labels"]["virtual-node.io/upper-cluster"]
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             events = await get(upper, "kube-system", "events", fields="involvedObject.name=kube-dns")
             return any(event["reason"] == "ServiceConflict" for event in events["items"])
 
-        await eventually(told, what="an event on the upper kube-dns")
+        await eventually(is_reported, what="an event on the upper kube-dns")
         after = [
             await get(lower, "default", "service", "kubernetes"),
             await get(lower, "kube-system", "service", "kube-dns"),
@@ -416,7 +416,7 @@ async def test_services_of_namespaces_without_pods_are_not_mirrored(
     lower = sandbox.lower[0]
     await create(upper, namespace, service("web"), pod("elsewhere", "sleep 600", node=SIMULATED))
     await ready(upper, namespace, "elsewhere")
-    await below(sandbox.lower[1], namespace, "web")
+    await lower_service(sandbox.lower[1], namespace, "web")
     assert await none_of(lower, namespace, "service", name="web")
     await create(upper, namespace, pod("here", "sleep 600"))
-    await below(lower, namespace, "web")
+    await lower_service(lower, namespace, "web")

@@ -176,9 +176,9 @@ async def test_check_knows_the_rights_that_csr_needs(clusters: Sandbox, node: st
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "virtual_node", "check", *arguments, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     verdicts = {
-        entry["check"]: entry for entry in json.loads(said)["findings"] if entry["cluster"] == "upper"
+        entry["check"]: entry for entry in json.loads(output)["findings"] if entry["cluster"] == "upper"
     }
     assert {"may users", "may groups", "may certificatesigningrequests", "may signers"} <= verdicts.keys()
     assert {name for name, entry in verdicts.items() if not entry["ok"]} == missing
@@ -224,11 +224,11 @@ async def test_a_certificate_is_trusted_once_approved(clusters: Sandbox, upper: 
     name = request["metadata"]["name"]
     assert request["spec"]["groups"] == ["system:nodes", "system:authenticated"]
 
-    async def said() -> bool:
+    async def is_reported() -> bool:
         described = (await upper.kubectl("describe", "node", BY_HAND)).stdout
         return f"kubectl certificate approve {name}" in described
 
-    await eventually(said, what="the Event")
+    await eventually(is_reported, what="the Event")
     await upper.kubectl("certificate", "approve", name)
     await _works(upper, BY_HAND)
     await process.stop()

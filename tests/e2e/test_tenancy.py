@@ -96,10 +96,10 @@ async def test_two_upper_clusters_share_a_lower_one(
     await asyncio.gather(ready(upper, namespace, "web"), ready(other, namespace, "web"))
 
     mine = await get(lower, namespace, "pod", "web")
-    theirs = await get(lower, f"other-{namespace}", "pod", "web")
+    others = await get(lower, f"other-{namespace}", "pod", "web")
     assert (
         mine["metadata"]["labels"]["virtual-node.io/upper-cluster"]
-        != (theirs["metadata"]["labels"]["virtual-node.io/upper-cluster"])
+        != (others["metadata"]["labels"]["virtual-node.io/upper-cluster"])
     )
     carried = (await get(lower, "default", "namespace", f"other-{namespace}"))["metadata"]["labels"]
     assert carried["pod-security.kubernetes.io/enforce"] == "baseline"
@@ -146,11 +146,11 @@ async def test_a_namespace_with_an_unmanaged_object_is_kept(sandbox: Sandbox, ot
     )
     await other.kubectl("delete", "namespace", name, "--timeout=150s")
 
-    async def said() -> bool:
+    async def is_logged() -> bool:
         log = (sandbox.directory / "virtual-node-other.log").read_text(encoding="utf-8")
         return "namespace is kept below" in log and "stranger" in log
 
-    await eventually(said, what="the log says why the namespace is kept")
+    await eventually(is_logged, what="the log says why the namespace is kept")
     assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")
 
 
@@ -164,10 +164,10 @@ async def test_a_namespace_made_for_one_upper_cluster_is_refused_to_another(
     await ready(upper, "clash", "web")
     await create(other, "clash", pod("web", "sleep 3600", node=OTHER))
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "NamespaceConflict: Namespace clash in lower cluster" in await events(other, "clash", "web")
 
-    await eventually(told, what="the second pod is told of the conflict")
+    await eventually(is_reported, what="the second pod is told of the conflict")
     lower = await get(sandbox.lower[1], "clash", "pod", "web")
     assert lower["metadata"]["labels"]["virtual-node.io/node"] == SIMULATED
     await other.kubectl("delete", "namespace", "clash", "--timeout=150s")
@@ -185,12 +185,12 @@ async def test_policy_keeps_pods_out(other: Cluster):
     refused["metadata"]["labels"]["refused"] = "true"
     await create(other, name, refused)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "takes no pods of namespace elsewhere" in await events(
             other, "elsewhere", "web"
         ) and "podSelector" in await events(other, name, "refused")
 
-    await eventually(told, what="events name the policy")
+    await eventually(is_reported, what="events name the policy")
 
     async def admitted() -> list[tuple[str, str, str]]:
         status = (await get(other, "elsewhere", "pod", "web"))["status"]
@@ -228,10 +228,10 @@ async def test_pods_over_a_lower_quota_wait_with_a_reason(sandbox: Sandbox, uppe
 
     await eventually(refused, what="the condition names the quota")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "exceeded quota: tight" in await events(upper, namespace, "second")
 
-    await eventually(told, what="the event names the quota")
+    await eventually(is_reported, what="the event names the quota")
     await upper.kubectl("-n", namespace, "delete", "pod", "first", "--timeout=150s")
     await ready(upper, namespace, "second")
 
@@ -259,12 +259,12 @@ async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upp
     await create(other, "shared", blocked, pod("theirs", "sleep 3600", node=OTHER))
     await ready(other, "shared", "theirs")
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "ConfigMap shared/settings that is not ours" in await events(other, "shared", "blocked")
 
-    await eventually(told, what="whose the ConfigMap is")
+    await eventually(is_reported, what="whose the ConfigMap is")
 
-    async def below(owner: Cluster) -> set[str]:
+    async def lower_objects(owner: Cluster) -> set[str]:
         uid = (await get(owner, "", "namespace", "kube-system"))["metadata"]["uid"]
         label = f"virtual-node.io/upper-cluster={uid}"
         return {
@@ -274,25 +274,25 @@ async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upp
         }
 
     async def sizes() -> tuple[int, int]:
-        return len(await below(upper)), len(await below(other))
+        return len(await lower_objects(upper)), len(await lower_objects(other))
 
     await becomes(sizes, (4, 3))
-    ours, theirs = await below(upper), await below(other)
+    ours, others = await lower_objects(upper), await lower_objects(other)
     (process,) = [one for one in sandbox.processes if one.name == "virtual-node-other"]
     await process.stop()
     await other.kubectl("-n", "shared", "delete", "pods", "--all", "--grace-period=0", "--force")
     # By the time that another pod runs, this process would have acted.
     await create(upper, "shared", pod("later", "sleep 3600", node=SIMULATED))
     await ready(upper, "shared", "later")
-    assert await below(other) == theirs
+    assert await lower_objects(other) == others
     await command(
         [
             *(sys.executable, "-m", "virtual_node", "cleanup", f"--kubeconfig={other.kubeconfig}"),
             *(f"--client-kubeconfig={lower.kubeconfig}", f"--nodename={OTHER}"),
         ]
     )
-    await becomes(lambda: below(other), set(), what="nothing of the other upper cluster is left")
-    assert ours < await below(upper)
+    await becomes(lambda: lower_objects(other), set(), what="nothing of the other upper cluster is left")
+    assert ours < await lower_objects(upper)
     assert (await get(lower, "shared", "configmap", "settings"))["data"] == {"of": "ours"}
     await upper.kubectl("delete", "namespace", "shared", "--timeout=150s")
     await lower.kubectl("delete", "namespace", "shared", "--timeout=150s")

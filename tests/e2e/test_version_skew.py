@@ -136,7 +136,7 @@ async def test_status_is_complete(pair: Pair) -> None:
     node = await get(pair.upper, "", "node", pair.node)
     assert node["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v1.{pair.lower_minor}.")
 
-    def said(found: dict[str, Any]) -> dict[str, Any]:
+    def summary(found: dict[str, Any]) -> dict[str, Any]:
         status = found["status"]
         (container,) = status["containerStatuses"]
         return {
@@ -154,14 +154,14 @@ async def test_status_is_complete(pair: Pair) -> None:
             ],
         }
 
-    below = await web(pair.lower, pair.namespace)
-    assert said(below)["qosClass"] == "Burstable"
-    assert {kind: so for kind, (so, _) in said(below)["conditions"].items()}["Ready"] == "True"
+    lower_pod = await web(pair.lower, pair.namespace)
+    assert summary(lower_pod)["qosClass"] == "Burstable"
+    assert {kind: so for kind, (so, _) in summary(lower_pod)["conditions"].items()}["Ready"] == "True"
 
-    async def above() -> dict[str, Any]:
-        return said(await web(pair.upper, pair.namespace))
+    async def upper_summary() -> dict[str, Any]:
+        return summary(await web(pair.upper, pair.namespace))
 
-    await becomes(above, said(below), what="the lower status in the upper cluster")
+    await becomes(upper_summary, summary(lower_pod), what="the lower status in the upper cluster")
 
     found = await web(pair.upper, pair.namespace)
     conditions = {one["type"]: one for one in found["status"]["conditions"]}
@@ -180,8 +180,8 @@ async def test_kubectl_shows_the_pod(pair: Pair) -> None:
     assert pair.node in shown.stdout
 
     async def described() -> bool:
-        told = (await pair.upper.kubectl("-n", pair.namespace, "describe", "pod", name)).stdout
-        return all(word in told for word in ("Started container main", "Burstable", "ContainersReady"))
+        description = (await pair.upper.kubectl("-n", pair.namespace, "describe", "pod", name)).stdout
+        return all(word in description for word in ("Started container main", "Burstable", "ContainersReady"))
 
     await eventually(described, what="what describe shows")
     assert (await pair.upper.kubectl("describe", "node", pair.node)).stdout

@@ -173,10 +173,10 @@ async def test_a_dynamic_volume_is_provisioned_in_the_lower_cluster(
         upper, namespace, claim("data", DYNAMIC), with_claim("web", "date > /data/file; sleep 3600", "data")
     )
     await ready(upper, namespace, "web")
-    below = await get(lower, namespace, "pvc", "data")
-    above = await get(upper, namespace, "pvc", "data")
-    mirror = await get(upper, namespace, "pv", above["spec"]["volumeName"])
-    assert mirror["metadata"]["name"] == f"lower1-{below['spec']['volumeName']}"
+    lower_claim = await get(lower, namespace, "pvc", "data")
+    upper_claim = await get(upper, namespace, "pvc", "data")
+    mirror = await get(upper, namespace, "pv", upper_claim["spec"]["volumeName"])
+    assert mirror["metadata"]["name"] == f"lower1-{lower_claim['spec']['volumeName']}"
     (term,) = mirror["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == [REAL]
     assert "hostPath" not in mirror["spec"]
@@ -199,25 +199,25 @@ async def test_a_dynamic_volume_is_provisioned_in_the_lower_cluster(
     # The test's volumes cannot grow; a resizer would write this.
     done = {"status": {"capacity": {"storage": "2Gi"}}}
     await lower.kubectl(
-        "patch", "pv", below["spec"]["volumeName"], "-p", '{"spec":{"capacity":{"storage":"2Gi"}}}'
+        "patch", "pv", lower_claim["spec"]["volumeName"], "-p", '{"spec":{"capacity":{"storage":"2Gi"}}}'
     )
     await lower.kubectl(
         "-n", namespace, "patch", "pvc", "data", "--subresource=status", "-p", json.dumps(done)
     )
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         capacity = (await get(upper, namespace, "pvc", "data"))["status"]["capacity"]["storage"]
         volume_above = await get(upper, namespace, "pv", mirror["metadata"]["name"])
         return bool(capacity == volume_above["spec"]["capacity"]["storage"] == "2Gi")
 
-    await eventually(told, what="the new capacity flows back")
+    await eventually(is_reported, what="the new capacity flows back")
 
     await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=150s")
 
     async def cleaned() -> bool:
         return (
             await gone(lower, "pvc", "data", namespace=namespace)
-            and await gone(lower, "pv", below["spec"]["volumeName"])
+            and await gone(lower, "pv", lower_claim["spec"]["volumeName"])
             and await gone(upper, "pv", mirror["metadata"]["name"])
         )
 
@@ -305,10 +305,10 @@ async def test_data_outlives_a_lost_upper_claim(sandbox: Sandbox, upper: Cluster
     await upper.kubectl("-n", namespace, "delete", "pvc", "data", "--timeout=150s")
     await sandbox.processes[0].start()
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "lost its upper one" in (sandbox.directory / "virtual-node.log").read_text(encoding="utf-8")
 
-    await eventually(told, what="the log tells of the orphan")
+    await eventually(is_reported, what="the log tells of the orphan")
     kept = await get(lower, namespace, "pvc", "data")
     assert kept["status"]["phase"] == "Bound"
     assert (root / kept["spec"]["volumeName"] / "file").read_text(encoding="utf-8") == "kept\n"
@@ -343,13 +343,13 @@ async def test_a_volume_that_no_lower_node_can_have_is_rescheduled(
     body["metadata"]["annotations"] = {"clusterSelector": '{"nodeSelector": {"no": "such-node"}}'}
     await create(upper, namespace, claim("data", DYNAMIC), body)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         done = await upper.kubectl(
             "-n", namespace, "get", "events", "--field-selector=involvedObject.name=data"
         )
         return "ProvisioningFailed" in done.stdout and "0/2 nodes are available" in done.stdout
 
-    await eventually(told, what="the claim's events tell why")
+    await eventually(is_reported, what="the claim's events tell why")
     await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=150s")
 
 

@@ -84,11 +84,11 @@ async def test_prediction_equals_the_verdict_of_a_real_server(cluster: Cluster):
     }
     async with Client(await kubeconfig.load(str(cluster.kubeconfig), in_cluster=False)) as client:
 
-        async def said() -> dict[str, Any]:
+        async def answers() -> dict[str, Any]:
             return {what: await _rehearsed(client, spec) for what, spec in PODS.items()}
 
         # Admission reads rules from its own caches, so the first responses may be outdated.
-        await becomes(said, foreseen, what="the server's answers are those that we foresee")
+        await becomes(answers, foreseen, what="the server's answers are those that we foresee")
     assert [what for what, one in foreseen.items() if one != "refused"] == [
         "nothing said, out of the quota's scope",
         "within all bounds",

@@ -159,13 +159,13 @@ async def test_the_keyboard_reaches_everything(tab: chromium.Page, tmp_path: Pat
 
 async def test_nothing_in_the_data_becomes_markup(tab: chromium.Page) -> None:
     """Tenants control names, messages and annotations."""
-    evil = "<img src=x onerror=\"document.title='broken'\"><script>1</script>"
+    markup = "<img src=x onerror=\"document.title='broken'\"><script>1</script>"
     scene = Scene(3)
     pod = next(scene.pods()).to_dict()
-    pod["status"] = {"phase": "Pending", "reason": evil, "message": evil}
-    pod["metadata"]["annotations"] = {"clusterSelector": evil}
+    pod["status"] = {"phase": "Pending", "reason": markup, "message": markup}
+    pod["metadata"]["annotations"] = {"clusterSelector": markup}
     scene.put("tokyo", pod)
-    scene.rejected = evil
+    scene.rejected = markup
     for query in ("", f"?pod=shop/{pod['metadata']['name']}"):
         async with _shown(tab, scene, query):
             await tab.wait_for("document.body.innerText.includes('onerror')")

@@ -70,7 +70,7 @@ def _ours(body: dict[str, Any], level: str) -> str:
     return "refused" if found else "allowed"
 
 
-def _theirs(error: ApiError | None) -> str:
+def _admission(error: ApiError | None) -> str:
     """Return the verdict of Pod Security; "invalid" if another check of the API server failed before."""
     if error is None:
         return "allowed"
@@ -91,11 +91,11 @@ async def test_presets_and_pod_security_admission_agree_on_generated_pods(client
                 await client.create(resources.PODS, body, namespace=level, params={"dryRun": "All"})
             except ApiError as caught:
                 error = caught
-        ours, theirs = _ours(body, level), _theirs(error)
-        verdicts[level, theirs] += 1
-        if theirs in {"invalid", ours}:
+        ours, expected = _ours(body, level), _admission(error)
+        verdicts[level, expected] += 1
+        if expected in {"invalid", ours}:
             return None
-        return {"level": level, "ours": ours, "theirs": theirs, "why": error and error.message, "pod": body}
+        return {"level": level, "ours": ours, "theirs": expected, "why": error and error.message, "pod": body}
 
     compared = await asyncio.gather(*(compare(body, level) for body in bodies for level in LEVELS))
     assert [one for one in compared if one] == []
@@ -123,4 +123,4 @@ async def test_presets_and_pod_security_admission_agree_on_debug_containers(clie
             except ApiError as caught:
                 error = caught
             judged = {**body, "spec": {**spec, **added}}
-            assert (name, _ours(judged, level)) == (name, _theirs(error)), error
+            assert (name, _ours(judged, level)) == (name, _admission(error)), error

@@ -57,7 +57,7 @@ async def test_pods_go_to_clusters_that_allow_them():
 
         await becomes(nodes, ["vn-lower2"] * len(sharing), what="all run in the cluster that takes them")
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             conditions = (await get(sandbox.upper, NAMESPACE, "pod", "nobody"))["status"]["conditions"]
             (scheduled,) = [one for one in conditions if one["type"] == "PodScheduled"]
             return scheduled["status"] == "False" and all(
@@ -68,4 +68,4 @@ async def test_pods_go_to_clusters_that_allow_them():
                 )
             )
 
-        await eventually(told, what="the scheduler says both clusters' reasons")
+        await eventually(is_reported, what="the scheduler says both clusters' reasons")

@@ -114,10 +114,10 @@ async def test_every_control_plane_is_healthy(sandbox: Sandbox):
 
 
 async def test_nodes_are_ready_in_the_lower_and_absent_in_the_upper_cluster(sandbox: Sandbox):
-    below = json.loads((await sandbox.lower[0].kubectl("get", "nodes", "-o", "json")).stdout)["items"]
-    assert [node["metadata"]["name"] for node in below] == ["lower1-node-0", "lower1-node-1"]
-    above = json.loads((await sandbox.upper.kubectl("get", "nodes", "-o", "json")).stdout)["items"]
-    assert above == []
+    lower_nodes = json.loads((await sandbox.lower[0].kubectl("get", "nodes", "-o", "json")).stdout)["items"]
+    assert [node["metadata"]["name"] for node in lower_nodes] == ["lower1-node-0", "lower1-node-1"]
+    upper_nodes = json.loads((await sandbox.upper.kubectl("get", "nodes", "-o", "json")).stdout)["items"]
+    assert upper_nodes == []
 
 
 async def test_a_pod_runs_on_a_simulated_node_and_is_deleted(sandbox: Sandbox):
@@ -210,10 +210,10 @@ async def test_a_real_node_runs_a_container_with_logs_and_exec():
         lower = real.lower[0]
         await create_and_wait(lower, busybox("p", "echo from inside; exec sleep 1000"))
 
-        async def said() -> str:
+        async def log() -> str:
             return (await lower.kubectl("logs", "p")).stdout
 
-        await becomes(said, "from inside\n", what="the container's first words")
+        await becomes(log, "from inside\n", what="the container's first words")
         done = await lower.kubectl(
             "exec", "-i", "p", "--", "sh", "-c", "cat; exit 7", input="in", check=False
         )

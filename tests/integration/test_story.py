@@ -156,8 +156,8 @@ async def test_the_descheduler_moves_pods_that_cluster_a_cannot_schedule(
     await eventually(all_at_b, what="every replica runs at B")
     events = await upper.kubectl("-n", namespace, "get", "events")
     assert "Rescheduled" in events.stdout
-    below = (await get(sandbox.lower[1], namespace, "pods"))["items"]
-    assert sorted(pod["spec"]["nodeName"] for pod in below) == ["b-0"] * REPLICAS
+    lower_pods = (await get(sandbox.lower[1], namespace, "pods"))["items"]
+    assert sorted(pod["spec"]["nodeName"] for pod in lower_pods) == ["b-0"] * REPLICAS
 
 
 async def test_the_multi_scheduler_binds_them_to_b_at_once(sandbox: Sandbox, upper: Cluster, namespace):
@@ -183,10 +183,10 @@ async def test_an_event_has_the_answer_of_each_agent(upper: Cluster, namespace):
         events = (await get(upper, namespace, "events"))["items"]
         return [one["message"] for one in events if one["reason"] == "NodeScored"]
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return len(await messages()) == 2
 
-    await eventually(told, what="an event for each pod")
+    await eventually(is_reported, what="an event for each pod")
     large, small = sorted(await messages(), key=len, reverse=True)
     assert large == (
         f"Bound to {B}. Agent fit: rejected: {A} (lower cluster lower1: 0/3 nodes are available: "
@@ -200,13 +200,13 @@ async def test_a_pod_that_fits_nowhere_has_an_event_with_numbers(upper: Cluster,
     selector = {"kubernetes.io/hostname": A}
     await create(upper, namespace, deployment("large", cpu="2", replicas=1, nodeSelector=selector))
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         done = await upper.kubectl("-n", namespace, "describe", "pods")
         return (
             "0/3 nodes are available: 3 Insufficient cpu" in done.stdout and "FailedScheduling" in done.stdout
         )
 
-    await eventually(told, what="the event counts the lower nodes")
+    await eventually(is_reported, what="the event counts the lower nodes")
     assert await homes(upper, namespace) == []
 
 
@@ -238,11 +238,11 @@ async def test_a_lower_quota_directs_pods_to_the_other_cluster_at_once(
     selector = {"kubernetes.io/hostname": A}
     await create(upper, namespace, deployment("tied", cpu="500m", replicas=1, nodeSelector=selector))
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         done = await upper.kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].message}")
         return "exceeded quota: tight, requested: pods=1, used: pods=0, limited: pods=0" in done.stdout
 
-    await eventually(told, what="the event names the quota")
+    await eventually(is_reported, what="the event names the quota")
 
 
 async def _ask(sandbox: Sandbox, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -293,11 +293,13 @@ async def test_the_cluster_selector_selects_the_real_node(sandbox: Sandbox, uppe
         return await homes(upper, namespace) == [B]
 
     await eventually(runs, what="the pod runs at B")
-    below = (await get(sandbox.lower[1], namespace, "pods"))["items"]
-    assert [pod["spec"]["nodeName"] for pod in below] == ["b-gpu"]
-    above = (await get(upper, namespace, "pods"))["items"][0]
-    assert "nodeSelector" not in above["spec"]
-    assert json.loads(above["metadata"]["annotations"]["clusterSelector"])["nodeSelector"] == {"gpu": "yes"}
+    lower_pods = (await get(sandbox.lower[1], namespace, "pods"))["items"]
+    assert [pod["spec"]["nodeName"] for pod in lower_pods] == ["b-gpu"]
+    upper_pods = (await get(upper, namespace, "pods"))["items"][0]
+    assert "nodeSelector" not in upper_pods["spec"]
+    assert json.loads(upper_pods["metadata"]["annotations"]["clusterSelector"])["nodeSelector"] == {
+        "gpu": "yes"
+    }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -319,8 +321,8 @@ async def test_the_extender_binds_pods_if_configured(upper: Cluster, namespace, 
     await becomes(run, REPLICAS, what="every replica runs")
     port = next(word for word in binding.argv if word.startswith("--port=")).removeprefix("--port=")
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-        told = await answer.text()
-    assert f'virtual_node_extender_calls_total{{outcome="answered",verb="bind"}} {REPLICAS}.0' in told
+        metrics = await answer.text()
+    assert f'virtual_node_extender_calls_total{{outcome="answered",verb="bind"}} {REPLICAS}.0' in metrics
 
 
 def _classified(name: str, priority_class: str, *, cpu: str) -> dict[str, Any]:
@@ -395,11 +397,13 @@ async def test_a_lost_cluster_is_left_and_filled_again(
     await lost.restore()
 
     async def clean() -> bool:
-        below = (await get(lost, namespace, "pods"))["items"]
+        lower_pods = (await get(lost, namespace, "pods"))["items"]
         status = (await get(upper, "", "node", B))["status"]
         ready = next(one["status"] for one in status["conditions"] if one["type"] == "Ready")
-        above = (await get(upper, namespace, "pods"))["items"]
-        return ready == "True" and not below and [pod["spec"]["nodeName"] for pod in above] == [A] * 4
+        upper_pods = (await get(upper, namespace, "pods"))["items"]
+        return (
+            ready == "True" and not lower_pods and [pod["spec"]["nodeName"] for pod in upper_pods] == [A] * 4
+        )
 
     await eventually(clean, what="B is Ready and rid of the pods that have moved, above and below")
     await upper.kubectl("-n", namespace, "scale", "deployment/small", "--replicas=8")

@@ -86,15 +86,17 @@ async def test_tenants_forged_records_have_no_effect(
     async with cordoned(upper, LARGE):
         await create(upper, namespace, pod("bare"))
         await refused_below(upper, namespace)
-    evil, metadata = _evil(namespace, "evil"), victim["metadata"]
+    privileged, metadata = _privileged(namespace, "evil"), victim["metadata"]
     for tenant in (POOR, EDITOR):
         version = metadata["resourceVersion"]
-        replaced = _old_style(_evil(namespace, "owned-0"), uid=metadata["uid"], version=version, by=tenant)
-        created = _old_style(evil, uid="no-such-pod", version="1", by=tenant)
-        attempts = (created, replaced, _revision(namespace, evil), _revision(own, evil))
+        replaced = _old_style(
+            _privileged(namespace, "owned-0"), uid=metadata["uid"], version=version, by=tenant
+        )
+        created = _old_style(privileged, uid="no-such-pod", version="1", by=tenant)
+        attempts = (created, replaced, _revision(namespace, privileged), _revision(own, privileged))
         assert [await _tries(upper, tenant, body) for body in attempts] == [True, True, False, False]
     # A permission may be granted by mistake, so that the descheduler finds such records, too.
-    await upper.apply(_revision(namespace, evil), _revision(own, evil))
+    await upper.apply(_revision(namespace, privileged), _revision(own, privileged))
     async with descheduler(sandbox, own, account):
 
         async def moved() -> bool:
@@ -130,7 +132,7 @@ def _large(*, kibibytes: int) -> dict[str, Any]:
     return body
 
 
-def _evil(namespace: str, name: str) -> dict[str, Any]:
+def _privileged(namespace: str, name: str) -> dict[str, Any]:
     """Return a pod that its author may not create."""
     body = pod(name, prefer=SMALL, namespace=namespace)
     body["spec"] |= {"hostPID": True, "nodeName": LARGE, "serviceAccountName": "default"}
@@ -189,10 +191,10 @@ async def _tries(upper: Cluster, tenant: str, body: dict[str, Any]) -> bool:
 
 
 async def _events(upper: Cluster, namespace: str, reason: str) -> bool:
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return bool(await events_of(upper, namespace, reason))
 
-    await eventually(told, what=f"event {reason}")
+    await eventually(is_reported, what=f"event {reason}")
     return True
 
 

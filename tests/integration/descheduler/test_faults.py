@@ -80,10 +80,10 @@ async def test_pods_of_a_lost_cluster_move_once(sandbox: Sandbox, upper: Cluster
 
             await eventually(bare_moved, what="the bare pod on the other cluster")
 
-            async def budget_heard() -> bool:
+            async def budget_is_observed() -> bool:
                 return bool(await events_of(upper, namespace, "RescheduleDelayed"))
 
-            await eventually(budget_heard, what="a refused eviction")
+            await eventually(budget_is_observed, what="a refused eviction")
             owned = [item for item in await pods_of(upper, namespace) if item["metadata"]["name"] != "bare"]
             assert [item["spec"]["nodeName"] for item in owned] == [LARGE, LARGE]
             taints = (await get(upper, "", "node", LARGE))["spec"]["taints"]
@@ -141,9 +141,9 @@ async def test_stock_preemption(sandbox: Sandbox, upper: Cluster, namespace: str
         return found.get("important") == "Running" and len(found) == 2
 
     await eventually(preempted, what="the important pod in place of one of the others")
-    below = await pods_of(sandbox.lower[0], namespace)
-    assert len(below) == 2
-    assert "important" in {item["metadata"]["name"] for item in below}
+    lower_pods = await pods_of(sandbox.lower[0], namespace)
+    assert len(lower_pods) == 2
+    assert "important" in {item["metadata"]["name"] for item in lower_pods}
 
 
 async def test_killed_every_second(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -164,5 +164,7 @@ async def test_killed_every_second(sandbox: Sandbox, upper: Cluster, namespace: 
     found = await pods_of(upper, namespace)
     assert [item["metadata"]["name"] for item in found] == [body["metadata"]["name"] for body in bodies]
     assert {item["metadata"]["annotations"]["sigs.k8s.io/deschedule-count"] for item in found} == {"1"}
-    below = await pods_of(sandbox.lower[1], namespace)
-    assert sorted(item["metadata"]["name"] for item in below) == [body["metadata"]["name"] for body in bodies]
+    lower_pods = await pods_of(sandbox.lower[1], namespace)
+    assert sorted(item["metadata"]["name"] for item in lower_pods) == [
+        body["metadata"]["name"] for body in bodies
+    ]

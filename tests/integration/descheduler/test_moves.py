@@ -49,11 +49,11 @@ async def test_bare_pod_moves(sandbox: Sandbox, upper: Cluster, namespace: str) 
         away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [SMALL]}
         assert terms == {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             found = await events_of(upper, namespace, "Rescheduled")
             return len(found) == 1 and found[0].startswith(f"Moved off {SMALL}: Unschedulable for ")
 
-        await eventually(told, what="event Rescheduled")
+        await eventually(is_reported, what="event Rescheduled")
         await no_records(upper, namespace)
         assert not await pods_of(sandbox.lower[0], namespace)
 
@@ -103,10 +103,10 @@ async def test_dry_run_changes_nothing(sandbox: Sandbox, upper: Cluster, namespa
     arguments = ("--dry-run", f"--health-addr=127.0.0.1:{port}")
     async with descheduler(sandbox, namespace, *arguments) as process, aiohttp.ClientSession() as session:
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return len(await events_of(upper, namespace, "WouldReschedule")) == 2
 
-        await eventually(told, what="an event for each pod")
+        await eventually(is_reported, what="an event for each pod")
         await asyncio.sleep(2)
         assert process.running
         async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
@@ -219,11 +219,11 @@ async def test_pods_with_failing_image_pulls_move(sandbox: Sandbox, upper: Clust
         "-p", json.dumps({"status": status}),
     )  # fmt: skip
 
-    async def told() -> str:
+    async def phase() -> str:
         found = await get(upper, namespace, "pod", "main")
         return str(found["status"]["phase"])
 
-    await becomes(told, "Pending", what="the pod waits above, too")
+    await becomes(phase, "Pending", what="the pod waits above, too")
     async with descheduler(sandbox, namespace):
         await asyncio.sleep(5)
         assert (await get(upper, namespace, "pod", "main"))["spec"]["nodeName"] == SMALL

@@ -160,7 +160,7 @@ async def test_slots_lists_and_deletion(client: Client, pods: Pods):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("a", {"workers": {}}, "set exactly one of statefulSet, deployment, selector"),
         ("a", {"workers": {"statefulSet": "a", "deployment": "b"}}, "set exactly one of"),
@@ -171,10 +171,10 @@ async def test_slots_lists_and_deletion(client: Client, pods: Pods):
         ("a", {"strategy": "Best"}, "Unsupported value"),
     ],
 )
-async def test_the_api_server_refuses_invalid_specs(client: Client, name, changes, said):
+async def test_the_api_server_refuses_invalid_specs(client: Client, name, changes, message):
     """By the schema's rules, before the controller sees them."""
     spec = {"workers": {"statefulSet": "a"}, **changes}
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=message):
         await client.create(SWARMS, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
 
 

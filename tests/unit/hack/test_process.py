@@ -26,7 +26,7 @@ def ready(tmp_path: Path) -> Path:
     return path
 
 
-async def told(ready: Path) -> None:
+async def wait_until_ready(ready: Path) -> None:
     """Wait until a program has reported that it is ready."""
     await asyncio.to_thread(ready.read_text)
 
@@ -37,7 +37,7 @@ async def test_output_goes_to_a_log_and_the_pid_to_a_file(tmp_path, ready):
         "sleeper", f"echo $A; echo err >&2; echo > {ready}; exec sleep 100", tmp_path / "lower1", env={"A": "b"}
     )  # fmt: skip
     await process.start()
-    await told(ready)
+    await wait_until_ready(ready)
     assert process.log.read_text() == "b\nerr\n"
     assert running(tmp_path) == {"lower1/sleeper": Identity(process.pid, start_time(process.pid))}
     await process.stop()
@@ -50,11 +50,11 @@ async def test_a_killed_program_can_be_started_again(tmp_path, ready):
     """The log continues."""
     process = sh("program", f"echo up; echo > {ready}; exec sleep 100", tmp_path)
     await process.start()
-    await told(ready)
+    await wait_until_ready(ready)
     first = process.pid
     await process.kill()
     await process.start()
-    await told(ready)
+    await wait_until_ready(ready)
     assert process.log.read_text() == "up\nup\n"
     assert process.pid != first
     await process.stop()
@@ -64,7 +64,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_pa
     """After the seconds given, SIGKILL goes to the whole session."""
     process = sh("stubborn", f"trap '' TERM; sleep 100 & echo $!; echo > {ready}; wait", tmp_path)
     await process.start()
-    await told(ready)
+    await wait_until_ready(ready)
     child = int(process.log.read_text())
     await process.stop(seconds=0.1)
     assert start_time(child) == ""

@@ -88,12 +88,12 @@ def test_lock_gathers_the_hashes_of_all_machines():
 
 
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("second", "message"),
     [(_report("a", "2.0"), "1.0 for one machine and 2.0"), (_report("a", "1.0", digest=""), "no SHA-256")],
     ids=["versions differ", "no hash"],
 )
-def test_lock_refuses_libraries_that_cannot_be_pinned(second, told):
-    with pytest.raises(BuildError, match=told):
+def test_lock_refuses_libraries_that_cannot_be_pinned(second, message):
+    with pytest.raises(BuildError, match=message):
         lock.hashes([_report("a", "1.0"), second])
 
 
