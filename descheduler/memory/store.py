@@ -116,18 +116,13 @@ class Memory:
 
     async def thaw(self, node: str, *, since: datetime) -> None:
         """Make a recovered node usable again: remove its entries that are not older than ``since``."""
-        changes: dict[str, str | None] = {}
-        kept: dict[str, tuple[str, dict[str, datetime]]] = {}
-        for key, (namespace, nodes) in self._frozen.items():
-            if node in nodes and nodes[node] >= since.replace(microsecond=0):
-                rest = {name: moment for name, moment in nodes.items() if name != node}
-                kept[key] = (namespace, rest)
-                changes[key] = node_avoidance.render(namespace, rest) if rest else None
-        if not changes:
-            return
-        await self._write(node_avoidance.CONFIG_MAP, changes)
-        self._keep(kept)
-        self._notify()
+        begin = since.replace(microsecond=0)
+
+        def others(_key: str, nodes: dict[str, datetime]) -> dict[str, datetime]:
+            return {name: moment for name, moment in nodes.items() if name != node or moment < begin}
+
+        if await self._reduce(others):
+            self._notify()
 
     async def note_round(self, key: str, namespace: str) -> int:
         """Count a round of an owner; return its number of rounds in the window.
@@ -162,39 +157,40 @@ class Memory:
         return max(0.1, min(due) + min(_PRUNE_SLACK, self._period / 10)) if due else None
 
     async def _prune(self) -> None:
-        changes: dict[str, str | None] = {}
-        kept: dict[str, tuple[str, dict[str, datetime]]] = {}
-        for key, (namespace, nodes) in self._frozen.items():
-            rest = self.frozen(key)
-            if len(rest) != len(nodes):
-                kept[key] = (namespace, rest)
-                changes[key] = node_avoidance.render(namespace, rest) if rest else None
+        is_reduced = await self._reduce(lambda key, _nodes: self.frozen(key))
         now = self._now()
         old = [
             key
             for key, entry in self._histories.items()
             if history.expired(entry, now=now, limits=self._limits)
         ]
-        if changes:
-            await self._write(node_avoidance.CONFIG_MAP, changes)
-            self._keep(kept)
         if old:
             await self._write(HISTORY, dict.fromkeys(old))
             for key in old:
                 del self._histories[key]
-        if changes:
+        if is_reduced:
             self._notify()
 
     def _notify(self) -> None:
         for on_thaw in list(self._subscribers):
             on_thaw()
 
-    def _keep(self, kept: Mapping[str, tuple[str, dict[str, datetime]]]) -> None:
-        for key, (namespace, rest) in kept.items():
-            if rest:
-                self._frozen[key] = (namespace, rest)
-            else:
-                self._frozen.pop(key, None)
+    async def _reduce(self, rest_of: Callable[[str, dict[str, datetime]], dict[str, datetime]]) -> bool:
+        """Keep only the nodes that ``rest_of`` returns for an owner; return whether any was removed."""
+        kept = {
+            key: (namespace, rest)
+            for key, (namespace, nodes) in self._frozen.items()
+            if len(rest := rest_of(key, nodes)) < len(nodes)
+        }
+        if not kept:
+            return False
+        changes = {
+            key: node_avoidance.render(namespace, rest) if rest else None
+            for key, (namespace, rest) in kept.items()
+        }
+        await self._write(node_avoidance.CONFIG_MAP, changes)
+        self._frozen = {key: entry for key, entry in (self._frozen | kept).items() if entry[1]}
+        return True
 
     async def _read(self, name: str) -> dict[str, Any]:
         found = await find(self._client, resources.CONFIG_MAPS, name, namespace=self._namespace)
