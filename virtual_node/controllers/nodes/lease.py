@@ -54,8 +54,6 @@ class NodeLeaseController:
         self._name = name
         self._node = node
         self._lease: dict[str, Any] | None = None
-        self.renewed_at: float | None = None
-        """Loop time of the last renewal; None: never."""
         self.spec: dict[str, Any] = {}
         """The Lease's spec as last written; empty: never."""
 
@@ -80,7 +78,6 @@ class NodeLeaseController:
                 self._context.log.warning("lease not renewed", node=self._name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 continue
-            self.renewed_at = asyncio.get_running_loop().time()
             self.spec = dict((self._lease or {}).get("spec") or {})
             await asyncio.sleep(interval)
 
