@@ -53,7 +53,7 @@ async def start(sandbox: Sandbox, node: str, **namespaces: Any) -> Process:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
-    """Two processes for one lower cluster, whose prefixes let two upper namespaces meet in it."""
+    """Two processes for one lower cluster, with prefixes that map two upper namespaces to one."""
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         await start(sandbox, SHORT, prefix="a-", adopt=["a-native"])
         await start(sandbox, LONG, prefix="a-b-")
@@ -143,7 +143,7 @@ async def test_tenants_secret_does_not_overwrite_another_tenants_copy(clusters: 
     async def is_reported() -> bool:
         return "NamespaceConflict: Namespace a-b-x" in await events(upper, "x", "two")
 
-    await eventually(is_reported, what="the second tenant learns that the namespace is another's")
+    await eventually(is_reported, what="the conflict in the second tenant's events")
     await upper.kubectl("--as=bob", "-n", "x", "delete", "pod/two", "secret/db", "--timeout=60s", timeout=90)
     assert await get(lower, "a-b-x", "secret", "db") == before
     names = {one["metadata"]["name"] for one in (await get(lower, "a-b-x", "pods"))["items"]}

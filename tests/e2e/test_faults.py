@@ -49,7 +49,7 @@ async def in_log(process: Process, words: str, *, times: int = 1) -> None:
     async def is_logged() -> bool:
         return process.log.read_text(encoding="utf-8").count(words) >= times
 
-    await eventually(is_logged, what=f"{process.name} says {words}")
+    await eventually(is_logged, what=f"{process.name} logs {words}")
 
 
 async def test_recovers_from_a_kill_during_200_creations(sandbox: Sandbox, upper: Cluster, namespace):

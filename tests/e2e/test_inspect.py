@@ -342,7 +342,7 @@ async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process])
         async def is_lost() -> bool:
             return await reported() in lost_titles
 
-        await eventually(is_lost, what="diagnose says that the cluster is lost")
+        await eventually(is_lost, what="the lost cluster in diagnose")
         code, why = await command(sandbox, "diagnose", f"pod/{SPACE}/web")
         assert (code, why["findings"][0]["title"]) == (
             1,

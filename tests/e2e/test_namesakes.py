@@ -31,7 +31,7 @@ async def test_no_stream_reaches_an_unmanaged_pod(sandbox: Sandbox, upper: Clust
     async def is_logged() -> bool:
         return "theirs" in (await lower.kubectl("-n", namespace, "logs", "taken")).stdout
 
-    await eventually(is_logged, what="the stranger's log")
+    await eventually(is_logged, what="the unmanaged pod's log")
     await create(upper, namespace, pod("taken", script, node=REAL))
 
     async def bound() -> bool:

@@ -150,7 +150,7 @@ async def test_a_namespace_with_an_unmanaged_object_is_kept(sandbox: Sandbox, ot
         log = (sandbox.directory / "virtual-node-other.log").read_text(encoding="utf-8")
         return "namespace is kept below" in log and "stranger" in log
 
-    await eventually(is_logged, what="the log says why the namespace is kept")
+    await eventually(is_logged, what="the log has the reason why the namespace is kept")
     assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")
 
 
@@ -167,7 +167,7 @@ async def test_a_namespace_made_for_one_upper_cluster_is_refused_to_another(
     async def is_reported() -> bool:
         return "NamespaceConflict: Namespace clash in lower cluster" in await events(other, "clash", "web")
 
-    await eventually(is_reported, what="the second pod is told of the conflict")
+    await eventually(is_reported, what="the conflict in the second pod's events")
     lower = await get(sandbox.lower[1], "clash", "pod", "web")
     assert lower["metadata"]["labels"]["virtual-node.io/node"] == SIMULATED
     await other.kubectl("delete", "namespace", "clash", "--timeout=150s")
@@ -200,7 +200,7 @@ async def test_policy_keeps_pods_out(other: Cluster):
             if one["type"] == "virtual-node.io/Admitted"
         ]
 
-    await becomes(admitted, [("Pending", "False", "NotAllowed")], what="the condition says so, too")
+    await becomes(admitted, [("Pending", "False", "NotAllowed")], what="the reason in the condition")
     await other.kubectl("delete", "namespace", "elsewhere", name, "--timeout=150s")
 
 
@@ -262,7 +262,7 @@ async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upp
     async def is_reported() -> bool:
         return "ConfigMap shared/settings that is not ours" in await events(other, "shared", "blocked")
 
-    await eventually(is_reported, what="whose the ConfigMap is")
+    await eventually(is_reported, what="the ConfigMap's owner in the log")
 
     async def lower_objects(owner: Cluster) -> set[str]:
         uid = (await get(owner, "", "namespace", "kube-system"))["metadata"]["uid"]

@@ -308,7 +308,7 @@ async def test_data_outlives_a_lost_upper_claim(sandbox: Sandbox, upper: Cluster
     async def is_reported() -> bool:
         return "lost its upper one" in (sandbox.directory / "virtual-node.log").read_text(encoding="utf-8")
 
-    await eventually(is_reported, what="the log tells of the orphan")
+    await eventually(is_reported, what="the orphan in the log")
     kept = await get(lower, namespace, "pvc", "data")
     assert kept["status"]["phase"] == "Bound"
     assert (root / kept["spec"]["volumeName"] / "file").read_text(encoding="utf-8") == "kept\n"
@@ -349,7 +349,7 @@ async def test_a_volume_that_no_lower_node_can_have_is_rescheduled(
         )
         return "ProvisioningFailed" in done.stdout and "0/2 nodes are available" in done.stdout
 
-    await eventually(is_reported, what="the claim's events tell why")
+    await eventually(is_reported, what="the reason in the claim's events")
     await upper.kubectl("-n", namespace, "delete", "pod/web", "pvc/data", "--timeout=150s")
 
 

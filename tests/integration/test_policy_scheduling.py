@@ -68,4 +68,4 @@ async def test_pods_go_to_clusters_that_allow_them():
                 )
             )
 
-        await eventually(is_reported, what="the scheduler says both clusters' reasons")
+        await eventually(is_reported, what="both clusters' reasons in the scheduler's event")

@@ -21,7 +21,7 @@ def test_a_placeholder_becomes_every_name():
     assert found[-1].namespace == "ns"
 
 
-def test_a_right_whose_placeholder_has_no_names_is_dropped():
+def test_a_right_with_an_empty_placeholder_is_dropped():
     """A rule without resourceNames would grant all objects."""
     found = resolved(TABLE, names={VIRTUAL_NODE: []})
     assert [right.resource for right in found] == ["nodes", "users", "secrets"]

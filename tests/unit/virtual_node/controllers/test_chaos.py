@@ -172,7 +172,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", seeds(4, 12))
-async def test_pods_come_through(seed):
+async def test_pods_survive(seed):
     """None is lost, none is started twice, none is taken away while it is wanted, and in the end all agree."""
     story = Story(seed)
     story.upper.put(

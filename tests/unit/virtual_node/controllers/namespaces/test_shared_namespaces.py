@@ -71,7 +71,7 @@ async def test_another_tenants_ended_pod_does_not_delete_a_copy():
         assert scene.lower.asked("delete", "secrets") == []
 
 
-async def test_copy_whose_namespace_annotation_was_changed_is_repaired():
+async def test_copy_with_a_changed_namespace_annotation_is_repaired():
     """Its uid label still names the original."""
     async with native_namespace() as scene:
         scene.upper.put("secrets", secret("shop", "one"))

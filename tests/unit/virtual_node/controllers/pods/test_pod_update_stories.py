@@ -1,4 +1,4 @@
-"""Changes of a running pod in any order, while the lower cluster refuses, fails and falls silent: it ends as asked."""
+"""Changes of a running pod in any order, with refusals and outages of the lower cluster: the last one applies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", seeds(20, 100))
-async def test_a_pod_ends_as_its_last_change_asks(seed: int) -> None:
+async def test_a_pod_has_its_last_change_at_the_end(seed: int) -> None:
     """However its changes were taken back, and whichever part of them went below before."""
     async with running() as scene:
         size = {"requests": {"cpu": "1"}}
