@@ -12,7 +12,8 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Invalid
 from hack.sandbox.sandbox import Sandbox
-from tests.fakes.apiserver.cases import CASES, run
+from tests.fakes.apiserver.case_runner import run
+from tests.fakes.apiserver.cases import CASES
 from virtual_node.controllers.base.preconditions import patch_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

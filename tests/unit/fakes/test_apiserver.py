@@ -8,7 +8,8 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.errors import Expired, TooManyRequests
-from tests.fakes.apiserver.cases import CASES, run
+from tests.fakes.apiserver.case_runner import run
+from tests.fakes.apiserver.cases import CASES
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 
