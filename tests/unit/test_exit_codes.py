@@ -142,7 +142,7 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
             f"{_UPPER} --policy-config-file={{policy}}",
             "{policy}: strategy: unknown field; known are",
         ),
-        (SCHEDULER, _UPPER, "--config: required: the lower clusters to look into"),
+        (SCHEDULER, _UPPER, "--config: required; the file lists the lower clusters"),
         (SCHEDULER, "--kubeconfig={missing} --config={scheduler}", "kubeconfig {missing}: no such file"),
         (SCHEDULER, f"{_UPPER} --config={{orphaned}}", "kubeconfig {missing}: no such file"),
         (
