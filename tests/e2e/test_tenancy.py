@@ -262,7 +262,7 @@ async def test_lower_objects_of_another_upper_cluster_stay(sandbox: Sandbox, upp
     async def is_reported() -> bool:
         return "ConfigMap shared/settings that is not ours" in await events(other, "shared", "blocked")
 
-    await eventually(is_reported, what="the ConfigMap's owner in the log")
+    await eventually(is_reported, what="the unmanaged ConfigMap in the pod's event")
 
     async def lower_objects(owner: Cluster) -> set[str]:
         uid = (await get(owner, "", "namespace", "kube-system"))["metadata"]["uid"]
