@@ -63,7 +63,7 @@ class App:
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Return why kubeconfigs are not applied, by lower cluster; the key of the configuration file is empty."""
+        """Return why a kubeconfig is not applied, by lower cluster; the empty key is the configuration file."""
         return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
 
     @property
@@ -105,7 +105,7 @@ class App:
         """Run until cancelled.
 
         Raises:
-            ConfigError: found at start; only the user can correct it.
+            ConfigError: an error at start that only the user can correct.
         """
         for warning in self._options.warnings:
             self._log.warning(warning)
@@ -122,8 +122,8 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            # Served first, so that an occupied port is reported at once, and probes show why the process is
-            # not ready.
+            # Health is served first, so that an occupied port is reported at once, and probes show why the
+            # process is not ready.
             if self._config.metrics_address:
                 health = HealthServer(
                     self._config.metrics_address,
@@ -192,7 +192,7 @@ class App:
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
-        # The clusters that start now read kubeconfigs that changed while this replica stood by.
+        # Drop changes from the standby time: the clusters that start now read the new files.
         self._kubeconfig_changes.changed(_kubeconfigs(self._config))
         judging = asyncio.create_task(self._health.run(), name="health") if self._health else None
         try:
@@ -215,7 +215,7 @@ class App:
         return election.namespace if election.enabled else ""
 
     def _identity(self) -> Identity | None:
-        """Return the holder of the virtual nodes' Leases, which all replicas share; None: this process."""
+        """Return the holder of the virtual nodes' Leases that all replicas share; None: the process itself."""
         election = self._config.leader_election
         return (
             Identity(f"{election.namespace}/{election.name}", is_exclusive=True) if election.enabled else None
@@ -243,14 +243,14 @@ class App:
         return {"ping": lambda: None, "clusters": clusters}
 
     async def _follow_config_standing_by(self) -> None:
-        """Report an unusable file, and keep a usable one for when this replica leads."""
+        """While standing by, report an unusable configuration file, and keep a usable one for leading."""
         while True:
             await asyncio.sleep(_CONFIG_POLL)
             if self._standby and (fresh := self._file.reread()) is not None:
                 self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
 
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
-        """Apply every change of the configuration file and of kubeconfigs; ignore a bad file.
+        """Apply every change of the configuration file and of kubeconfigs; report unusable files.
 
         A replica that starts to lead first applies changes that were made while it stood by.
         """
@@ -280,8 +280,8 @@ class App:
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
         going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
-        # Set before anything stops: a replica that loses its lease meanwhile has read the change and would
-        # not read it again.
+        # Set before anything stops, because a replica that loses its lease meanwhile does not read the
+        # change again.
         self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
         before = set(self._supervisor.configs)
         await self._supervisor.stop(going)

@@ -66,12 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if command in _DAEMON:
             raise
-        _forget_output()  # `| head` has read enough
+        _forget_output()  # the reader, for example `| head`, has closed the pipe
         return _PIPE_CLOSED
     except OSError as error:
         if command in _DAEMON:
             raise
-        _forget_output()  # a full disk: the interpreter would write again at exit
+        _forget_output()  # for example a full disk: the interpreter would write again at exit
         return complain(program.name(), error)
     except KeyboardInterrupt:
         if command in _DAEMON:
@@ -128,7 +128,7 @@ def complete() -> int:
 
 
 def overview() -> str:
-    """Return the list of commands, one per line."""
+    """Return the usage and the list of commands, one per line."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}   {purpose}" for name, purpose in COMMANDS.items()]
     usage = f"usage: {program.name('COMMAND')} [FLAGS]"

@@ -31,7 +31,7 @@ class ConfigStatus:
     """The state of the configuration file in a replica.
 
     Attributes:
-        rejected: file, field and error; empty while the content of the file is used.
+        rejected: why the file is not used (file, field and error); empty while its content is used.
     """
 
     def __init__(
@@ -44,8 +44,9 @@ class ConfigStatus:
         """Begin with a file that was just read and is used.
 
         Args:
-            file: its path; empty: there is none.
-            environment: names the replica's pod; by default the process's. Without a pod there are no events.
+            file: path of the file; empty: there is none.
+            environment: variables that name the replica's pod; None: the process's. Without a pod, no events
+                are written.
             unusable: returns why lower clusters of the configuration cannot be used, by name.
         """
         self.rejected = ""
@@ -58,7 +59,7 @@ class ConfigStatus:
         metrics.CONFIG_REJECTED.set(0)
 
     def reread(self) -> Config | None:
-        """Return the configuration if the file has changed and can be used; report a file that cannot."""
+        """Return the configuration if the file has changed and can be used, otherwise None; report an error."""
         if not self._changes.changed({"config": self._path}):
             return None
         try:
@@ -70,13 +71,13 @@ class ConfigStatus:
         return fresh
 
     def reject(self, reason: str) -> None:
-        """Report that the content of the file is not used."""
+        """Report by log, metric and event that the content of the file is not used."""
         if reason != self.rejected:
             self._log.error("configuration not applied", error=reason)
         self._set(reason)
 
     def accept(self) -> None:
-        """Report that the content of the file is used."""
+        """Report by metric and event that the content of the file is used."""
         self._set("")
 
     def _set(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""A replica that cannot use its configuration file: it reports why, is not ready, and waits for a usable file.
+"""Lets a replica that cannot use its configuration file report why, stay not ready, and wait for a usable file.
 
-If it ended instead, the reason would be only in the log of a container in a crash loop, and the kubelet would
-restart it with a delay of up to five minutes.
+If the replica ended instead, the reason would be only in the log of a container in a crash loop, and the
+kubelet would restart the container with a delay of up to five minutes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Waiting:
     """Waits for a usable file.
 
     Attributes:
-        options: those read last.
+        options: the options that were read last.
         is_over: ``run`` has returned, and the configuration of the options can be used.
     """
 
     def __init__(self, options: Options, parse: Callable[[], Options]) -> None:
-        """Wait with options whose configuration was rejected, or names files that cannot be used.
+        """Begin with options whose configuration was rejected, or names files that cannot be used.
 
         Args:
-            options: the readable part of their configuration gives addresses and the upper cluster.
+            options: options; the readable part of their configuration has the addresses and the upper cluster.
             parse: reads the same command line and file again.
         """
         self.options, self.is_over = options, False
@@ -86,13 +86,13 @@ async def _checked(options: Options) -> Options:
 
 
 async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncExitStack) -> None:
-    """Serve health, metrics and the page if configured; skip an address that is wrong."""
+    """Serve health, metrics and the page if configured; skip an invalid address."""
     if config.metrics_address:
         with contextlib.suppress(ConfigError):
             checks = {"configuration": lambda: status.rejected or None}
             await stack.enter_async_context(HealthServer(config.metrics_address, checks=checks))
     if config.web_address:
-        from virtual_node.web.overview import Overview  # noqa: PLC0415 - only for those who look
+        from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
         from virtual_node.web.server import WebServer  # noqa: PLC0415
 
         with contextlib.suppress(ConfigError):

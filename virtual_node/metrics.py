@@ -117,9 +117,9 @@ def show_node(
 
 
 def expect_cluster(cluster: str) -> None:
-    """Add the metrics of a lower cluster that this process runs; it is down until it answers.
+    """Add the metrics of a lower cluster that this process runs; the cluster is down until it answers.
 
-    Counters exist from the start, because a counter that appears with its first count shows no increase.
+    Counters start at 0, because Prometheus's ``increase()`` misses the first count of a new series.
     """
     CLUSTER_UP.labels(cluster).set(0)
     for counter in (LOST, FOREIGN_SERVICES):

@@ -35,13 +35,13 @@ _INTERVAL = 5.0
 
 
 class ProcessHealth:
-    """Evaluates what this process runs. Pods are read in slices in the background, each only when it has changed.
+    """Evaluates what this process runs. Changed pods are read in slices in the background.
 
     Args:
         app: the running process.
         upper: client of the upper cluster.
         replicas_in: namespace of the pods of our components; empty: this process is the only replica.
-        leader: returns the host name of the leader while this replica stands by; empty: this one works.
+        leader: returns the leader's host name while this replica stands by; empty: this replica leads.
         clock: returns the current time, timezone-aware.
     """
 
@@ -74,14 +74,15 @@ class ProcessHealth:
         self._signs: Signs = {}
         self._signs_of_waiting: Signs = {}
         self._found: list[PodSign] | None = None
-        """Problems found in the last pass, as is ``_found_waiting``; None before the first pass."""
+        """Problems of pods on virtual nodes from the last pass; None before the first pass."""
         self._found_waiting: list[PodSign] | None = None
+        """Problems of pods without a node from the last pass; None before the first pass."""
         self._names: frozenset[str] = frozenset()
-        """The virtual nodes for which waiting pods were evaluated."""
+        """Names of the virtual nodes that existed when pods without a node were evaluated."""
         self._log = structlog.get_logger(component=COMPONENT)
 
     async def run(self) -> None:
-        """Follow the pods until cancelled. An exception here is logged and stops nothing else."""
+        """Evaluate the pods every 5 s until cancelled. Log exceptions, so that they stop nothing else."""
         try:
             async with asyncio.TaskGroup() as group:
                 for informer in filter(None, (self._waiting, self._replicas)):
@@ -97,11 +98,11 @@ class ProcessHealth:
             metrics.forget_health()
 
     def waiting(self) -> list[Object]:
-        """Return the upper pods without a node, also those that are not meant for virtual nodes."""
+        """Return the upper pods without a node, including those that are not for virtual nodes."""
         return self._waiting.store.list()
 
     def health(self) -> Health:
-        """Return the current health; for pods, that of the last pass."""
+        """Return the current health; pods are as in the last pass."""
         if leader := self._leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
             return Health(tuple(rejected_faults(self._app.rejected)), stands_by)

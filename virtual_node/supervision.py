@@ -28,7 +28,7 @@ class Supervisor:
     """Runs lower clusters until they are stopped.
 
     Attributes:
-        configs: of the clusters that were started and not stopped, by name.
+        configs: configurations of the clusters that were started and not stopped, by name.
         clusters: the running clusters, by name.
         failures: why a cluster does not run and is restarted later, by name.
     """
@@ -38,7 +38,7 @@ class Supervisor:
 
         Args:
             report: returns what the process reports on its virtual nodes' Leases.
-            identity: the holder of these Leases; None: the process.
+            identity: the holder of these Leases; None: the process itself.
         """
         self.configs: dict[str, ClusterConfig] = {}
         self.clusters: dict[str, LowerCluster] = {}
@@ -51,7 +51,7 @@ class Supervisor:
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Return why clusters do not run until the user corrects something (names, kubeconfigs, files), by name."""
+        """Return why clusters cannot run until the user corrects names, kubeconfigs or files, by cluster."""
         return {
             name: why
             for name, why in self._unusable.items()
@@ -68,7 +68,7 @@ class Supervisor:
                 self._tasks[cluster.name] = asyncio.create_task(work, name=f"lower cluster {cluster.name}")
 
     async def stop(self, clusters: Iterable[str]) -> None:
-        """Stop clusters and forget them."""
+        """Stop clusters, and drop their failures and metrics."""
         names = list(clusters)
         tasks = [self._tasks.pop(name) for name in names]
         for name in names:

@@ -20,7 +20,7 @@ async def read(upper: Client, *, startup_timeout: float) -> str:
         startup_timeout: seconds that this may take; 0: no limit.
 
     Raises:
-        ConfigError: the cluster does not answer in time, or refuses.
+        ConfigError: the cluster does not answer in time, or refuses the read.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + startup_timeout if startup_timeout else None

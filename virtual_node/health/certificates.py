@@ -7,12 +7,9 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 SOON = timedelta(days=7)
-"""Time before the expiry from which it is a fault; ``inspect`` reports it as an error then."""
+"""Time before a certificate's expiry at which a fault is reported; ``inspect`` then reports an error."""
 _SHARE = 10
-"""Divisor of a certificate's lifetime.
-
-Certificates that live for weeks are renewed late, so only the last tenth counts.
-"""
+"""A fault is reported in the last ``1 / _SHARE`` of a lifetime at most; short-lived certificates renew late."""
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:
@@ -27,7 +24,7 @@ def ending(der: bytes | None, now: datetime) -> str:
     """Return the cause of the fault of a serving certificate that expires soon or has expired; empty: no fault.
 
     Args:
-        der: the certificate; None: unknown.
+        der: the certificate; None: unknown, which is no fault.
         now: timezone-aware current time.
     """
     if (found := certificate(der)) is None:

@@ -55,7 +55,7 @@ def failure(text: str, code: int = 0) -> Failure:
 
 
 def plain(text: str) -> str:
-    """Return a readable text for an error that only says that nothing answered; other errors are unchanged."""
+    """Return a readable text for an error that means that no server answered; return other errors unchanged."""
     kind = failure(text)
     if kind not in {Failure.REFUSED, Failure.SILENT, Failure.NO_NAME}:
         return text

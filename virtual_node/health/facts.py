@@ -1,4 +1,4 @@
-"""What a tool has read of an installation. With a field that is None, the verdict cannot be "healthy"."""
+"""What a tool has read of an installation. If a field is None, the verdict cannot be "healthy"."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClusterState:
     error: str = ""
     """Why it does not answer, or why its controllers do not run; empty: no error."""
     failed: bool = False
-    """Whether its controllers ended with ``error``; they are restarted later."""
+    """Whether, because of ``error``, its controllers do not run or cannot write its virtual node."""
     nodes: Sequence[str] = ()
     """Names of its configured virtual nodes."""
 
@@ -59,7 +59,7 @@ class Facts:
     replicas: Sequence[Json] | None = None
     """Pods of our own components; None: unknown."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Explanations of pods without one in their status, such as a log line or event, by ``namespace/name``."""
+    """Log line or event that explains a pod whose status does not, by the pod's ``namespace/name``."""
     clusters: Sequence[ClusterState] = ()
     """The configured lower clusters; empty if the tool does not know the configuration."""
     rejected: Mapping[str, str] = field(default_factory=dict)
@@ -67,4 +67,4 @@ class Facts:
     expiring: Mapping[str, str] = field(default_factory=dict)
     """Why a credential or certificate needs attention soon, by lower cluster."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Why a field could not be read, by its name; also other facts that the tool cannot read."""
+    """Why a fact could not be read, by its name: a field of this class, or another fact."""

@@ -79,7 +79,7 @@ class Fault:
     cause: str
     """The cause in one line."""
     next_step: str
-    """A command or a sentence."""
+    """What the user does next, as a command or a sentence."""
     cluster: str = ""
     """Lower cluster; empty: none, or several."""
     node: str = ""
@@ -115,7 +115,7 @@ class Health:
 
     @property
     def verdict(self) -> Verdict:
-        """Return healthy only if everything was read and there is no fault."""
+        """Return faulty if there is a fault; otherwise unknown if something was not read, or healthy."""
         if self.faults:
             return Verdict.FAULTY
         return Verdict.UNKNOWN if self.unknown else Verdict.HEALTHY
@@ -137,7 +137,7 @@ class Health:
         return "No fault is seen."
 
     def counts(self) -> Mapping[Kind, int]:
-        """Return the number of faulty objects of every kind, including 0."""
+        """Return the number of faulty objects for every kind; 0 for kinds without a fault."""
         found = Counter(dict.fromkeys(Kind, 0))
         for fault in self.faults:
             found[fault.kind] += fault.count

@@ -1,4 +1,4 @@
-"""Judges an installation. Each tool reads as many facts as it can and reports the faults of this model."""
+"""Judges an installation from facts. Each tool reads as many facts as it can, so all tools report alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtual_node.health.replicas import replica_trouble
 
 _SEEN = ("nodes", "leases", "signs", "waiting", "replicas")
 _OBJECTS = 3
-"""Number of pod names kept of the pods with the same fault."""
+"""Maximum number of pod names in one fault."""
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
 _MORE = {
     Kind.POD_UNSCHEDULABLE: "; the descheduler moves such pods, the multi-scheduler avoids them",
@@ -40,7 +40,7 @@ def examine(facts: Facts) -> Health:
 
 
 def _with_reports(facts: Facts) -> Facts:
-    """Add what processes report on their Leases; reports on expired Leases are ignored."""
+    """Add what processes report on their virtual nodes' Leases; reports on expired Leases are ignored."""
     virtual = {node["metadata"]["name"] for node in facts.nodes or ()}
     report = reports.read(
         lease

@@ -78,7 +78,13 @@ def node_faults(facts: Facts) -> Iterator[Fault]:
 
 
 def silence(facts: Facts, name: str, *, ready: bool) -> str:
-    """Return why a node's process is regarded as dead; empty: it runs, or Leases are unknown."""
+    """Return why a virtual node's process is regarded as dead; empty: it runs, or this cannot be known yet.
+
+    Args:
+        facts: everything that was read.
+        name: name of the virtual node.
+        ready: whether the node is Ready, which adds a hint to clocks that differ.
+    """
     if facts.leases is None:
         return ""
     spec = (facts.leases.get(name) or {}).get("spec") or {}
@@ -95,7 +101,7 @@ def silence(facts: Facts, name: str, *, ready: bool) -> str:
 
 
 def cluster_of(node: Json) -> str:
-    """Return the lower cluster of a virtual node; without that label, the node's name."""
+    """Return the lower cluster's name from a virtual node's label; without this label the node's name."""
     metadata = node["metadata"]
     return str((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) or metadata["name"])
 

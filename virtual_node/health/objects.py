@@ -27,7 +27,7 @@ def key(thing: Json) -> str:
 
 
 def statuses(pod: Json) -> Iterator[Json]:
-    """Yield the statuses of all containers of a pod, init containers first."""
+    """Yield the statuses of a pod's init containers, then of its containers."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         yield from (pod.get("status") or {}).get(kind) or ()
 

@@ -20,7 +20,7 @@ SCHEDULING = 30.0
 STARTING = 120.0
 """Seconds that a pod may take to start without an explanation, because its image may be large."""
 EXPLAINED = 30.0
-"""Seconds that a state with an explanation may last, such as a first failed pull; it may be transient."""
+"""Seconds that an explained failure, such as a failed image pull, may last, because it may be transient."""
 _AVAILABLE = re.compile(r"0/\d+ nodes are available: (?P<reasons>.*?)\.(?: |$)")
 _TAINT = re.compile(r"\d+ node\(s\) had untolerated taint(?:\(s\)|s)? \{")
 _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
@@ -28,7 +28,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | None:
-    """Return why a pod has no upper node; None: it has one, or it is not for virtual nodes.
+    """Return why a pod has no node; None: it has one, needs none now (gated, finished), or is not for virtual nodes.
 
     Args:
         pod: the upper pod.
@@ -81,9 +81,9 @@ def sign(pod: Json) -> PodSign | None:
 
 
 def unseen_below(pod: Json) -> str:
-    """Return the lower scheduler that has not looked at a mirrored pod; empty: it has, or the pod is not pending.
+    """Return the lower scheduler that has not tried a mirrored pod; empty: it has, or the pod is not pending.
 
-    The lower pod's conditions replace the upper ones, so the upper scheduler's condition is gone by then.
+    A mirrored pod has the conditions of its lower pod, so PodScheduled is set by the lower scheduler.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
@@ -97,8 +97,8 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     """Report whether a pod is for virtual nodes, by its label, node selector, affinity or toleration.
 
     All tools must agree, so only the pod and the names of the virtual nodes count. A toleration of every
-    taint, as many DaemonSets have, does not count. A pod that only taints keep from all nodes counts if one
-    of them is the taint of virtual nodes.
+    taint, as many DaemonSets have, does not count. A pod also counts if its scheduler reports only taints as
+    obstacles, and one of them is the taint of virtual nodes.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if (metadata.get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
@@ -121,14 +121,14 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
 
 
 def _only_taints(message: str) -> bool:
-    """Report whether the scheduler names only taints for all nodes, including the taint of virtual nodes."""
+    """Report whether a scheduler's message has only taints as reasons, including the taint of virtual nodes."""
     found = _AVAILABLE.search(message)
     parts = found["reasons"].split(", ") if found else []
     return any(names.TAINT_PROVIDER in part for part in parts) and all(_TAINT.match(part) for part in parts)
 
 
 def _container_trouble(container: Json) -> tuple[str, str] | None:
-    """Return reason and cause of a container that cannot start or crashes repeatedly; None: it is fine."""
+    """Return reason and cause of a container that cannot start or crashes repeatedly; None: neither is so."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason") or ""
     if reason in _STARTING:
@@ -145,7 +145,7 @@ def _is_alive(pod: Json) -> bool:
 
 
 def _since(pod: Json) -> datetime:
-    """Return when a pod's status last changed."""
+    """Return when a condition of a pod last changed; without conditions, the pod's creation."""
     moments = [pod["metadata"].get("creationTimestamp")]
     moments += [one.get("lastTransitionTime") for one in (pod.get("status") or {}).get("conditions") or ()]
     return max((timestamps.parse(moment) for moment in moments if moment), default=_LONG_AGO)

@@ -27,13 +27,13 @@ def replica_trouble(
 ) -> tuple[str, str] | None:
     """Return cause and next step of a failing component's pod; None: it is Ready, is starting, or has finished.
 
-    Pods that are being deleted or that do not restart (``restartPolicy``) are never reported.
+    Pods that are being deleted, or whose ``restartPolicy`` is not Always, are never reported.
 
     Args:
         pod: the pod.
-        words: its last log line, or its last warning event; empty: unknown.
+        words: the pod's last log line, or its last warning event; empty: unknown.
         now: current time by the API server's clock.
-        patience: seconds that it may be starting or not Ready.
+        patience: seconds that a pod may be starting or not Ready.
     """
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
@@ -92,7 +92,7 @@ def _last_seen(event: Json) -> str:
 
 
 def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
-    """Return the failing pods of components; callers may read their logs."""
+    """Return the failing pods of components, whose logs a caller may then read."""
     return [pod for pod in pods if replica_trouble(pod, "", now)]
 
 

@@ -1,7 +1,7 @@
 """Encodes and reads what a process reports about itself in annotations on its virtual nodes' Leases.
 
-Users cannot write in ``kube-node-lease``. Processes renew these Leases, and all tools read them, so reports
-need no further requests.
+Users cannot write in ``kube-node-lease``. The process renews these Leases anyway, and all tools read them,
+so reports need no further requests.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from virtual_node.web.reading import Reading
 _RESOURCES = ("cpu", "memory", "pods")
 _EXPIRATION = "virtual_node_certificate_expiration_timestamp_seconds"
 _MOST_NODES = 200
-"""Maximum number of lower nodes that are sent."""
+"""Maximum number of lower nodes that are sent to a browser."""
 
 
 def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: float | None) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def cluster_card(name: str, cluster: LowerCluster, reading: Reading, *, lag: flo
         name: name of the cluster.
         cluster: the running cluster.
         reading: all pods.
-        lag: delay of mirroring in seconds; None: nothing was mirrored lately.
+        lag: delay of mirroring in seconds; None: nothing was mirrored in the last hour.
     """
     health, caches = cluster.health, cluster.caches
     is_lost = health is not None and health.reachable is False
@@ -76,7 +76,7 @@ def cluster_detail(
         name: name of the cluster.
         cluster: the running cluster.
         reading: all pods.
-        expiries: rows of its kubeconfig's credentials, see ``expiry_row``.
+        expiries: rows for the credentials in the cluster's kubeconfig, see ``expiry_row``.
     """
     is_lost = cluster.health is not None and cluster.health.reachable is False
     lower_nodes = cluster.lower_nodes.store.list() if cluster.lower_nodes is not None else []
@@ -113,7 +113,7 @@ def cluster_detail(
 
 
 def _served(name: str, cluster: LowerCluster) -> Iterator[dict[str, str]]:
-    """Yield a row for each serving certificate: the API server's and those of our kubelet APIs."""
+    """Yield a row for the API server's serving certificate, and for that of each virtual node's kubelet API."""
     now = datetime.now(UTC)
     found = certificate(cluster.health.served_certificate if cluster.health is not None else None)
     if found is not None:

@@ -19,11 +19,11 @@ def shown_events(
 
     Args:
         clusters: the lower clusters that run now.
-        about: ``namespace/name`` of a pod: only its events; empty: all.
-        others: events that other processes wrote.
+        about: ``namespace/name`` of the pod whose events are returned; empty: all events.
+        others: events that other processes wrote; ``about`` does not filter them.
 
     Returns:
-        ``warnings`` and ``routine``. A repeated event appears once.
+        ``warnings`` and ``routine``. A repeated event appears once, with its latest time.
     """
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
     written = [event for cluster in clusters.values() for event in cluster.recent_events()]

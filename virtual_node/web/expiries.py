@@ -31,7 +31,7 @@ class Expiries:
 
 
 def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
-    """Return name, end (RFC 3339; empty: never) and state of an expiry for the page, judged as by ``inspect``."""
+    """Return name, end (RFC 3339; empty: never) and state of an expiry, by the limits of ``inspect``."""
     if one.kind == LEGACY_TOKEN:
         return {"name": name, "ends": "", "state": "wait"}
     warning, error = limits_of(Limits(), one)

@@ -24,7 +24,7 @@ TROUBLE, UNPLACED, STALE, FAILED, STARTING, ENDING, RUNNING, FINISHED = STATES =
 lower cluster stopped answering. ``failed``: phase Failed."""
 _RANK = {state: rank for rank, state in enumerate(STATES)}
 _MOST_CAUSES = 4
-"""Maximum lines of a group; further causes are only counted."""
+"""Maximum number of causes shown per group; further causes are only counted."""
 _WHY_LENGTH = 400
 """Maximum characters of a cause in a list; a pod's own view is not cut."""
 
@@ -37,8 +37,8 @@ class Row:
         uid: UID of the upper pod.
         shown: data for a browser: ``pod_row`` with uid, cluster and state.
         text: lower-case text that a search matches.
-        owner: kind and name of its workload.
-        requests: its requests by resource, in the units of ``quantity``; empty: it has finished.
+        owner: kind and name of the pod's workload.
+        requests: the pod's requests by resource, in the units of ``quantity``; empty: the pod has finished.
     """
 
     uid: str
@@ -50,10 +50,10 @@ class Row:
     state: str = field(init=False)
     """One of ``STATES``."""
     group: str = field(init=False)
-    """Key of its group."""
+    """Key of the pod's group: ``namespace/kind/name`` of the workload."""
 
     def __post_init__(self) -> None:
-        """Compute the fields that every pass over all pods reads."""
+        """Compute the fields that are read for every pod at every request, once per row."""
         self.state = str(self.shown["state"])
         self.group = f"{self.shown['namespace']}/{self.owner[0]}/{self.owner[1]}"
 
@@ -84,7 +84,7 @@ class Groups:
         self._ranks: dict[str, int] = {}
 
     def add(self, row: Row) -> None:
-        """Add a pod."""
+        """Add a pod to the group of its workload."""
         key, rank = row.group, _RANK[row.state]
         self.counts[row.state] += 1
         self._rows.setdefault(key, []).append(row)
@@ -94,7 +94,7 @@ class Groups:
         return len(self._rows)
 
     def first(self, limit: int) -> list[str]:
-        """Return the keys of the groups to show, by their worst state and then by name."""
+        """Return the keys of at most ``limit`` groups, ordered by worst state, then by key."""
         return sorted(self._rows, key=lambda key: (self._ranks[key], key))[:limit]
 
     def rows(self, key: str) -> list[Row]:
@@ -103,7 +103,7 @@ class Groups:
         return sorted(rows, key=lambda row: (_RANK[row.state], str(row.shown["name"])))
 
     def describe(self, key: str) -> dict[str, Any]:
-        """Return a group's data for a browser: workload, counts, causes, and the name of its only pod."""
+        """Return a group's data for a browser: workload, counts, causes, and the pod's name if there is one pod."""
         rows = self._rows[key]
         first = rows[0]
         causes = causes_of(rows)
@@ -144,7 +144,7 @@ def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _general(why: str, own: Iterable[str]) -> str:
-    """Replace a pod's own names, so that the same cause has the same text for all pods of a workload."""
+    """Replace a pod's UID and name by "…", so that a cause has the same text for all pods of a workload."""
     for name in own:
         if name:
             why = why.replace(name, "…")

@@ -22,14 +22,14 @@ Sample = tuple[int, float | None]
 
 
 class History:
-    """Samples of every lower cluster over at most an hour."""
+    """Keeps the samples of every lower cluster for an hour."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
         self._before: dict[tuple[str, str], Buckets] = {}
 
     def sample(self, pods: Mapping[str, int]) -> None:
-        """Add a sample of each lower cluster and drop clusters that are gone.
+        """Add a sample of each lower cluster, and drop the samples of clusters that are not in ``pods``.
 
         Args:
             pods: number of pods by lower cluster.
@@ -46,7 +46,7 @@ class History:
         self._before = now
 
     def remember(self, cluster: str, samples: Iterable[Sample]) -> None:
-        """Insert earlier samples before those of a lower cluster."""
+        """Insert earlier samples before the known samples of a lower cluster."""
         known = self._samples.get(cluster, ())
         self._samples[cluster] = deque([*samples, *known], maxlen=_SAMPLES)
 
@@ -75,7 +75,7 @@ def mirror_buckets() -> dict[tuple[str, str], Buckets]:
 
 
 def late_since(before: Buckets, now: Buckets) -> float | None:
-    """Return the 99th percentile of the observations between two moments, as the bound of its bucket.
+    """Return the 99th percentile of the observations from ``before`` to ``now``, as its bucket's upper bound.
 
     Returns:
         Seconds; the largest finite bound stands for the infinite bucket. None: nothing was observed.

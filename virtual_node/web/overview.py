@@ -41,11 +41,11 @@ class Overview:
 
     Args:
         clusters: the lower clusters that run now, by name; the mapping is read every time.
-        leader: returns the host name of the leading replica while this one stands by; empty: this one leads.
+        leader: returns the leader's host name while this replica stands by; empty: this replica leads.
         health: returns the health model's result, which is the page's headline.
         failures: returns why configured lower clusters do not run.
-        waiting: returns the upper pods without a node, including those not for virtual nodes.
-        reach: what a browser needs to reach another replica: ``namespace`` and ``port``.
+        waiting: returns the upper pods without a node; only those for virtual nodes are shown in lists.
+        reach: ``namespace`` and ``port`` of the leader's page, sent while this replica stands by.
         pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
     """
 
@@ -75,7 +75,7 @@ class Overview:
         self._expiries = Expiries()
 
     async def run(self) -> None:
-        """Sample the history until cancelled, and drop rows that no browser needs any more."""
+        """Sample the history until cancelled, and drop rows when no browser reads the page."""
         loop = asyncio.get_running_loop()
         while True:
             if self._reading is not None and loop.time() > self._reading[0] + _FORGOTTEN:
@@ -131,7 +131,7 @@ class Overview:
         return {key: msgspec.json.encode(part) for key, part in found.items()}
 
     async def _read(self) -> Reading:
-        """Return all pods, read recently; concurrent callers share one read."""
+        """Return all pods, read at most a few seconds ago; concurrent callers share one read."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             if self._reading is None or loop.time() >= self._reading[0]:

@@ -16,8 +16,8 @@ def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
         metadata: metadata of the pod.
 
     Returns:
-        Its controller, where a Deployment replaces its ReplicaSet; without a controller ("Pod", its own
-            name).
+        The pod's controller; the Deployment if the controller is a Deployment's ReplicaSet; without a
+            controller "Pod" and the pod's name.
     """
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller"):

@@ -1,4 +1,4 @@
-"""Describes the upper and the lower pod of a pair for the page. Does no IO.
+"""Describes an upper pod and its lower pod for the page. Does no IO.
 
 Only the fields listed here are shown. Commands, arguments, values of environment variables, probes and
 annotations can contain passwords, so they are left out. Users who may read them use kubectl, which checks
@@ -15,7 +15,7 @@ from controller_runtime.api import names
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
 """Fields of a volume's source that contain a name."""
 SCORED = "NodeScored"
-"""Reason of the multi-scheduler's Event with its agents' answers about the candidates."""
+"""Reason of the multi-scheduler's Event with its agents' answers about the candidate nodes."""
 _MOVES = frozenset({"Rescheduled", "NotRescheduled", "WouldReschedule", "RescheduleDelayed"})
 """Reasons of the descheduler's Events."""
 _MOST_MOVES = 5
@@ -30,7 +30,7 @@ _PLACEMENT = {
 
 
 def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the page's data of one pod of the pair.
+    """Return the page's data of an upper or a lower pod.
 
     Returns:
         namespace, name, node, created, deleting, phase, message, conditions, spec (name and value by field)

@@ -50,7 +50,7 @@ class PodEvents:
         self._log = structlog.get_logger(component="page")
 
     def of(self, pod: Object) -> list[dict[str, Any]]:
-        """Return the known Events about a pod as rows of the page, and start to read them again."""
+        """Return the known Events about a pod as rows, and read them again in the background if they are old."""
         now = asyncio.get_running_loop().time()
         known = self._known.pop(pod.uid, None) or _Known()
         self._known[pod.uid] = known
@@ -113,5 +113,5 @@ def _owner(pod: Object) -> str:
 
 
 def _is_of(owner: str, name: str) -> bool:
-    """Report whether a pod's name has the form of its controller's pods: ``<owner>-<suffix>``."""
+    """Report whether a pod's name is ``<owner>-<suffix>``, the form of names from the controller ``owner``."""
     return name.rpartition("-")[0] == owner

@@ -27,7 +27,7 @@ def pod_view(
         clusters: the lower clusters that run now.
         waiting: upper pods without a node.
         name: ``namespace/name`` of the upper pod.
-        in_full: whether its spec, status and placement may be shown.
+        in_full: whether the pod's spec, status and placement may be shown.
         events: see ``PodEvents.of``.
     """
     upper, lower, cluster = _find(clusters, waiting, name)
@@ -54,7 +54,7 @@ def pod_view(
 def _find(
     clusters: Mapping[str, LowerCluster], waiting: Iterable[Object], name: str
 ) -> tuple[Object | None, Object | None, str]:
-    """Return the upper pod, its lower pod and the name of its lower cluster; None or empty: there is none."""
+    """Return the upper pod, its lower pod and its lower cluster's name; None or empty if unknown."""
     for cluster_name, cluster in clusters.items():
         if cluster.caches is not None:
             namespace, _, short = name.partition("/")

@@ -1,6 +1,6 @@
 """Reads the pods of all lower clusters from the caches in slices, so that 10,000 pods do not block the event loop.
 
-A row is rebuilt only when one of its two pods has changed.
+A row is rebuilt only when its upper pod, its lower pod or the state of its lower cluster has changed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Reading:
 
     Attributes:
         rows: rows of the pods.
-        nodes: number of pods by state, by virtual node.
-        used: requests of the pods of each virtual node.
-        below: requests of our pods by lower cluster and lower node.
-        namespaces: all upper namespaces with such pods.
+        nodes: number of pods by state, for each virtual node.
+        used: requests of the pods, for each virtual node.
+        below: requests of the mirrored pods, for each lower cluster and lower node.
+        namespaces: all upper namespaces of the pods.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Reader:
 
     Args:
         clusters: the lower clusters that run now, by name.
-        waiting: returns the upper pods without a node, including those not for virtual nodes.
+        waiting: returns the upper pods without a node; only those for virtual nodes are kept.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Reader:
         self._known, self._meant = {}, {}
 
     async def read(self) -> Reading:
-        """Return all pods."""
+        """Return the pods on virtual nodes, and the pods without a node that are for virtual nodes."""
         reading, slicer = Reading(), Slicer()
         seen: dict[str, tuple[tuple[Any, ...], Row]] = {}
         meant: dict[str, tuple[str, bool]] = {}
@@ -95,6 +95,7 @@ class Reader:
         return reading
 
     def _is_ours(self, meant: dict[str, tuple[str, bool]], pod: Object) -> bool:
+        """Report whether a pod without a node is for virtual nodes, and store the result in ``meant``."""
         known = self._meant.get(pod.uid)
         if known is None or known[0] != pod.resource_version:
             nodes = [node for cluster in self._clusters.values() for node in cluster.nodes]
@@ -138,8 +139,8 @@ def make_row(
 
     Args:
         upper: the upper pod.
-        lower: its lower pod; None: it has none.
-        cluster: name of its lower cluster; empty: it has no virtual node yet.
+        lower: the pod in the lower cluster; None: there is none.
+        cluster: name of the lower cluster; empty: the pod has no virtual node yet.
         is_stale: whether the lower cluster does not answer.
     """
     shown = pod_row(upper, lower)

@@ -1,7 +1,7 @@
 """Serves the page, its data and live changes (Server-Sent Events).
 
-The page cannot change anything, but pod names and messages are confidential. So it is off unless an address
-is given, and meant for loopback or ``kubectl port-forward``.
+The page cannot change anything, but pod names and messages are confidential. So the page is off unless an
+address is given, and is meant for loopback or ``kubectl port-forward``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_PICTURES = 16
 _SHARE = 10
 """Minimum interval of rebuilding as a multiple of its duration, so that it uses at most a tenth of a core."""
 _LONGEST = 5.0
-"""Maximum seconds until a picture is rebuilt; in a busy process its duration includes other work."""
+"""Maximum interval in seconds, because in a busy process the measured duration includes other work."""
 _MOST_STREAMS = 64
 """Maximum number of watching browsers."""
 _KEEP_ALIVE = 20.0
@@ -55,7 +55,7 @@ class _Picture:
 
     drawing: asyncio.Task[Parts]
     good_until: float = float("inf")
-    """Loop time after which it is rebuilt; infinite while it is being built."""
+    """Loop time after which the data is rebuilt; infinite while it is being built."""
 
 
 class WebServer(HttpsServer):
@@ -104,7 +104,7 @@ class WebServer(HttpsServer):
         self._keeping = asyncio.create_task(self._overview.run(), name="page history")
 
     async def stop(self) -> None:
-        """Stop the server."""
+        """Stop the sampling of the history and the server."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -160,7 +160,7 @@ class WebServer(HttpsServer):
         try:
             return await self._overview.parts(view, in_full=self._in_full)
         finally:
-            # All views together use a small share of the CPU time, however many pods there are.
+            # With more pods or views the interval is longer, so that all views together use little CPU time.
             taken = loop.time() - begun
             if (picture := self._pictures.get(view)) is not None:
                 wanted = _SHARE * taken * len(self._pictures)
@@ -171,7 +171,7 @@ class WebServer(HttpsServer):
 async def _for_our_own_page(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse data requests of other websites.
 
-    Their scripts cannot read it, but could keep the process busy.
+    Browsers do not let their scripts read the answers, but the requests could keep the process busy.
     """
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     origin = request.headers.get("Origin")

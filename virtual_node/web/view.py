@@ -20,7 +20,7 @@ _MOST_OPEN = 8
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A selection of pods, and what is open.
+    """A browser's selection of pods, and what is open in it. Empty fields select all pods and open nothing.
 
     Attributes:
         search: only pods with this lower-case text in namespace, name, node, status, cause, cluster or owner.
