@@ -1,9 +1,11 @@
-"""Startup errors of real processes: one plain line and exit code 2."""
+"""Startup errors of processes: one plain line and exit code 2."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -19,6 +21,8 @@ PROGRAMS = {
     DESCHEDULER: "virtual-node-descheduler",
     SCHEDULER: "virtual-node-multi-scheduler",
 }
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["__main__", __name__, *(f"{module}.app" for module in PROGRAMS)])
 CLUSTERS = "apiVersion: virtual-node.io/v1alpha1\nkind: {kind}\nclusters:\n- name: a\n  kubeconfig: {file}\n"
 
 
@@ -53,17 +57,32 @@ def places(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def _run(module: str, line: str, places: Mapping[str, str], **environment: str) -> tuple[int, str, str]:
-    """Return exit code, the last line of stderr and the lines before it."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *line.format(**places).split()],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KUBECONFIG": "", **environment},
-        check=False,
-        timeout=120,
+    """Return exit code, the last line of stderr and the lines before it.
+
+    The process is a fork of one that has imported the programs, because imports take most of a start.
+    """
+    errors = Path(places["missing"]).with_name("stderr")
+    process = _FORKS.Process(
+        target=_become,
+        args=(module, line.format(**places).split(), {**os.environ, "KUBECONFIG": "", **environment}, errors),
+        daemon=True,
     )
-    before, _, last = done.stderr.rstrip("\n").rpartition("\n")
-    return done.returncode, last, before
+    process.start()
+    process.join(120)
+    assert process.exitcode is not None, f"{module} still runs"
+    before, _, last = errors.read_text("utf-8").rstrip("\n").rpartition("\n")
+    return process.exitcode, last, before
+
+
+def _become(module: str, arguments: list[str], environment: Mapping[str, str], errors: Path) -> None:
+    """Run ``python -m module`` in this process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with errors.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 _UPPER = "--kubeconfig={kube}"
