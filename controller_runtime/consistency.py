@@ -1,6 +1,6 @@
 """Own-write consistency: a key is not reconciled from a cache older than our last write for it (KEP-5647).
 
-A controller records the writes of each key's reconciliation. The key waits until the caches of the written
+A controller records its writes for each key. The key is not reconciled until the caches of the written
 resources show the writes, because an older cache would lead to the same decision again. Versions of one
 resource are increasing numbers (KEP-5504).
 """
@@ -35,11 +35,11 @@ class Cache(Protocol):
 
     @property
     def store(self) -> Store:
-        """Return its objects."""
+        """Return the objects of the cache."""
 
     @property
     def resource_version(self) -> str:
-        """Return the last version that it has read."""
+        """Return the last resourceVersion that the cache has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ _current: ContextVar[_Writes | None] = ContextVar("own-writes", default=None)
 
 @contextlib.contextmanager
 def following(client: object, resource: Resource, cache: Cache) -> Iterator[None]:
-    """Register a cache that must show our writes, while it follows a resource through a client."""
+    """Register a cache while it follows a resource: our writes through this client must appear in it."""
     what = (id(client), resource.qualified)
     caches = _CACHES.setdefault(what, set())
     caches.add(cache)
@@ -92,7 +92,7 @@ def wrote(client: object, resource: Resource, answer: Mapping[str, Any]) -> None
 
 
 class OwnWrites(Generic[K]):
-    """The last writes for each key of one controller that the caches may not show yet."""
+    """Stores, for each key of one controller, the last writes that the caches may not show yet."""
 
     def __init__(self, name: str) -> None:
         self._writes: dict[K, _Writes] = {}
@@ -111,7 +111,7 @@ class OwnWrites(Generic[K]):
                 self._writes[key] = writes
 
     def must_wait(self, key: K) -> bool:
-        """Return whether a cache does not show the last write for a key yet, and count it."""
+        """Report whether a key must wait because a cache does not show its last writes; count if so."""
         writes = self._writes.pop(key, None)
         if writes is None:
             return False

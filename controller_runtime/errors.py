@@ -19,7 +19,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 class ConfigError(Exception):
-    """A kubeconfig, flag or configuration file that the user must correct. The text names file and field."""
+    """An error that the user must correct in a kubeconfig, flag or file. The text names file and field."""
 
 
 class ApiError(Exception):
@@ -30,7 +30,7 @@ class ApiError(Exception):
         reason: the Status' machine-readable reason, such as ``NotFound``.
         message: the Status' message, or the start of a body that is not a Status.
         status: the decoded Status object; empty if the body was none.
-        retry_after: seconds after which the server asks for a retry; None: it does not.
+        retry_after: seconds after which the client may retry, as set by the server; None: not set.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BadRequest(ApiError):  # noqa: N818 - Kubernetes' own names for reasons
 
 
 class Unauthorized(ApiError):  # noqa: N818
-    """401: the credentials are not accepted."""
+    """401: the server does not accept the credentials."""
 
 
 class Forbidden(ApiError):  # noqa: N818
@@ -91,7 +91,7 @@ class TooManyRequests(ApiError):  # noqa: N818
 
 
 class Unavailable(ApiError):  # noqa: N818
-    """5xx: the server cannot answer now."""
+    """5xx: the server cannot answer now. Also the base of errors without an HTTP answer."""
 
 
 class ServerTimeout(Unavailable):
@@ -99,7 +99,7 @@ class ServerTimeout(Unavailable):
 
 
 class ConnectionFailed(Unavailable):
-    """No HTTP answer: refused, reset, silent, TLS. The cause is chained."""
+    """No HTTP answer: the connection was refused, reset or silent, or TLS failed. The cause is chained."""
 
 
 class ResponseTooLarge(Unavailable):
@@ -140,7 +140,7 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
 
     Args:
         code: the HTTP status.
-        body: a Status object, other text (a proxy's page), or nothing.
+        body: JSON of a Status object, other text (such as a proxy's error page), or empty.
         headers: of the answer; ``get("Retry-After")`` must find the header in any capitalization.
     """
     try:
@@ -188,7 +188,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _from_headers(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of RFC 9110's Retry-After, which is a number or a date; None without a valid one."""
+    """Return the seconds of Retry-After (RFC 9110: a number or a date); None if it is missing or invalid."""
     text = headers.get("Retry-After")
     if not text:
         return None
@@ -211,7 +211,8 @@ def _from_details(status: dict[str, Any]) -> float | None:
 def without_frames(error: _Error) -> _Error:
     """Return an error to keep, without its tracebacks and those of its causes.
 
-    Their frames hold the data being read: ten MiB for each informer of a server that sends too much.
+    The frames of a traceback hold the data being read: ten MiB for each informer of a server that sends too
+    much.
     """
     one: BaseException | None = error
     while one is not None:

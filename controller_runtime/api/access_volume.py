@@ -1,7 +1,7 @@
 """The token volume that API servers add to pods (admission plug-in ServiceAccount), in both clusters. No IO.
 
 In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper
-cluster's.
+cluster's CA.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller_runtime.api import names
 PREFIX = "kube-api-access-"
 ROOT_CA = "kube-root-ca.crt"
 _CERTIFICATES = re.compile(rf"{re.escape(ROOT_CA)}(-[0-9a-f]{{8}})?|openshift-service-ca\.crt")
-"""Names of ConfigMaps in the volume. OpenShift adds the second one."""
+"""Names of ConfigMaps in the volume. ``openshift-service-ca.crt`` exists in OpenShift only."""
 _CERTIFICATE_FILES = {"ca.crt", "service-ca.crt"}
 
 
@@ -27,7 +27,7 @@ def token_secret_name(name: str, uid: str) -> str:
 def is_injected(volume: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     """Return whether a volume contains only what API servers add.
 
-    The name is no proof, because users can choose it.
+    The volume's name proves nothing, because users can choose it.
 
     Args:
         volume: a volume of ``pod``.

@@ -1,9 +1,9 @@
 """The ``clusterSelector`` annotation: scheduling fields for the lower cluster's scheduler.
 
 JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …}, "tolerations": […]}``, all members optional. A
-fourth member of ours, ``upperNodeSelectorTerms``, exists only if terms of a required node affinity have
-different requirements of the *upper* node. It has one term for each required term, which the virtual node
-must match. ``resolve`` applies it.
+fourth member, ``upperNodeSelectorTerms``, exists only if the terms of a required node affinity have different
+requirements of the *upper* node. For each required term it has the term that the virtual node must match, or
+null. ``resolve`` applies it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Toleration(msgspec.Struct, rename="camel"):
 
 
 class _Selector(msgspec.Struct, rename="camel"):
-    """The members of the annotation; others are ignored."""
+    """The members of the annotation that are read; other members are ignored."""
 
     node_selector: dict[str, str] | None = None
     affinity: _Affinity | None = None
@@ -67,7 +67,7 @@ def parse(text: str) -> dict[str, Any]:
     """Return the members of the annotation that exist and are not empty.
 
     Raises:
-        ValueError: Not JSON, or a field has the wrong type; names the field.
+        ValueError: not JSON, or a field has the wrong type; the message names the field.
     """
     try:
         found = decoding.decode(text)
@@ -87,8 +87,8 @@ def parse(text: str) -> dict[str, Any]:
 def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the selector as the lower cluster of one virtual node applies it.
 
-    Of required terms with a term for the upper node, only those are kept whose upper term this node matches.
-    If a kept term requires nothing of the lower node, the required affinity is removed.
+    A required term is kept only if the virtual node matches the term in ``upperNodeSelectorTerms`` for it, if
+    any. If a kept term is empty, every lower node is allowed, so the required affinity is removed.
 
     Args:
         selector: from ``parse``.
@@ -110,7 +110,8 @@ def resolve(selector: Mapping[str, Any], *, node_name: str, node_labels: Mapping
     if any(not term for term in kept):
         node_affinity.pop(_REQUIRED, None)
     else:
-        # Without any, the pod should not be on this node: a list of one empty term matches no lower node.
+        # If no term is kept, the pod must not run in this cluster: a list of one empty term matches no lower
+        # node.
         node_affinity[_REQUIRED] = {"nodeSelectorTerms": kept or [{}]}
     affinity["nodeAffinity"] = node_affinity
     if not node_affinity:
@@ -133,7 +134,7 @@ def of(annotations: Mapping[str, str] | None, key: str) -> dict[str, Any] | None
 def refusal(annotations: Mapping[str, str] | None, key: str) -> str:
     """Return why a pod with these annotations is refused; empty if its selector is valid or missing.
 
-    Without its selector the pod would run on any lower node.
+    An invalid selector is refused, because without a selector the pod would run on any lower node.
     """
     text = (annotations or {}).get(key)
     if text:

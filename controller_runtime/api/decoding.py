@@ -44,8 +44,8 @@ def decoder(kind: type[T]) -> Callable[[Json], T]:
 
 
 decode: Callable[[Json], Any] = decoder(Any)
-"""Return the value of a JSON text; raise msgspec.DecodeError. Used by objects for every spec and status that
-is read."""
+"""Return the value of a JSON text; raise msgspec.DecodeError if it is invalid. ``objects`` decodes every spec
+and status with it."""
 
 
 def convert(document: Any, kind: type[T], *, where: str = "") -> T:
@@ -54,7 +54,7 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
     Args:
         document: mappings, lists and scalars.
         kind: its type.
-        where: the document's location in a larger one, for errors.
+        where: location of the document in the configuration file, for errors.
 
     Raises:
         ValueError: names the first invalid field and its path; for an unknown field, suggests a known one.
@@ -78,7 +78,8 @@ def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
         if step[1]:
             found = [field.type for field in _fields_at(kind, "") if field.encode_name == step[1]]
         else:
-            # A list's items or a mapping's values: the last argument of any of its possible types.
+            # ``[`` leads to a list's items or a mapping's values: the last type argument of the list or
+            # mapping.
             found = [get_args(one)[-1] for one in (kind, *get_args(kind)) if get_args(one)]
         kind = found[0] if found else None
     for one in (kind, *get_args(kind)):
@@ -90,7 +91,7 @@ def decode_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        ValueError: Not YAML, or nested too deeply; one line, with the line and column of the text.
+        ValueError: not YAML, or nested too deeply; the message is one line with the position of the error.
     """
     try:
         _check_depth(text)

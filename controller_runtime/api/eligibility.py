@@ -1,4 +1,4 @@
-"""Decides whether a lower cluster's configuration takes a pod, for the virtual node and for the fit agent."""
+"""Decides whether a lower cluster's configuration allows a pod, for the virtual node and the fit agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Eligibility:
         self._selects = matching.compile_selector(pod_selector)
 
     def why_not(self, pod: Mapping[str, Any]) -> str:
-        """Return why an upper pod is not created in this lower cluster; empty: it may be, if the policy allows it."""
+        """Return why an upper pod is not created in this cluster; empty if only the policy may refuse it."""
         metadata = pod["metadata"]
         namespace = metadata.get("namespace", "")
         if namespace == NEVER_MIRRORED:
@@ -42,8 +42,7 @@ class Eligibility:
                 f"Lower cluster {self._cluster} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
-        # The webhook refuses it in pods that it sees; without the webhook the pod would run on any lower
-        # node.
+        # The webhook refuses a bad selector, too; without the webhook the pod would run on any lower node.
         if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
             return why
         if what := references.not_mirrored(pod):
@@ -54,6 +53,6 @@ class Eligibility:
         return ""
 
     def policy_refusal(self, lower_pod: Mapping[str, Any], rules: Effective) -> str:
-        """Return why the policy refuses a lower pod; empty: it does not."""
+        """Return why the policy refuses a lower pod; empty if the policy allows it."""
         found = violations(lower_pod, rules)
         return f"Lower cluster {self._cluster} does not take the pod: {summary(found)}" if found else ""

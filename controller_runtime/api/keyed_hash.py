@@ -1,7 +1,7 @@
 """Keyed hashes (HMAC-SHA256): prove that stored data was written by this installation. No IO.
 
-Tenants can write labels, annotations, names and whole objects in their namespaces, so none of these is proof
-of anything. A hash is, if its key is in a Secret that tenants cannot read
+Tenants can write labels, annotations, names and whole objects in their namespaces, so these prove nothing. A
+hash proves its author if the key is in a Secret that tenants cannot read
 (``controller_runtime.auth.secret_key``).
 
 The content must identify its object, for instance by namespace and uid. Otherwise a tenant could copy valid

@@ -1,9 +1,9 @@
 """Avoids repeating ``matchLabelKeys`` of pod (anti-)affinity and topology spread at a second creation. No IO.
 
 At creation the API server adds ``key In [the pod's value]`` to the labelSelector for every key of
-``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored one
-would get the expressions twice and is refused: "exists in both matchLabelKeys and labelSelector". Affinity
-since 1.29, topology spread since 1.34 (KEP-3633, KEP-3243).
+``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored pod's
+spec would get the expressions twice and is refused: "exists in both matchLabelKeys and labelSelector". API
+servers do this for affinity since 1.29 (KEP-3633) and for topology spread since 1.34 (KEP-3243).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selecting(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a term or a constraint without the keys that its labelSelector has expressions for."""
+    """Return a term or a constraint without the label keys for which its labelSelector has expressions."""
     made = dict(holder)
     named = {
         expression.get("key")

@@ -14,15 +14,15 @@ from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 
 _UPPER_ONLY = (
     "nodeName",  # the lower scheduler chooses the node
-    "nodeSelector",  # selected the virtual node; the lower one comes from clusterSelector
-    "priority",  # computed in the lower cluster from the class
+    "nodeSelector",  # selected the virtual node; the lower nodeSelector comes from clusterSelector
+    "priority",  # computed in the lower cluster from the PriorityClass
     "preemptionPolicy",
-    "priorityClassName",  # a class that the lower cluster lacks would refuse the pod; see the policy's priorityClasses
-    "schedulerName",  # the lower cluster has its own
+    "priorityClassName",  # may not exist in the lower cluster; allowed classes are added later
+    "schedulerName",  # a scheduler of the upper cluster
     "schedulingGates",  # removed in the upper cluster before the pod was bound
     "overhead",  # computed in the lower cluster from the RuntimeClass
     "readinessGates",  # their conditions exist in the upper cluster; upper_status computes Ready from them
-    "ephemeralContainers",  # refused at creation; sent by an update
+    "ephemeralContainers",  # refused at creation; added by a later update
     "tolerations",
     "affinity",
     "topologySpreadConstraints",
@@ -35,7 +35,7 @@ _UPPER_ONLY = (
 def lower_spec(
     upper: Mapping[str, Any], rules: Effective, *, node_name: str, node_labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return an upper pod's spec without upper scheduling and with that of the lower cluster.
+    """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
     With a ``clusterSelector`` annotation its nodeSelector, node affinity and tolerations are restored exactly
     as recorded. Without one, the node selector and node affinity selected the virtual node and are dropped,
@@ -59,14 +59,15 @@ def lower_spec(
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
     priority_class = above.get("priorityClassName") or ""
-    # System classes are kept even if not allowed, because the policy must refuse such pods.
+    # System classes are kept even if not allowed, so that the policy refuses these pods.
     if priority_class in SYSTEM_CLASSES or matches(priority_class, rules.values["priority_classes"]):
         spec["priorityClassName"] = priority_class
     return spec
 
 
 def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) -> dict[str, Any]:
-    # Otherwise the lower API server would repeat what the upper one has added to selectors.
+    # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
+    # pod.
     above = label_keys.settled(above)
     scheduling: dict[str, Any] = {}
     affinity = {

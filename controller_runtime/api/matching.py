@@ -23,7 +23,7 @@ _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Requirement(msgspec.Struct):
-    """The types of a LabelSelectorRequirement or NodeSelectorRequirement."""
+    """A LabelSelectorRequirement or NodeSelectorRequirement, to check the types of its fields."""
 
     key: str = ""
     operator: str = ""
@@ -31,7 +31,7 @@ class Requirement(msgspec.Struct):
 
 
 class LabelSelector(msgspec.Struct, rename="camel"):
-    """The types of a metav1.LabelSelector."""
+    """A metav1.LabelSelector, to check the types of its fields."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[Requirement] | None = None
@@ -100,10 +100,10 @@ def admits(
     """Report whether a node's labels, name and taints admit a pod.
 
     Args:
-        spec: the pod's; nodeSelector, required node affinity and tolerations are read.
-        name: the node's.
-        labels: the node's.
-        taints: the node's.
+        spec: the pod's spec; nodeSelector, required node affinity and tolerations are read.
+        name: the node's name.
+        labels: the node's labels.
+        taints: the node's taints.
     """
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -142,7 +142,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the parts between commas outside parentheses."""
+    """Return the parts of a selector; a comma separates them, except in parentheses."""
     return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 

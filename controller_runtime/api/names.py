@@ -13,7 +13,7 @@ LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
 LABEL_NODE = f"{DOMAIN}/node"
 """Name of the virtual node of a lower pod."""
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
-"""On a Secret with tokens: uid of the upper pod that they are bound to."""
+"""On a Secret with tokens: uid of the upper pod that the tokens are bound to."""
 ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
 """On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without
@@ -30,21 +30,22 @@ ALWAYS_PREFIX = f"always.{DOMAIN}/"
 requests it."""
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
 """JSON: label and annotation keys that we set, so that keys removed in the upper cluster are removed in the
-lower one. On a Namespace and a virtual node: labels with their values, to distinguish them from the
-administrator's."""
+lower cluster. On a Namespace and a virtual node: labels with their values, to distinguish them from labels of
+the administrator."""
 
 ANNOTATION_CREATED_BY = f"{DOMAIN}/created-by"
 """``join`` on objects that ``lower-cluster join`` created, in either cluster: ``lower-cluster leave`` deletes
 only these."""
 JOINED_PREFIX = f"joined.{DOMAIN}/"
-"""On the account in a lower cluster: with an upper cluster's identity appended, an annotation with the name
-under which that upper cluster joined it."""
+"""On the ServiceAccount in a lower cluster: prefix of an annotation key that ends with the identity of an
+upper cluster. The value is the name under which that upper cluster joined."""
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label or annotation key is ours.
+    """Return whether a label or annotation key is in the domain of this project.
 
-    Keys of upper users in this domain are never copied to lower objects, because programs trust them there.
+    Such keys on upper objects are never copied to lower objects, because users can write them and programs
+    trust them in the lower cluster.
     """
     domain = key.partition("/")[0]
     return domain == DOMAIN or domain.endswith(f".{DOMAIN}")
@@ -55,8 +56,8 @@ ANNOTATION_LOWER_UID = f"{DOMAIN}/lower-uid"
 """On an upper pod: ``<uid of its lower pod>/<its own uid>``. The pod's user can write it. It prevents a
 second start of this pod and proves nothing about a lower pod."""
 ANNOTATION_KUBERNETES_SERVICE = f"{DOMAIN}/kubernetes-service"
-"""On an upper pod: the API server that KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``; overrides the
-flag."""
+"""On an upper pod: the API server that KUBERNETES_SERVICE_HOST names, ``upper`` or ``lower``; overrides
+``--kubernetes-service``."""
 CONDITION_ADMITTED = f"{DOMAIN}/Admitted"
 """Condition of an upper pod, present only while False: the lower cluster refuses the pod (quota, admission,
 policy)."""
@@ -71,7 +72,8 @@ ANNOTATION_FAULTS = f"{DOMAIN}/faults"
 ``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster
 name."""
 LABEL_VERSION = f"{DOMAIN}/version"
-"""On a virtual node: our own version. ``kubeletVersion`` is the lower cluster's, because pods run there."""
+"""On a virtual node: version of virtual-node. ``kubeletVersion`` is the lower cluster's, because pods run
+there."""
 LABEL_PRICE_CPU = f"{DOMAIN}/price-cpu"
 """On a virtual or lower node: price of one CPU per hour."""
 LABEL_PRICE_MEMORY = f"{DOMAIN}/price-memory"
@@ -87,8 +89,8 @@ ANNOTATION_UNSCHEDULABLE_NODES = f"{DOMAIN}/unschedulable-nodes"
 ANNOTATION_REPLACES = f"{DOMAIN}/replaces"
 """On a re-created bare pod: uid of the pod that it replaces."""
 LABEL_DESCHEDULER_RECORD = f"{DOMAIN}/descheduler-record"
-"""On a ControllerRevision that stores a bare pod while it is re-created. The label is for lookup and proves
-nothing."""
+"""On a ControllerRevision that stores a bare pod while it is re-created. The label is only for lookup; any
+user can set it."""
 
 # --- tensile-kube's, unchanged --------------------------------------------------------------------
 LABEL_VIRTUAL_POD = "virtual-pod"

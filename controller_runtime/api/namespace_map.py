@@ -33,7 +33,7 @@ class NamespaceConfig(
     """Shell patterns of upper namespaces whose pods may run in this cluster. Empty: all but kube-system."""
     adopt: bool | list[str] = False
     """Use existing lower namespaces that virtual-node did not create: ``true`` for all, or shell patterns of
-    names. Pods of upper namespaces with another existing lower namespace wait, with an event."""
+    names. Pods that need any other existing namespace wait, with an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NamespaceMap:
         return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def given_to(self, upper: str) -> str:
-        """Return the other upper namespace whose explicit entry has this one's lower namespace; empty: none."""
+        """Return the upper namespace whose explicit entry names this one's lower namespace; empty: none."""
         if upper in self.explicit:
             return ""
         lower = self(upper)
@@ -63,7 +63,7 @@ class NamespaceMap:
 
 
 def allowed(namespace: str, patterns: Sequence[str]) -> bool:
-    """Return whether pods of an upper namespace may be mirrored: it matches a pattern, or there is none."""
+    """Return whether pods of a namespace may be mirrored: it matches a pattern, or there are no patterns."""
     return not patterns or any(fnmatch.fnmatchcase(namespace, pattern) for pattern in patterns)
 
 

@@ -1,8 +1,8 @@
 """Nodes that a pod avoids: their record in the API, and affinity that excludes or requires nodes.
 
 ConfigMap ``virtual-node-unschedulable``: per owner (``owner_key``) a JSON ``{"namespace": …, "nodes": {name:
-RFC 3339}}``. The time is when the node was found unschedulable. After the freeze period the node may be used
-again.
+RFC 3339}}``. The time is when the node was found unschedulable. The owner's pods avoid the node (it is
+*frozen*) until the freeze period has passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def owner_key(namespace: str, uid: str) -> str:
     """Return the key of an owner's entry; valid in a ConfigMap, and distinct for owners in other namespaces.
 
     Args:
-        namespace: the pod's.
+        namespace: the pod's namespace.
         uid: of the owner in the pod's ownerReferences. Users can write any value there, such as the uid of
             another tenant's ReplicaSet.
     """
@@ -104,7 +104,7 @@ def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float
 
     Args:
         nodes: node → time at which it was found unschedulable.
-        now: aware.
+        now: the current time, with time zone.
         freeze_period: seconds.
     """
     oldest = now - timedelta(seconds=freeze_period)
@@ -114,8 +114,8 @@ def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float
 def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> list[str]:
     """Return the frozen nodes to avoid, so that at least one candidate is left.
 
-    If every candidate is frozen, only the one that was frozen last is avoided, and none if there is only one.
-    Otherwise the pod would have no node.
+    If all candidates are frozen, only the one that was frozen last is avoided. A single candidate is never
+    avoided, because the pod would have no node.
 
     Args:
         frozen: node → time of its active freeze.

@@ -15,15 +15,15 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return a condition of an object; empty: it has none of that type."""
+    """Return the condition of this type of an object; empty: it has none."""
     conditions = (thing.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def claim_names(pod: Mapping[str, Any]) -> list[str]:
-    """Return the claims of a pod's volumes, each once; a generic ephemeral volume's is ``<pod>-<volume>``.
+    """Return the names of the PVCs of a pod's volumes; for a generic ephemeral volume ``<pod>-<volume>``.
 
-    A pod without a name yet, as in admission, has no claims of ephemeral volumes.
+    A pod without a name yet, as in admission, has no PVCs of ephemeral volumes.
     """
     found: dict[str, None] = {}
     for volume in pod["spec"].get("volumes") or ():

@@ -33,9 +33,9 @@ _PATTERN = re.compile(
 )
 _LARGEST = Decimal(2**63 - 1)
 _DIGITS = 18
-"""Number of decimal digits that are always below ``_LARGEST``."""
+"""Every number of at most so many decimal digits is below ``_LARGEST``."""
 _CONTEXT = Context(prec=60, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
-"""Represents every integer in range exactly, so that rounding up to 60 digits first changes no result."""
+"""Its 60 digits represent every integer in range exactly, so the rounding to 60 digits changes no result."""
 _BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
 BINARY_RESOURCES = ("memory", "ephemeral-storage", "storage")
 
@@ -89,5 +89,5 @@ def _decimal(value: str | float) -> Decimal:
         raise ValueError(f"{text[:80]!r} is not a quantity such as 500m, 2 or 1Gi")
     number, exponent, suffix = match.groups()
     exact = _CONTEXT.create_decimal(number + (exponent or ""))
-    # Limited before it becomes an integer: a billion zeros fit into ten characters.
+    # Limited before it becomes an integer, because ``1e999999999`` would be an integer of a billion digits.
     return max(-_LARGEST, min(_LARGEST, _CONTEXT.multiply(exact, _SUFFIXES[suffix or ""])))

@@ -25,7 +25,7 @@ def resource(name: str, count: int) -> str:
 
 
 def text(name: str, value: str | float) -> str:
-    """Return a Kubernetes quantity such as ``24632884Ki`` as ``resource`` does; other text unchanged."""
+    """Return a quantity such as ``24632884Ki`` formatted as by ``resource``; other text unchanged."""
     try:
         return resource(name, quantity.of(name, value))
     except ValueError:
@@ -33,12 +33,12 @@ def text(name: str, value: str | float) -> str:
 
 
 def count(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun, and a verb if given: ``1 pod``, ``3 pods``, ``3 pods wait``.
+    """Return a number with its noun, and verb if given: ``1 pod``, ``3 pods``, ``3 pods wait``.
 
     Args:
         number: the count.
-        one: the words for one, such as ``pod waits``.
-        several: the words for any other number; empty: ``one`` with an s.
+        one: the words after the number 1, such as ``pod waits``.
+        several: the words after other numbers; empty: ``one`` with an s.
     """
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
@@ -59,7 +59,7 @@ def _bytes(number: int) -> str:
     amount = float(number)
     for unit in _UNITS:
         amount /= 1024
-        # Otherwise 1023.96 MiB would be shown as 1024 MiB.
+        # 1023.96 MiB would be rounded to 1024 MiB, so it is shown as 1 GiB.
         if abs(amount) < 1023.95 or unit == _UNITS[-1]:
             break
     return f"{_short(amount, digits=1)} {unit}"

@@ -1,4 +1,4 @@
-"""References of a pod to other objects that are neither copied to the lower cluster nor replaced there.
+"""Finds references of a pod to objects that the lower cluster does not get.
 
 A name in a pod's spec refers to an object of the upper cluster. If it were copied unchanged, it would refer
 to a different object in the lower cluster. Therefore each reference is copied with its object

@@ -19,7 +19,7 @@ def micro_time(moment: datetime) -> str:
 
 
 def parse(text: str) -> datetime:
-    """Return the time of either form.
+    """Parse an RFC 3339 time.
 
     Raises:
         ValueError: not an RFC 3339 time.
@@ -33,5 +33,5 @@ def parse(text: str) -> datetime:
 
 
 def _utc(moment: datetime, precision: str) -> str:
-    # Not strftime, whose %Y omits leading zeros on Linux.
+    # strftime is not used, because its %Y omits leading zeros on Linux.
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"

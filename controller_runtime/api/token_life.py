@@ -1,4 +1,4 @@
-"""Reads the claims of a ServiceAccount token (JWT) without verification: only its owner may rely on them."""
+"""Reads a ServiceAccount token (JWT) without verifying it: only for tokens of our own programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TokenLife:
 
 
 def token_life(token: str) -> TokenLife | None:
-    """Return the claims of a token; None if it is not the token of a ServiceAccount."""
+    """Return the account and validity of a token; None if it is not the token of a ServiceAccount."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

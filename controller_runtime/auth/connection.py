@@ -18,8 +18,8 @@ class ClusterConfig:
 
     Attributes:
         server: base URL without a trailing slash, including the path prefix.
-        ssl: context for TLS servers; None for plain http. It is replaced when our certificate changes: read
-            it after ``headers``, and make new connections for a new one.
+        ssl: context for TLS servers; None for plain http. Replaced when a TLS file or our certificate
+            changes: read it after ``headers``, and open new connections if it has changed.
         namespace: the context's namespace; empty if it has none.
         context_name: the kubeconfig context; empty in-cluster.
         proxy_url: the HTTP proxy to use; None: none.
@@ -121,8 +121,8 @@ class ClusterConfig:
         try:
             self.ssl = tls.context(identity)
         except ConfigError:
-            # Half-written files are complete a moment later; the current context stays in use until the
-            # server refuses it.
+            # The files may be half-written: keep the current context and read them again later. A new
+            # certificate from a plugin is complete, so its error is raised.
             if identity is not self._identity:
                 raise
             self._stamp = ()
@@ -136,7 +136,7 @@ def split_server(server: str, *, source: str) -> tuple[str, int, str]:
     """Return host, port and path prefix of a server's URL.
 
     Raises:
-        ConfigError: it is not the URL of a server.
+        ConfigError: ``server`` is not the http(s) URL of a server.
     """
     where = f"{source}: " if source else ""
     try:
@@ -145,7 +145,8 @@ def split_server(server: str, *, source: str) -> tuple[str, int, str]:
     except ValueError as error:
         raise ConfigError(f"{where}{server!r} is not a URL: {error}") from None
     if parts.username is not None:
-        # It would appear in every message with the server, and is not sent with other credentials.
+        # A user name would appear in every message with the server's URL, and is not sent if there are other
+        # credentials.
         raise ConfigError(
             f"{where}has a name in front of the host; it belongs to username and password of the user"
         )

@@ -14,11 +14,13 @@ REREAD_SECONDS = 60.0
 
 
 class Credentials:
-    """A source of authenticating headers. This base class has none, as client certificates need none.
+    """A source of authenticating headers.
+
+    This base class returns none, because a client certificate needs no header.
 
     Attributes:
-        certificate: a client certificate that came with the headers; None: none, or the TLS context has its
-            own.
+        certificate: the client certificate that a plugin returned with the headers; None: it returned none.
+            The TLS context may still have one from a file.
     """
 
     certificate: KeyPair | None = None

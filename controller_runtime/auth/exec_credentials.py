@@ -25,7 +25,8 @@ API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authenticat
 
 _RUN_TIMEOUT = 60.0
 _EARLY = timedelta(seconds=60)
-"""Time before its expiry at which a credential is renewed; a fifth of its lifetime if that is shorter."""
+"""A credential is renewed this long before its expiry, or a fifth of its lifetime before if that is
+shorter."""
 _FORCE_INTERVAL = 5.0
 """Seconds between two runs caused by 401s: limits runs of a plugin whose credentials the server refuses."""
 _EXPIRED_INTERVAL = 1.0
@@ -141,7 +142,7 @@ class ExecCredentials(Credentials):
     def _ended(self, run: asyncio.Task[None]) -> None:
         self._run = None
         if not run.cancelled():
-            run.exception()  # retrieve the exception even if all callers were cancelled
+            run.exception()  # mark it as retrieved: if all callers were cancelled, asyncio would log it
 
     async def _renew(self) -> None:
         status = _read(await _execute(self._plugin), self._plugin)
@@ -179,7 +180,7 @@ async def _execute(plugin: Plugin) -> bytes:
         raise ConfigError(f"{plugin.source}.exec.command: {plugin.command}: {reason}{hint}") from None
     try:
         async with asyncio.timeout(_RUN_TIMEOUT):
-            # Read both pipes concurrently: a plugin must not block on one that is not read.
+            # Read both pipes concurrently, because a plugin blocks when it writes to a full pipe.
             output, complaint, _ = await asyncio.gather(
                 _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
             )
@@ -215,7 +216,7 @@ async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subproce
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a plugin and its children: a wrapper's child would go on and hold the pipes that we read."""
+    """Kill a plugin and its children, because a wrapper's child would keep open the pipes that we read."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -71,7 +71,7 @@ def headers_of(user: Section) -> Mapping[str, str]:
 
 
 def merged(ours: Mapping[str, str], request: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return the headers of one request: its own override ours, and its impersonation replaces ours."""
+    """Return our headers merged with a request's, which win; its impersonation replaces ours completely."""
     if not request:
         return ours
     together = CIMultiDict(ours)

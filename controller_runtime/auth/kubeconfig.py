@@ -3,8 +3,8 @@
 The result is a ``ClusterConfig``: a URL, a TLS context and headers that are always current.
 
 Only this module uses kubernetes-asyncio, which signs in ``auth-provider`` users (OpenID Connect). Importing
-that package loads 850 modules of generated models (37 MB, half a second), so it is imported for the first
-such user. Other kubeconfigs are read here.
+that package loads 850 modules of generated models (37 MB, half a second), so it is imported only for such a
+user. Other kubeconfigs are read without it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ async def load(
 async def trouble(path: str, *, context: str | None = None, server: str | None = None) -> str:
     """Return what is wrong with a kubeconfig; empty if it can be used.
 
-    Called before a configuration in use is replaced by a newer one: if that cannot be used, the old one
-    stays.
+    Called before a kubeconfig in use is replaced: if the new one cannot be used, the old one stays in use.
 
     Args:
         path: as for ``load``; there is no fallback.
@@ -251,7 +250,7 @@ class _AuthProvider(Credentials):
 
     def __init__(self, user: Section) -> None:
         self._source = user.at("auth-provider")
-        # The loader stores renewed tokens in this dict and checks their expiry on every call.
+        # kubernetes-asyncio stores renewed tokens in this dict and checks their expiry on every call.
         self._whole: dict[str, Any] = {
             "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],

@@ -72,8 +72,8 @@ def _excepts(
 ) -> bool:
     """Report whether one entry matches a host: ``*``, a network, or an address or domain with optional port.
 
-    ``example.com`` matches the name itself and its subdomains, ``.example.com`` and ``*.example.com`` only
-    the latter.
+    ``example.com`` matches the name itself and its subdomains. ``.example.com`` and ``*.example.com`` match
+    only the subdomains.
     """
     if entry == "*":
         return True

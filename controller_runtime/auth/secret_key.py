@@ -50,7 +50,7 @@ class SecretKey:
         """Return the key.
 
         Raises:
-            ConfigError: a permission is missing, or the Secret holds something else; the message contains the
+            ConfigError: a permission is missing, or the Secret's key is not valid; the message contains the
                 next step.
             ApiError: the API server cannot be reached.
         """

@@ -1,4 +1,4 @@
-"""Calls the handlers of an informer: functions directly, coroutine functions in order in a task of their own."""
+"""Calls an informer's handlers: functions directly, coroutine functions in one task per registration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OnDelete = Callable[[Object], Awaitable[None] | None]
 
 
 class Source(Protocol):
-    """The object that handlers are attached to."""
+    """The informer that handlers are attached to."""
 
     def detach(self, registration: Registration) -> None:
         """Stop deliveries to a registration."""
 
     def handler_failed(self) -> None:
-        """Log and count the exception of a handler that is being handled."""
+        """Log and count the current exception, which a handler raised."""
 
 
 class Registration:
@@ -52,7 +52,7 @@ class Registration:
         self._removed = True
         self._source.detach(self)
         if self._buffer is not None:
-            self._buffer.put_nowait((self._nothing, ()))  # ends the pump
+            self._buffer.put_nowait((self._nothing, ()))  # wakes ``pump``, which returns
 
     def deliver(self, kind: str, *arguments: Any) -> None:
         """Call a handler now, or buffer the call for coroutine handlers."""
@@ -68,7 +68,7 @@ class Registration:
             self._source.handler_failed()
 
     def mark_synced(self) -> None:
-        """Mark the end of the first list, after the deliveries so far."""
+        """Set ``has_synced`` after the deliveries so far."""
         if self._buffer is None:
             self.has_synced = True
         else:

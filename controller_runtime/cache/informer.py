@@ -60,8 +60,8 @@ class Informer:
             transform: called on every object before it is stored; removes fields that are not needed.
             page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics; empty: the resource.
-            is_minor: after its first list it yields to other informers while they wait for a server; for
-                informers of single objects.
+            is_minor: while the server is unreachable, other informers reconnect first; for informers of
+                single objects. Applies after the first list.
         """
         self.resource = resource
         self.store = Store({key: _guarded(indexer) for key, indexer in (indexers or {}).items()})
@@ -148,8 +148,8 @@ class Informer:
     async def run(self) -> None:
         """Follow the server until cancelled; retry failures with back-off."""
         gauge = _OBJECTS.labels(self._client.cluster, self.name)
-        # The metric lives as long as the process and must not keep the cache of a cluster that is no longer
-        # followed.
+        # A weak reference, because the metric lives as long as the process and must not keep the cache of a
+        # cluster that is no longer followed.
         found = weakref.ref(self.store)
         gauge.set_function(lambda: 0 if (store := found()) is None else len(store))
         async with asyncio.TaskGroup() as group:
@@ -228,7 +228,7 @@ class Informer:
 
 
 def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
-    """Return the function with its errors raised as ApiError, which the reflector reports and retries.
+    """Return the function with every error raised as ApiError, which the reflector logs and retries.
 
     A server that sends malformed objects must not end the process, which follows other servers, too. The
     object is not skipped, because readers would treat it as deleted.

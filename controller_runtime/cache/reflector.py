@@ -45,7 +45,7 @@ _FREE_SHORTS = 3
 
 
 class _Silent(ConnectionFailed):
-    """A watch that no longer brings even bookmarks."""
+    """A watch that no longer receives anything, not even bookmarks."""
 
 
 class Sink(Protocol):
@@ -88,7 +88,8 @@ class Reflector:
             transform: called on every object before the sink receives it; None: no change.
             page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics.
-            is_minor: after its first list it yields to other reflectors while they wait for a server.
+            is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
+                first list.
         """
         self.resource_version = ""
         self.last_error: Exception | None = None
@@ -139,7 +140,7 @@ class Reflector:
                 outage.found_nobody(trouble)
             elif isinstance(trouble, ApiError):
                 outage.answered()
-                is_answered = True  # has already queued; the list after a 410 must not wait again
+                is_answered = True  # so the list after a 410 is not queued again
             _RESTARTS.labels(self._client.cluster, self._name, _reason(trouble)).inc()
             doubts = doubts + 1 if _may_be_the_version(trouble) else 0
             if is_history_missing(trouble) or doubts > 1:
@@ -169,7 +170,7 @@ class Reflector:
         self._client.outage.answered()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
-        self._sends_bookmarks = False  # until a bookmark arrives: this may be another server
+        self._sends_bookmarks = False  # unknown again: another server may have answered
         self.last_error = None
 
     async def _watch(self) -> None:
@@ -237,9 +238,8 @@ def _reason(error: Exception) -> str:
 def _may_be_the_version(error: Exception) -> bool:
     """Report whether a list may solve an error that repeating the watch does not.
 
-    The server may be unable to continue from our version: it may be unable to read the version or what
-    follows it. Or it was restored from a backup and has not reached our version yet: then it accepts a watch
-    and sends nothing, not even bookmarks. client-go lists after nearly every error of a watch. Here the
-    second of these errors in a row causes a list.
+    The server may be unable to read our version or the changes after it. Or it was restored from a backup and
+    has not reached our version yet. It then accepts a watch and sends nothing, not even bookmarks. client-go
+    lists after nearly every error of a watch. Here the second of these errors in a row causes a list.
     """
     return isinstance(error, _Silent) or (isinstance(error, ApiError) and error.code in {400, 500})

@@ -4,9 +4,9 @@ client-go waits 0.8 s, doubled up to 30 s after every failure, so an informer re
 its server. Here three kinds of failures are distinguished, the last two with a back-off of their own:
 
 - No connection: no delay here, because these watches queue (``reconnect_queue``).
-- The server cannot continue from our version (410, or a version from the future), as after a restart. One list solves
-  it, so the first is sent at once. Later ones are delayed, so a server whose versions always expire is not listed in
-  a loop.
+- The server cannot continue from our version (410, or a version from the future), as after a restart. One
+  list solves this, so the first list is sent at once. Later lists are delayed, so that a server with versions
+  that always expire is not listed in a loop.
 - Everything else, such as an overloaded server: client-go's delays, and never less than Retry-After.
 """
 
@@ -30,7 +30,7 @@ class WatchBackoff:
 
     Attributes:
         attempts: failures in a row, of any kind.
-        since: time of the first of them, in the loop's seconds.
+        since: time of the first of these failures, in the loop's seconds.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ _WATCH_GRACE = 30.0
 """Seconds of silence beyond a watch's own timeout after which its connection counts as dead."""
 _DEFAULT_WATCH = 300.0
 _BATCH = 64
-"""Events decoded at once. One read can bring thousands, which take tens of milliseconds."""
+"""Maximum events decoded at once, because the thousands of a single read take tens of milliseconds."""
 
 Lines = list[bytes]
 Objects = list[Object]
@@ -72,7 +72,8 @@ class Client(ObjectVerbs):
             qps: requests per second over time; 0: unlimited. Resources take turns, so a thousand pods to
                 create do not delay a lease.
             burst: requests that may be sent at once.
-            user_agent: our name in the server's audit log; the part before a slash is our field manager.
+            user_agent: our name in the server's audit log; its part before a slash is the fieldManager of our
+                writes.
             timeout: seconds a request may take, including retries but not the wait for the rate limit.
             cluster: the cluster's name in logs and metrics.
             limits: of the server's responses; None: the defaults.
@@ -82,8 +83,8 @@ class Client(ObjectVerbs):
         self.bucket = TokenBucket(qps, burst)
         self.outage = Outage()
         self.turn = asyncio.Lock()
-        """Held while a page of a list or a batch of events is decoded and handled. A server that sends data
-        on many connections then takes no more of an event loop pass than with one."""
+        """Held while a page of a list or a batch of events is decoded and handled. So a server that sends
+        data on many connections takes no more time of an event loop pass than with one."""
         transport = Transport(
             config,
             bucket=self.bucket,
@@ -211,8 +212,8 @@ class Client(ObjectVerbs):
     ) -> AsyncGenerator[Batch, None]:
         """Watch a collection and yield the events of each network read as one batch.
 
-        The first batch is empty: the server has accepted the watch, and the first event may take a minute.
-        The iterator ends when the server closes the watch, usually after ``timeout_seconds``.
+        The first batch is empty and means that the server has accepted the watch; the first event may take a
+        minute. The iterator ends when the server closes the watch, usually after ``timeout_seconds``.
 
         Raises:
             Expired: the resourceVersion is too old; list again.
@@ -278,7 +279,7 @@ class Client(ObjectVerbs):
             raise self._transport.failure(error) from error
 
     def _events(self, lines: Lines, what: str) -> tuple[Batch, ApiError | None]:
-        """Return the events before the first error, and that error or None."""
+        """Return the events before the first error, and the error; None if there is none."""
         events: Batch = []
         try:
             for line in lines:

@@ -30,13 +30,13 @@ class ConnectionPool:
     """An aiohttp session. Entering it as a context manager counts one use.
 
     A TLS connection keeps the client certificate that it was made with. When the certificate changes, the
-    pool is retired: it closes after its last use, so that watches end at their own time.
+    pool is retired: it closes after its last use, so that current watches are not cut off.
 
     Attributes:
-        context: the TLS context of its connections.
-        session: for requests.
+        context: the TLS context of the connections.
+        session: the aiohttp session to send requests with.
         options: arguments for every request.
-        closed: whether requests are no longer possible.
+        closed: True if requests are no longer possible.
         served_certificate: the server's certificate (DER) from the newest connection; None: no TLS, or not
             connected yet.
     """

@@ -15,7 +15,7 @@ def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[l
     Args:
         raw: the JSON of the list.
         api_version: of items, if neither they nor the list have one.
-        kind: of items, likewise.
+        kind: of items, if the list has none.
 
     Raises:
         msgspec.DecodeError: not JSON, or not a list of objects.
@@ -58,7 +58,7 @@ class ListMeta(
 
 class _ListWire(msgspec.Struct):
     items: list[Fields] | None
-    """Null if there are none, but never omitted: other JSON must not be read as an empty collection."""
+    """Required, so that other JSON is not read as an empty collection; null if there are no items."""
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the wire's name

@@ -10,10 +10,10 @@ from controller_runtime.objects import Object
 
 SIZE = 500
 _MOST = 10_000
-"""Maximum pages of a list: a server could return a continue token forever."""
+"""Maximum pages of a list, because a server could return continue tokens without end."""
 _QUICK, _PAUSE = 200, 0.05
 _SMALLER = 5
-"""Divisor of the page size after a page that exceeds a limit: from 500, the fourth request is for one object."""
+"""The page size is divided by this after a page that exceeds a limit: 500, 100, 20, 4, 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class ListPages:
         self._number += 1
         if self._number > _MOST:
             raise ResponseTooLarge(f"the list has more than {_MOST:,} pages")
-        # Grow again: the large objects may be behind us, and a long list in small pages exceeds the page
-        # limit.
+        # Grow again, because the next objects may be smaller, and a long list in small pages exceeds
+        # ``_MOST``.
         self._size = min(self._most, self._size * 2)
         self.params = {**self._query, "limit": str(self._size), "continue": token}
         self.params.pop("resourceVersion", None)
 
     @property
     def pause(self) -> float:
-        """Return the seconds to wait before the next request; after 200 pages others get more turns."""
+        """Return the seconds to wait before the next request; 0 for the first 200 pages of a list."""
         return _PAUSE if self._number > _QUICK else 0.0
 
     def restart(self, error: Expired) -> None:

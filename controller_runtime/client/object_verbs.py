@@ -73,7 +73,7 @@ class ObjectVerbs:
         """Return one object.
 
         Raises:
-            NotFound: the object does not exist; an API server reports this in a Status.
+            NotFound: the object does not exist, reported by the API server in a Status.
             Unavailable: a 404 without a Status, for example from a proxy; the object may exist.
             ApiError: any other failure.
         """

@@ -4,7 +4,8 @@ Without it, a thousand watches that retry every few seconds would try hundreds o
 queue releases one watch after the other, 5 ms apart. After eight attempts without an answer the interval
 doubles with each attempt, up to a second. Any answer resets it. This rule has three effects:
 
-- While the server is away, there is a single prober with back-off, whatever the number of waiting watches.
+- While the server is unreachable, one watch at a time tries it, with back-off, whatever the number of waiting
+  watches.
 - When the server is back, watches return one by one, slower if it answers slowly, with a fraction of the client's
   rate limit.
 - When one of several servers behind a load balancer is down, the delay is short: a watch that reaches another server
@@ -27,7 +28,7 @@ _PACE = 0.005
 each, that is 400 requests per second, below the 500 of a virtual node's rate limit, in which resources also
 take turns."""
 _AHEAD = 8
-"""Releases at that interval before the first answer is due."""
+"""Releases at interval ``_PACE`` without an answer, before the interval doubles."""
 _SLOWEST = 1.0
 """Longest interval in seconds while the server does not answer, up to doubled by jitter."""
 
@@ -51,7 +52,8 @@ class Outage:
         """Wait for the watch's turn; return at once while the server answers and the queue is empty.
 
         Args:
-            is_minor: one of many, such as a watch of a single object: released only if no other waits.
+            is_minor: whether this is one of many small watches, such as of a single object. Released only if
+                no others wait.
         """
         if self.error is None and self._timer is None:
             return

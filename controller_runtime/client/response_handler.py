@@ -23,8 +23,7 @@ _PER_READ = 0.0002
 _PER_BYTE = 1e-7
 """CPU seconds allowed for each read and each byte: a hundred times what a normal response takes."""
 _PER_LOOK = 5e-6
-"""CPU seconds that aiohttp spends outside of this handler for each part of a body, when it looks for the
-next."""
+"""CPU seconds that aiohttp spends outside of this handler for each received part of a body."""
 _DEBT = 0.1
 """CPU seconds above the allowance after which the connections to a server are closed."""
 _FORGIVEN = 0.05
@@ -35,7 +34,7 @@ than 4 KiB."""
 
 
 class CpuMeter:
-    """The CPU time that the bytes of one server have cost above the allowance."""
+    """Measures the CPU time that the bytes of one server have cost above the allowance."""
 
     def __init__(self) -> None:
         self._debt = 0.0
@@ -60,7 +59,7 @@ class CpuMeter:
 
         Args:
             seconds: CPU time.
-            size: bytes received; 0: only earlier bytes were parsed.
+            size: bytes received; 0 if only earlier bytes were parsed.
         """
         allowed = _PER_READ + size * _PER_BYTE if size else 0.0
         self._debt = max(0.0, self._debt + seconds - allowed)
@@ -79,10 +78,10 @@ class MeteredResponseHandler(ResponseHandler):
         self._connected = connected
         self._meter = meter
         self._outside = 0
-        """Bytes received for the current request before its response has a body."""
+        """Bytes received for the current request outside of a body."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Limit the size of a read."""
+        """Report the connection and limit the size of its reads."""
         super().connection_made(transport)
         self._connected(transport)
         if hasattr(transport, "max_size"):  # asyncio's own transports; for TLS see ``lifecycle.tune_tls``

@@ -20,9 +20,9 @@ from controller_runtime.util.yielding import Slicer
 
 MIB = 1024 * 1024
 _SAMPLES, _SAMPLED = 64, 16
-"""Number of samples of a body, and the divisor that gives the sampled part of it."""
+"""Number of samples of a body, and the divisor: a sixteenth of the body is sampled."""
 _SLICE = 64 * 1024
-"""Bytes that are split at once, because the pieces take many times their memory."""
+"""Bytes that are split at once, because the parts take many times the memory of the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ResponseReader:
         """Create a reader.
 
         Args:
-            limits: of each response.
+            limits: the limits of each response.
             cluster: the cluster's name, for errors.
             server: its URL, for errors.
             metrics: counts responses that exceed a limit.
@@ -65,7 +65,7 @@ class ResponseReader:
     async def read(
         self, response: aiohttp.ClientResponse, what: str, *, held: contextlib.AsyncExitStack
     ) -> bytes:
-        """Return a body; of an error response only as much as the limit allows.
+        """Return a body; the body of an error response is cut at its limit.
 
         Args:
             response: a response with an unread body.
@@ -114,10 +114,10 @@ class ResponseReader:
     def check_values(self, raw: bytes, what: str) -> None:
         """Check the number of JSON values of a body before decoding it.
 
-        Each value but the first follows a comma, a bracket or a brace. They are counted in a sixteenth of the
-        bytes at random places, because counting all takes as long as decoding. If the estimate exceeds the
-        limit, all are counted, without those in strings: a tenant's object may contain many commas and must
-        not make lists of others fail.
+        Each value except the first follows a comma, a bracket or a brace. These are counted in a sixteenth of
+        the bytes at random places, because counting all takes as long as decoding. If the estimate exceeds
+        the limit, all outside of strings are counted: commas in a string of one tenant must not make lists of
+        all tenants fail.
 
         Raises:
             ResponseTooLarge: the body has more values than the limit.

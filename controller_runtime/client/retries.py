@@ -2,12 +2,13 @@
 
 Requests that are sent again:
 
-- 429, and 503 with Retry-After, for every verb: the server has not acted on them. Except the 429 of an eviction, which
-  is the decision of a disruption budget. Any other 5xx with Retry-After, for reads only: client-go also repeats
-  writes, but a server whose etcd did not answer in time (500 ServerTimeout) may have acted.
+- 429, and 503 with Retry-After, for every verb, because the server has not acted on the request. The 429 of
+  an eviction is not repeated, because it is the decision of a disruption budget. Any other 5xx with
+  Retry-After, for reads only: client-go also repeats writes, but a server that got no answer from etcd in
+  time (500 ServerTimeout) may have acted.
 - 401, once, with renewed credentials.
-- A connection that breaks before the answer, once, for reads only. A write may have been done, and the caller must
-  find out.
+- A connection that breaks before the answer, once, for reads only. A write may have taken effect, which the
+  caller must check.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from controller_runtime.auth.connection import ClusterConfig
 from controller_runtime.errors import ApiError, TooManyRequests, Unauthorized
 
 _PAUSES = (0.1, 5.0)
-"""First and longest pause in seconds, used if the server names a shorter one or none."""
+"""First and longest pause in seconds, used if the server's Retry-After is shorter or missing."""
 _READS = frozenset({"GET", "HEAD"})
 
 
@@ -40,7 +41,7 @@ class Retry:
         self._attempts = 0
 
     async def credentials(self) -> Mapping[str, str]:
-        """Return the headers to authenticate with; renew them after a 401 unless another request has."""
+        """Return the headers to authenticate with; renew them after a 401 unless another request did."""
         headers = await self._config.headers()
         if self._renew and headers == self._sent and self._config.ssl is self._context:
             headers = await self._config.headers(refresh=True)
@@ -49,7 +50,7 @@ class Retry:
         return headers
 
     def after_break(self, error: Exception) -> bool:
-        """Report whether to repeat a read once, because the server closed a kept-alive connection."""
+        """Report whether to send the request again: once, if it is a read and its connection broke."""
         again = (
             self._is_read
             and not self._broken
@@ -60,7 +61,7 @@ class Retry:
         return again
 
     async def after(self, failure: ApiError, *, left: float) -> None:
-        """Wait before the next attempt; at least as long as the server asks.
+        """Wait until the next attempt, at least for Retry-After; return at once after the first 401.
 
         Raises:
             ApiError: the given failure, if another attempt would not help or would start after ``left`` seconds.

@@ -96,7 +96,8 @@ class Transport:
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Send one request and return its complete body, as ``receive`` does.
 
-        A large body counts as received until this returns, so decode it before the next await.
+        The slot of a large body (``Limits.large_at_once``) is released on return, so decode it before the
+        next await.
         """
         async with self.receive(method, path, **options) as body:
             return body
@@ -114,7 +115,7 @@ class Transport:
         verb: str = "",
         flow: str = "",
     ) -> AsyncIterator[bytes]:
-        """Send one request and yield its complete body; a large body counts as held until the block ends.
+        """Send one request and yield its complete body; a large body keeps its slot until the block ends.
 
         Args:
             method: HTTP method.
@@ -157,7 +158,8 @@ class Transport:
                         held=held,
                     )
                 except asyncio.CancelledError:
-                    # Usually a caller's timeout, so a server that hangs must appear in its metrics.
+                    # Usually the timeout of a caller: count it, so that a server that hangs appears in the
+                    # metrics.
                     self._metrics.count(verb, 0)
                     raise
                 except NETWORK_ERRORS as error:
@@ -190,8 +192,8 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and yield the response while its body arrives.
 
-        Errors while the caller reads the body are aiohttp's, so that the caller can distinguish them from its
-        own. ``failure`` maps them.
+        Errors while the caller reads the body are aiohttp's, so that the caller can distinguish them from
+        errors of its own code. ``failure`` maps them.
 
         Args:
             method: HTTP method.
@@ -252,7 +254,7 @@ class Transport:
             await retry.after(failure, left=deadline - loop.time())
 
     def failure(self, error: BaseException) -> ConnectionFailed:
-        """Return the error for a broken connection: NotConnected if none was made, else ConnectionFailed."""
+        """Return NotConnected if no connection was made, ConnectionFailed if it broke later."""
         text = refusal(error) or " ".join(str(error).split())
         if isinstance(error, aiohttp.ClientHttpProxyError):  # aiohttp's text contains the proxy's password
             text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
@@ -285,7 +287,7 @@ class Transport:
         if self._closed:
             raise ConnectionFailed(f"{self._config.server}: the client is closed")
         if not self._pools or self._pools[-1].context is not self._config.ssl:
-            # The TLS context changes with the client certificate, and new connections need the new one.
+            # The TLS context changes with the client certificate, and new connections need the new context.
             for pool in self._pools:
                 pool.retire()
             self._pools = [pool for pool in self._pools if not pool.closed]

@@ -1,10 +1,10 @@
-"""Decides which Event a happening belongs to and whether to send it, as client-go's EventCorrelator. No IO.
+"""Decides to which Event a report (``Happening``) is added and whether the Event is sent. No IO.
 
-Three stages, in client-go's order (``tools/record/events_cache.go``):
+Three stages, as in client-go's EventCorrelator (``tools/record/events_cache.go``):
 
 1. *Aggregation*: after ten different messages for the same object, type and reason, none more than ten minutes
    after the previous one, all further ones share one Event, ``(combined from similar events): …``.
-2. *Counting*: a repeated happening is the same Event with a higher count.
+2. *Counting*: a repeated report increases the count of the same Event.
 3. *Spam filter*: an object may have 25 Events at once, then one every five minutes.
 
 Each stage remembers the 4,096 latest keys.
@@ -51,7 +51,7 @@ class Series:
     sent: int | None = None
     """``fingerprint()`` of the server's Event; None if the server may not have the Event."""
     is_mirrored: bool = False
-    """Whether the Event is recorded completely each time, so that its body is not kept after it was written."""
+    """True if each report contains the complete Event; its body is then dropped after it was written."""
 
     @property
     def namespace(self) -> str:
@@ -118,7 +118,7 @@ class _Tokens:
 
 
 def reference_to(involved: Mapping[str, Any] | Object) -> dict[str, str]:
-    """Return the ObjectReference of a cached or plain object; a reference is copied."""
+    """Return the ObjectReference of a cached or plain object; an ObjectReference is copied."""
     if isinstance(involved, Object):
         found = {
             "apiVersion": involved.api_version,
@@ -136,7 +136,7 @@ def reference_to(involved: Mapping[str, Any] | Object) -> dict[str, str]:
 
 
 class EventCorrelator:
-    """Turns happenings into Events of one component.
+    """Turns reports (``Happening``) into Events of one component.
 
     Args:
         component: reporting component, such as ``virtual-node``.

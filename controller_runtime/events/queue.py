@@ -12,8 +12,8 @@ class EventQueue:
     """Waiting Events.
 
     Args:
-        capacity: maximum number that wait; above it the oldest Normal one is dropped, otherwise the oldest
-            Warning.
+        capacity: maximum number of waiting Events. Above it, the oldest Normal Event is dropped, or the
+            oldest Warning if there is no Normal Event.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,7 +38,7 @@ class EventQueue:
         return (self._normals or self._warnings).popitem(last=False)[1]
 
     def take(self) -> Series | None:
-        """Return the next Event that no worker has; None if there is none."""
+        """Remove and return the next Event that no other worker is writing; None if there is none."""
         for lane in (self._warnings, self._normals):
             for key in lane:
                 if key not in self._taken:
@@ -47,7 +47,7 @@ class EventQueue:
         return None
 
     def done(self, series: Series) -> bool:
-        """Return an Event after ``take``; report whether it waits again."""
+        """Mark an Event from ``take`` as written; report whether it was queued again meanwhile."""
         self._taken.discard(id(series))
         waits = id(series) in self._warnings or id(series) in self._normals
         if waits:

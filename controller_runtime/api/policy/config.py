@@ -69,8 +69,8 @@ class Rules(_Base):
     default_capabilities: bool | None = None
     """``false``: containers must drop ``ALL`` capabilities."""
     seccomp_profiles: list[str] | None = None
-    """Allowed seccomp profile types: ``RuntimeDefault``, ``Localhost``, ``Unconfined``; ``Undefined`` allows to leave the
-    profile out."""
+    """Allowed seccomp profile types: ``RuntimeDefault``, ``Localhost``, ``Unconfined``; ``Undefined`` allows
+    pods without a profile."""
     app_armor_profiles: list[str] | None = None
     """Allowed AppArmor profile types, as for ``seccompProfiles``."""
     se_linux_types: list[str] | None = None

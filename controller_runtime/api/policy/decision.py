@@ -13,7 +13,7 @@ from controller_runtime.api.policy.presets import ALL
 from controller_runtime.api.policy.rules import Effective, field_of
 
 _SHOWN = 3
-"""Violations in a message; an event is limited to 1 KiB."""
+"""Maximum violations in a message, because an event is limited to 1 KiB."""
 _LONGEST = 100
 """Maximum characters of a field or a value in a message, because tenants choose them."""
 
@@ -28,7 +28,8 @@ _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]]
     "probe_hosts": (pod_security.probe_hosts, "not set"),
     "control_plane": (scheduling.control_plane, "no control-plane nodes"),
 }
-"""Boolean rules: the function that yields violations if the rule is false, and what is allowed then."""
+"""Boolean rules: the function that yields violations if the rule is false, and the text for what is
+allowed."""
 _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Finding]]] = {
     "host_namespaces": pod_security.host_namespaces,
     "host_paths": volumes.host_paths,

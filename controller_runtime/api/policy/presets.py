@@ -74,8 +74,8 @@ _BASELINE: Mapping[str, Any] = {
     "proc_mounts": ["Default"],
     "probe_hosts": False,
     "volume_types": _BASELINE_VOLUMES,
-    # Not in the standards: drivers and signers that were not made for tenants may give access to data of
-    # others.
+    # The standards have no rule for these. Drivers and signers that were not made for tenants may give access
+    # to data of other tenants.
     "csi_drivers": [],
     "pod_certificates": [],
 }

@@ -12,7 +12,7 @@ from controller_runtime.api.policy.presets import DEFAULT_PRESET, DEFAULTS, PRES
 
 _WILDCARDS = frozenset("*?[]!")
 _LONGEST = 4096
-"""Characters of a value that are compared. Valid names are shorter, but tenants choose the values."""
+"""Maximum characters of a value that are compared. Valid names are shorter, but tenants choose the values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield forbidden node labels in selectors; exclusions count, because they select the other nodes."""
+    """Yield forbidden node labels in selectors; also ``NotIn``, because it selects all other nodes."""
     for key, where, operator in _selected(pod["spec"]):
         if not matches(key, allowed):
             yield where, operator
@@ -68,18 +68,17 @@ def priority_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
 
 
 def runtime_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield the RuntimeClass of the pod, if not allowed: it sets a handler, a node selector and tolerations."""
+    """Yield the pod's RuntimeClass, if not allowed; classes set a handler, node selector and tolerations."""
     name = pod["spec"].get("runtimeClassName")
     if name and not matches(name, allowed):
         yield "spec.runtimeClassName", name
 
 
 def keep_off_control_plane(spec: dict[str, Any], rules: Effective) -> dict[str, Any]:
-    """Return a lower pod's spec in which a toleration of every taint does not lead to control-plane nodes.
+    """Return a lower pod's spec that excludes control-plane nodes if the policy forbids them.
 
-    A pod with such a toleration gets a node affinity against these nodes, if the policy forbids them. Other
-    pods are not changed and may run on control-plane nodes without a taint, such as the only node of a small
-    cluster.
+    Only a pod that tolerates their taints is changed, for example one that tolerates every taint: it gets a node
+    affinity. Other pods may run on control-plane nodes without a taint, such as the only node of a small cluster.
     """
     if rules.values["control_plane"]:
         return spec

@@ -29,8 +29,8 @@ def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
     for where, volume in _volumes(pod):
         for kind in _kinds(volume):
             is_token = kind == "projected" and access_volume.is_injected(volume, pod)
-            # The virtual node creates a claim for a generic ephemeral volume. The virtual node and the fit
-            # agent report both as a claim.
+            # A generic ephemeral volume counts as a PVC, because the virtual node creates one for it. So the
+            # virtual node and the fit agent, which sees the volume itself, report the same field.
             ruled = RULED_ELSEWHERE.get(kind, kind)
             if kind not in {"hostPath", "csi"} and ruled not in allowed and not is_token:
                 yield f"{where}.{ruled}", ruled
