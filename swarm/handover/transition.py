@@ -45,8 +45,8 @@ def advance(
             start without delay.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
-        restarts: workers read only one share in their life. A replacement gets its share when its predecessor holds no
-            job any more, not in parts before.
+        restarts: workers read only one share in their life. A pod gets its share when it has a slot and its predecessor
+            holds no job any more, not in parts before.
         settings: digest of other settings in shares.
     """
     after = copy.deepcopy(ledger)
@@ -57,13 +57,13 @@ def advance(
             after.holders[uid] = Holder(pod=pod, uid=uid)
     for uid in gone:
         after.holders.pop(uid, None)
-    waiting = (
-        {holder.pod for uid, holder in after.holders.items() if uid not in current} if restarts else set()
-    )
+    waiting = _waiting(after, current) if restarts else set()
     for holder in after.holders.values():
-        if holder.pod in waiting and holder.uid in current and not holder.session:
+        report = acknowledged.get(holder.uid)
+        # A worker that runs jobs without a grant is always recorded.
+        if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
-        _absorb(holder, acknowledged.get(holder.uid), any_session=handover == OVERLAP)
+        _absorb(holder, report, any_session=handover == OVERLAP)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:
         _revoke(after, wanted)
@@ -81,6 +81,20 @@ def advance(
     after.settings = settings
     _number(ledger, after)
     return after
+
+
+def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
+    """Return the UIDs of pods without a complete share: they have no slot, or a leaving pod holds jobs of their slot."""
+    leaving = [holder for uid, holder in ledger.holders.items() if uid not in current]
+    names = {holder.pod for holder in leaving}
+    held = {job for holder in leaving for job in (*holder.start, *holder.stop)}
+    # The replacement of a Deployment's pod has another name, and its predecessor is found by its jobs.
+    complete = {
+        slot.uid
+        for slot in ledger.slots.values()
+        if current.get(slot.uid) not in names and held.isdisjoint(slot.jobs)
+    }
+    return current.keys() - complete
 
 
 def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool) -> None:

@@ -1,4 +1,4 @@
-"""Slots of Deployments, lists in ConfigMaps, deletion, and what the API server refuses."""
+"""Slots, lists in ConfigMaps, hand-over, restarts, fences, files, and what the API server refuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ import yaml
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, Invalid
+from controller_runtime.errors import ApiError, Invalid, NotFound
+from controller_runtime.objects import Object, from_dict
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.ports import free_ports
 from swarm import crd
 from swarm.spec import SWARMS
 from swarm.worker import Job, Settings, Worker
+from tests.integration.swarms.node_agent import Link
 from tests.waiting import becomes, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -35,45 +39,79 @@ class Pods:
         self._client = client
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self.running: dict[str, set[str]] = {}
-        """By pod UID."""
+        """Names of running jobs by pod UID."""
+        self.links: dict[str, Link] = {}
+        """The connection of each pod's worker to the API server, by pod UID."""
+        self.doubled: list[str] = []
+        """Jobs that were started while another worker ran them."""
+        self.interrupted: list[str] = []
+        """Jobs that were stopped while no other worker ran them."""
 
     async def follow(self) -> None:
-        """Work until cancelled. The worker of a deleted pod ends without a message, as a killed one does."""
+        """Work until cancelled. The worker of a deleted pod ends at once, without a report, as a killed one does."""
         while True:
             with contextlib.suppress(ApiError):
                 pods = (await self._client.list(resources.PODS, label_selector="swarm")).items
-                present = {pod.uid: pod for pod in pods if pod.metadata.deletion_timestamp is None}
+                present = {
+                    pod.uid: pod
+                    for pod in pods
+                    if pod.metadata.deletion_timestamp is None or pod.metadata.finalizers
+                }
                 for uid in self._tasks.keys() - present.keys():
                     self._tasks.pop(uid).cancel()
                     del self.running[uid]
+                    await self.links.pop(uid).cut()
                 for uid, pod in present.items():
                     if uid not in self._tasks and (pod.status or {}).get("phase") == "Running":
                         self.running[uid] = set()
-                        self._tasks[uid] = asyncio.create_task(self._run(pod.name, uid, pod.labels["swarm"]))
+                        link = self.links[uid] = Link(int(str(self._cluster.server).rpartition(":")[2]))
+                        await link.start()
+                        settings = self.settings(pod, f"https://127.0.0.1:{link.port}")
+                        self._tasks[uid] = asyncio.create_task(self.run(uid, settings))
             await asyncio.sleep(0.1)
 
-    async def _run(self, name: str, uid: str, swarm: str) -> None:
-        running = self.running[uid]
+    async def close(self) -> None:
+        """End all workers."""
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=10)
+        for link in self.links.values():
+            await link.cut()
 
-        async def start(job: Job) -> None:
-            running.add(job.name)
-
-        async def stop(job: Job) -> None:
-            running.discard(job.name)
-
+    def settings(self, pod: Object, api_server: str) -> Settings:
+        """Return the settings of a pod's worker."""
         pki = self._cluster.pki
-        settings = Settings(
-            swarm=swarm,
+        return Settings(
+            swarm=pod.labels["swarm"],
             namespace=NAMESPACE,
-            worker=name,
-            pod_uid=uid,
-            api_server=str(self._cluster.server),
+            worker=pod.name,
+            pod_uid=pod.uid,
+            api_server=api_server,
             ca_file=str(self._cluster.ca),
             client_cert_file=str(pki.certificate("admin")),
             client_key_file=str(pki.key("admin")),
             http_port=0,
         )
-        await Worker(start, stop, settings).run()
+
+    async def run(self, uid: str, settings: Settings) -> None:
+        """Run a worker until its pod is deleted."""
+        running = self.running.setdefault(uid, set())
+
+        def others() -> set[str]:
+            return {name for pod, names in self.running.items() if pod != uid for name in names}
+
+        async def start(job: Job) -> None:
+            if job.name in others():
+                self.doubled.append(job.name)
+            running.add(job.name)
+
+        async def stop(job: Job) -> None:
+            if job.name not in others():
+                self.interrupted.append(job.name)
+            running.discard(job.name)
+
+        await Worker(start, stop, settings, exit_now=lambda _: None).run()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -108,6 +146,7 @@ async def pods(cluster: Cluster, client: Client) -> AsyncIterator[Pods]:
     yield pods
     task.cancel()
     await asyncio.wait([task])
+    await pods.close()
 
 
 async def test_slots_lists_and_deletion(client: Client, pods: Pods):
@@ -157,6 +196,102 @@ async def test_slots_lists_and_deletion(client: Client, pods: Pods):
         return [len((await client.list(SWARMS)).items), sum(map(len, pods.running.values()))]
 
     await becomes(left, [0, 0], what="the Swarm is gone, and nothing runs")
+    await client.delete(resources.DEPLOYMENTS, "slots", namespace=NAMESPACE, propagation_policy="Background")
+
+
+async def test_overlap_starts_jobs_before_it_stops_them(client: Client, pods: Pods):
+    """While workers are added, no job is stopped before another worker runs it."""
+    await client.create(resources.DEPLOYMENTS, _workload("overlap", 1), namespace=NAMESPACE)
+    await _create(client, "overlap", {"deployment": "overlap"}, jobs=_jobs(12), handover="Overlap")
+    await _settled(client, "overlap", 1, 12)
+    await client.patch(resources.DEPLOYMENTS, "overlap", {"spec": {"replicas": 3}}, namespace=NAMESPACE)
+    await _settled(client, "overlap", 3, 12)
+    assert sorted(map(len, pods.running.values())) == [4, 4, 4]
+    assert len(pods.doubled) == 8, "each moved job ran twice for a moment"
+    assert pods.interrupted == []
+    await _remove(client, "overlap")
+
+
+async def test_restart_replaces_workers_one_after_the_other(client: Client, pods: Pods):
+    """With ``refresh: Restart`` each pod that has another share is evicted once, and at most one is missing."""
+    await client.create(resources.DEPLOYMENTS, _workload("waves", 2), namespace=NAMESPACE)
+
+    async def ready() -> Any:
+        deployment = await client.get(resources.DEPLOYMENTS, "waves", namespace=NAMESPACE)
+        return deployment["status"].get("readyReplicas")
+
+    await becomes(ready, 2, what="the pods are ready, so that each gets its final share at once")
+    await _create(client, "waves", {"deployment": "waves"}, jobs=_jobs(4), refresh="Restart")
+    await _settled(client, "waves", 2, 4)
+    before = set(pods.running)
+    seen = set(before)
+    fewest = len(before)
+
+    async def replaced() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, sum(bool(names) for names in pods.running.values()))
+        seen.update(pods.running)
+        return not before & pods.running.keys()
+
+    await client.patch(SWARMS, "waves", {"spec": {"jobs": _jobs(6)}}, namespace=NAMESPACE)
+    await eventually(replaced, what="each pod was replaced")
+    await _settled(client, "waves", 2, 6)
+    assert len(before) == 2
+    assert seen | pods.running.keys() == before | pods.running.keys(), "no replacement was evicted"
+    assert fewest == 1
+    assert pods.doubled == []
+    await _remove(client, "waves")
+
+
+async def test_a_fence_frees_the_jobs_of_an_unreachable_worker(client: Client, pods: Pods):
+    """A worker without the API server stops its jobs within the fence time; then others start them."""
+    await client.create(resources.DEPLOYMENTS, _workload("fenced", 2), namespace=NAMESPACE)
+    workers = {"deployment": "fenced"}
+    await _create(client, "fenced", workers, jobs=_jobs(6), fenceSeconds=5, unreadyGraceSeconds=1)
+    await _settled(client, "fenced", 2, 6)
+    name = (await _status(client, "fenced"))["workers"][0]["pod"]
+    lost = from_dict(await client.get(resources.PODS, name, namespace=NAMESPACE))
+    await pods.links[lost.uid].cut()
+    # As the node controller does for pods of an unreachable node. The object stays, so it does not prove the end.
+    status = {"conditions": [{"type": "Ready", "status": "False"}]}
+    await client.patch(resources.PODS, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+
+    async def running() -> Any:
+        return [len(pods.running[lost.uid]), sum(map(len, pods.running.values()))]
+
+    await becomes(running, [0, 6], what="the other worker runs the jobs of the lost one")
+    assert pods.doubled == []
+    await _remove(client, "fenced")
+
+
+async def test_workers_that_read_a_file_report_over_http(client: Client, pods: Pods, tmp_path: Path):
+    """The controller reads the reports of workers that have no API server, only a mounted ConfigMap."""
+    port = free_ports(1)[0]
+    # With hostNetwork the simulated node gives the pod its own address, 127.0.0.1.
+    spec = {"containers": [{"name": "worker", "image": "none"}], "hostNetwork": True}
+    body = {"metadata": {"name": "reader", "labels": {"app": "reader"}}, "spec": spec}
+    pod = from_dict(await client.create(resources.PODS, body, namespace=NAMESPACE))
+    settings = Settings(swarm="reader", worker="reader", pod_uid=pod.uid, file=str(tmp_path), http_port=port)
+    worker = asyncio.create_task(pods.run(pod.uid, settings))
+    workers = {"selector": {"matchLabels": {"app": "reader"}}, "httpPort": port}
+    await _create(client, "reader", workers, jobs=_jobs(3), configMap="mounted")
+
+    async def running() -> list[str]:
+        """Write the ConfigMap's keys as the kubelet does, and return the running jobs."""
+        with contextlib.suppress(NotFound):
+            mounted = await client.get(resources.CONFIG_MAPS, "mounted", namespace=NAMESPACE)
+            for name, text in (mounted.get("data") or {}).items():
+                (tmp_path / name).write_text(text, encoding="utf-8")
+        return sorted(pods.running[pod.uid])
+
+    await becomes(running, ["job-0", "job-1", "job-2"], what="the worker runs the jobs of its file")
+    await _settled(client, "reader", 1, 3)
+    await client.delete(SWARMS, "reader", namespace=NAMESPACE)
+    await becomes(running, [], what="the worker has stopped its jobs")
+    await _absent(client, "reader")
+    worker.cancel()
+    await asyncio.wait([worker])
+    await client.delete(resources.PODS, "reader", namespace=NAMESPACE, grace_period_seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +311,29 @@ async def test_the_api_server_refuses_invalid_specs(client: Client, name, change
     spec = {"workers": {"statefulSet": "a"}, **changes}
     with pytest.raises(Invalid, match=message):
         await client.create(SWARMS, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
+
+
+def _jobs(count: int) -> list[dict[str, str]]:
+    return [{"name": f"job-{number}"} for number in range(count)]
+
+
+async def _remove(client: Client, name: str) -> None:
+    """Delete a Swarm and its workers."""
+    await client.delete(SWARMS, name, namespace=NAMESPACE)
+    await _absent(client, name)
+    await client.delete(resources.DEPLOYMENTS, name, namespace=NAMESPACE, propagation_policy="Background")
+
+    async def pods() -> int:
+        return len((await client.list(resources.PODS, label_selector=f"swarm={name}")).items)
+
+    await becomes(pods, 0, what="its pods are gone")
+
+
+async def _absent(client: Client, name: str) -> None:
+    async def left() -> list[str]:
+        return [found.name for found in (await client.list(SWARMS)).items]
+
+    await becomes(left, [], what=f"Swarm {name} is gone")
 
 
 async def _create(client: Client, name: str, workers: dict[str, Any], **spec: Any) -> None:

@@ -104,18 +104,25 @@ def test_restarts_in_waves_with_losing_workers_first():
     assert due(record, reports, pods, 2) == ["2"]
 
 
-def test_restarted_worker_gets_its_complete_share():
-    """Only after its predecessor holds no job; with a part of it, it would be restarted again."""
+@pytest.mark.parametrize("predecessor", ["w-0", "of-a-deployment"])
+def test_restarted_worker_gets_its_complete_share(predecessor: str):
+    """Only with a slot, and after its predecessor holds no job; with a part of it, it would be restarted again."""
     slot = Slot(name="w-0", index=0, uid="new", pod="w-0", jobs=["a", "b"])
-    record = Ledger(holders={"old": Holder(pod="w-0", uid="old", session="s", version=1, start=["a"])})
-    report = {"new": Acknowledgement(pod_uid="new", session="t", life=1)}
+    record = Ledger(holders={"old": Holder(pod=predecessor, uid="old", session="s", version=1, start=["a"])})
 
-    def advance(record: Ledger, *gone: str) -> Holder:
+    def advance(*gone: str, slots: dict[str, Slot], running: list[str] | None = None) -> Holder:
+        report = Acknowledgement(pod_uid="new", session="t", life=1, running=running or [])
         return transition.advance(
-            record, slots={"w-0": slot}, acknowledged=report, gone=gone, present={"new": "w-0"}, restarts=True
+            record,
+            slots=slots,
+            acknowledged={"new": report},
+            gone=gone,
+            present={"new": "w-0"},
+            restarts=True,
         ).holders["new"]
 
-    waiting = advance(record)
-    assert (waiting.session, waiting.start) == ("", [])
-    started = advance(record, "old")
+    assert advance(slots={"w-0": slot}) == Holder(pod="w-0", uid="new", version=1)
+    assert advance("old", slots={}).session == "", "it has no slot yet"
+    assert advance("old", slots={}, running=["b"]).stop == ["b"], "another worker must wait for it"
+    started = advance("old", slots={"w-0": slot})
     assert (started.session, started.start) == ("t", ["a", "b"])
