@@ -70,7 +70,7 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
             "pod": holder.pod if holder else slot.pod,
             "cluster": holder.node if holder else "",
             "jobCount": len(jobs),
-            "runningCount": len(report.running or ()) if current and report else len(plain),
+            "runningCount": _running(holder, report) if current and holder and report else len(plain),
             "assignedVersion": holder.version if holder else 0,
             "acknowledgedVersion": report.version if current and report else 0,
         }
@@ -83,6 +83,13 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
             row["failing"] = dict(sorted(report.failing.items())[:_UNASSIGNED])
         workers.append(row)
     return workers
+
+
+def _running(holder: Holder, report: Acknowledgement) -> int:
+    """Return the number of running jobs; a number without a list is limited to the granted jobs."""
+    if report.running is not None:
+        return len(report.running)
+    return max(0, min(report.running_count, len(holder.start) + len(holder.stop)))
 
 
 def _leaving(ledger: Ledger) -> list[Holder]:

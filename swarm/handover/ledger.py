@@ -75,6 +75,8 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     version: int = 0
     running: list[str] | None = []
     """Jobs that run, or may start without a newer share; None: the list was too long."""
+    running_count: int = 0
+    """Their number if the list was too long."""
     stopped: list[str] = []
     """Jobs with state ``stop`` in the share that do not run."""
     failing: dict[str, str] = {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarm import share
+from swarm.assignment.model import Assignment
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
+from swarm.status import Findings, render
 from swarm.worker.jobs.state import Held, Job, Phase
 from swarm.worker.protocol.acknowledgement import acknowledgement, compact
 from swarm.worker.protocol.share import Applied, Entry, join, parse, parse_part
@@ -32,6 +36,28 @@ def test_controller_reads_every_field_of_an_acknowledgement():
         draining=True,
         fence_seconds=30,
     )
+
+
+@pytest.mark.parametrize("count", [None, 9 << 60])
+def test_status_counts_running_jobs_of_a_list_that_was_too_long(count: int | None):
+    """At most the granted ones, whatever the worker writes."""
+    jobs = [f"{number:04}-{'x' * 250}" for number in range(1000)]
+    written = acknowledgement(
+        Applied(1, wanted={}),
+        {job: Held(Job(job), Phase.RUNNING) for job in jobs},
+        pod_uid="u",
+        session="s",
+        life=1,
+        draining=False,
+        stopped=frozenset(),
+    )
+    assert written["running"] is None
+    report = ledgers.acknowledgement(compact(written | ({"runningCount": count} if count else {})))
+    assert report is not None
+    holder = Holder(pod="w-0", uid="u", session="s", version=1, start=jobs)
+    record = Ledger(slots={"w-0": Slot(name="w-0", index=0, jobs=jobs, uid="u")}, holders={"u": holder})
+    status = render({}, record, Assignment(dict.fromkeys(jobs, "w-0")), Findings({"u": report}), now="")
+    assert status["runningCount"] == 1000
 
 
 def test_worker_reads_every_field_of_a_share_in_parts():
