@@ -20,16 +20,16 @@ _log = log.get_logger(component="kubelet")
 
 
 class ClientAuthority:
-    """Knows the CA of our callers.
+    """Holds the CA of our callers' client certificates, and follows its changes.
 
     Args:
-        file: PEM, which the server's certificate reloader follows; empty: the CA that the upper cluster
-            publishes.
+        file: path of a PEM file, which the server's certificate reloader follows; empty: the CA that the
+            upper cluster publishes.
         upper: the upper cluster.
         changed: called with a new CA (PEM); may raise ConfigError.
 
     Attributes:
-        known: a file's path, or PEM; empty while it is unknown.
+        known: path of the file, or the published CA (PEM); empty while the CA is unknown.
     """
 
     def __init__(self, file: str, *, upper: Client, changed: Callable[[bytes], None]) -> None:

@@ -39,7 +39,7 @@ def signing_request(node_name: str, addresses: Iterable[Mapping[str, str]], key:
     Args:
         node_name: at most 52 characters, otherwise the common name is too long for X.509.
         addresses: ``status.addresses`` of the Node; all of them become alternative names.
-        key: the certificate's.
+        key: private key of the certificate.
 
     Raises:
         ValueError: the name is too long, or there is no address.
@@ -101,7 +101,7 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
     """Return the certificate (PEM, with its chain) issued for a CertificateSigningRequest; None: not yet.
 
     Raises:
-        RequestFailed: it will never be issued, or is not a certificate.
+        RequestFailed: no certificate will be issued, or what was issued is not a certificate.
     """
     for kind in ("Denied", "Failed"):
         if has_condition(request, kind):
@@ -122,16 +122,16 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
 def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetime:
     """Return when to renew a certificate (PEM).
 
-    Signers backdate certificates by minutes. That time has already passed and does not count, otherwise
+    Signers backdate certificates by minutes. The time before ``now`` does not count, because otherwise
     short-lived certificates would be due at once.
 
     Args:
-        certificate: the one just issued.
-        now: timezone-aware.
-        share: fraction of its lifetime after which to renew it; 0.7 to 0.9.
+        certificate: the certificate just issued.
+        now: timezone-aware current time.
+        share: fraction of the remaining lifetime after which to renew the certificate; 0.7 to 0.9.
 
     Raises:
-        RequestFailed: it has already expired.
+        RequestFailed: the certificate has already expired.
     """
     leaf = x509.load_pem_x509_certificate(certificate)
     begin, end = max(leaf.not_valid_before_utc, now), leaf.not_valid_after_utc

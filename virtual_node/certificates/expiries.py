@@ -31,8 +31,8 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
     Args:
         cluster: the cluster's name in the report.
         path: the kubeconfig, or several; empty: found as ``kubeconfig.load`` finds it.
-        context: its context; empty: the current one.
-        in_cluster: without any kubeconfig, read the pod's own token.
+        context: the kubeconfig's context; empty: the current one.
+        in_cluster: whether to read the pod's own token if there is no kubeconfig.
 
     Raises:
         ConfigError: the kubeconfig cannot be used.
@@ -66,7 +66,7 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
 
 
 def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False) -> Expiry | None:
-    """Return the expiry of a JWT; None: it is no JWT, or never expires."""
+    """Return the expiry of a JWT; None: the token is no JWT, or never expires."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -88,7 +88,7 @@ async def of_apiserver(cluster: str, config: ClusterConfig) -> Expiry | None:
 
 
 async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
-    """Return the expiry of the certificate of a virtual node's kubelet API; None: it does not answer here."""
+    """Return the expiry of the certificate of a virtual node's kubelet API; None: the API does not answer us."""
     status = node.get("status") or {}
     addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")

@@ -11,8 +11,8 @@ from virtual_node.health import certificates
 def limits_of(limits: Limits, one: Expiry) -> tuple[timedelta, timedelta]:
     """Return the remaining time below which an expiry is a warning, and below which it is an error.
 
-    A credential in a renewed file whose lifetime is shorter than the warning limit (a pod's token is valid
-    for an hour) would always be reported, so it is a warning only in the last tenth of its lifetime.
+    A renewed credential with a lifetime below the warning limit, such as a pod's token that is valid for an
+    hour, would always be reported. So it is a warning only in the last tenth of its lifetime.
     """
     if one.renewed and one.starts is not None:
         life = one.ends - one.starts
@@ -35,11 +35,11 @@ class Expiry:
     kind: str
     """``ClientCertificate``, ``Token``, ``ServingCertificate``, or ``LEGACY_TOKEN``, which never expires."""
     name: str
-    """Its location: a kubeconfig, a server's URL, a virtual node."""
+    """Where the credential is: a kubeconfig, a server's URL, a virtual node."""
     ends: datetime
     starts: datetime | None = None
     renewed: bool = False
-    """Whether it is in a file of its own, which may be renewed before it expires."""
+    """Whether the credential may be renewed before it expires, because it is in a file or we renew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ class NodeCertificates:
 
     Args:
         config: the source of the certificates.
-        upper: signs them, with CSR.
+        upper: the upper cluster, which signs the certificates if their source is ``CSR``.
     """
 
     def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
@@ -33,12 +33,12 @@ class NodeCertificates:
     def reloader(
         self, node_name: str, addresses: Sequence[Mapping[str, str]], *, client_ca: str | bytes
     ) -> CertificateReloader:
-        """Return the certificate that a node's server serves from its start.
+        """Return a reloader with the first certificate that a node's kubelet API serves.
 
         Args:
             node_name: the virtual node.
             addresses: its ``status.addresses``.
-            client_ca: of the callers: a file's path, or PEM; empty for none.
+            client_ca: CA of the callers' certificates: a file's path, or PEM; empty: none.
 
         Raises:
             ConfigError: the files, or the CA, cannot be used.
@@ -66,7 +66,7 @@ class NodeCertificates:
         *,
         tell: Tell,
     ) -> list[asyncio.Task[None]]:
-        """Reload the certificate's files and, with CSR, request and renew it in the upper cluster.
+        """Start to reload the certificate's files, or with CSR to request and renew it in the upper cluster.
 
         Args:
             reloader: returned by ``reloader``.
@@ -75,7 +75,7 @@ class NodeCertificates:
             tell: writes Events on the Node.
 
         Returns:
-            The tasks that do this; cancel them when the node is no longer served.
+            The tasks, which the caller cancels when the node is no longer served.
         """
 
         def ended(_task: asyncio.Task[None]) -> None:
@@ -107,10 +107,10 @@ class NodeCertificates:
         return tasks
 
     def trust(self, client_ca: bytes) -> None:
-        """Replace the CA (PEM) of the callers' certificates.
+        """Replace the CA (PEM) of the callers' certificates for all nodes.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the CA cannot be used.
         """
         for reloader in self._reloaders.values():
             reloader.trust(client_ca)

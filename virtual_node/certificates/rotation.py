@@ -42,8 +42,8 @@ Tell = Callable[[str, str], None]
 """Called with a reason (CamelCase) and a message, for an Event on the Node."""
 
 _PATIENCE = 3600.0
-"""Seconds that one request may wait for its certificate. A person may have to approve it; a kubelet requests
-again every 15 minutes, so that its old requests pile up."""
+"""Seconds that one request may wait for its certificate, because a person may have to approve it. A kubelet
+makes a new request every 15 minutes, and its old requests pile up."""
 _RETRY = (2.0, 600.0)
 """First and longest pause after a failure, in seconds."""
 _APPROVER = 10.0
@@ -70,13 +70,13 @@ class ServingCertificate:
     """Requests a virtual node's certificate and renews it in time, while it runs.
 
     Args:
-        client: of the upper cluster.
+        client: client of the upper cluster.
         node_name: the virtual node.
         addresses: its ``status.addresses``.
         install: serves a pair from the next connection on; may raise ConfigError.
         tell: writes Events on the Node.
-        approve: approve our own requests.
-        issued: the certificate that an earlier instance in this process got and that is served already.
+        approve: whether to approve our own requests.
+        issued: the certificate that an earlier instance in this process installed; None: none.
         now: wall clock, for tests.
     """
 
@@ -101,7 +101,7 @@ class ServingCertificate:
         self._rotate_at = issued.rotate_at if issued is not None else None
         self._now = now
         self._made: dict[str, str] = {}
-        """Requests of ours that are not deleted yet: uid by name, empty if the response was lost."""
+        """UIDs by name of our requests that are not deleted yet; an empty UID: the response was lost."""
         self._log = log.get_logger(component="serving certificate", node=node_name)
 
     async def run(self) -> None:
@@ -137,8 +137,8 @@ class ServingCertificate:
         Raises:
             ApiError: the upper cluster refuses a mandatory request.
             ConfigError: the issued certificate cannot be served.
-            RequestFailed: denied, failed, removed, or issued too late.
-            TimeoutError: not approved or signed in time.
+            RequestFailed: the request was denied, failed or was deleted, or the certificate has expired.
+            TimeoutError: the request was not approved or signed in time.
         """
         # Delete a denied request only now; until now it can be inspected.
         await self._tidy()
@@ -175,7 +175,7 @@ class ServingCertificate:
             people.cancel()
 
     async def _approve_own(self, request: Mapping[str, Any]) -> bool:
-        """Approve a request of ours; return False when that is not allowed."""
+        """Approve our own request unless it is decided; return False if others must approve it."""
         name = request["metadata"]["name"]
         for _ in range(_APPROVAL_TRIES):
             if has_condition(request, "Approved") or has_condition(request, "Denied"):
@@ -202,7 +202,7 @@ class ServingCertificate:
         """Wait until a request has a certificate, and return it.
 
         Raises:
-            RequestFailed: it will not get one.
+            RequestFailed: the request will not get one.
             ApiError: we may not read the request.
         """
         name = request["metadata"]["name"]
@@ -255,14 +255,14 @@ class ServingCertificate:
         self._tell("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
 
     async def _tidy(self) -> None:
-        """Remove the requests that we made; what cannot be removed now is tried again with the next one."""
+        """Delete the requests that we made; a later call tries those again that cannot be deleted now."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TIDY):
                 for name, uid in list(self._made.items()):
                     try:
                         await self._client.delete(CERTIFICATE_SIGNING_REQUESTS, name, uid=uid or None)
                     except (NotFound, Conflict):
-                        pass  # gone, or another one by now
+                        pass  # already deleted, or another request has this name now
                     except ApiError as error:
                         self._log.debug("request not removed", request=name, error=str(error))
                         continue

@@ -27,8 +27,8 @@ class ClusterCaches:
 
     pods: PodCaches
     config_maps: Informer
-    """Lower objects that carry our ownership label, as do ``secrets``, ``lower_namespaces`` and
-    ``lower_services``."""
+    """Lower ConfigMaps with our ownership label; ``secrets``, ``lower_namespaces`` and ``lower_services`` are
+    selected in the same way."""
     secrets: Informer
     upper_namespaces: Informer
     lower_namespaces: Informer
@@ -36,10 +36,10 @@ class ClusterCaches:
     lower_services: Informer
     lower_nodes: Informer
     foreign_pods: Informer
-    """Lower pods of other owners, reduced to what capacity needs."""
+    """Lower pods that are not ours, reduced to what capacity needs."""
 
     def deciding(self) -> Iterator[Informer]:
-        """Yield the informers that decide what must exist and what may be deleted, so not those that only measure."""
+        """Yield the informers that decide what is created and deleted; those for capacity are left out."""
         yield from self.pods.upper.values()
         yield from (
             self.pods.lower,
@@ -91,7 +91,7 @@ def cluster_caches(context: ClusterContext) -> ClusterCaches:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Return a foreign pod with only what capacity needs, because a lower cluster may run many thousands of them."""
+    """Return a pod that is not ours with only what capacity needs, because there may be many thousands."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {
         kind: [

@@ -26,12 +26,12 @@ from virtual_node.controllers.base.preconditions import patch_only
 FIELD = "token"
 """Key of the Secret's data that holds the token."""
 _LOOK = 3600.0
-"""Seconds between two checks of a Secret whose token is not due."""
+"""Seconds between two checks of a Secret whose token is not due for renewal."""
 _RETRY = 60.0
 
 
 class CredentialRenewal:
-    """Renews the tokens in some Secrets of the upper cluster, each with a token of the lower cluster."""
+    """Renews tokens of the lower cluster that are stored in Secrets of the upper cluster."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class CredentialRenewal:
         return _RETRY
 
     async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
-        """Return a new token of the same account and its expiry (RFC 3339)."""
+        """Request a new token of the same account; return the token and its expiry (RFC 3339)."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -132,7 +132,7 @@ async def kube_system(context: ClusterContext) -> dict[str, Any]:
     """Return the lower cluster's namespace kube-system; this is the first request with our credentials.
 
     Raises:
-        ConfigError: they are not accepted; the message says how to create new ones.
+        ConfigError: the credentials are not accepted; the message has the command that creates new ones.
         ApiError: another error, or no answer.
     """
     try:
@@ -147,7 +147,7 @@ async def kube_system(context: ClusterContext) -> dict[str, Any]:
 
 
 def register_again(cluster: str, namespace: str = "NAMESPACE") -> str:
-    """Return the command that writes a new token."""
+    """Return the command that writes a new token into the cluster's Secrets."""
     return (
         f"virtual-node lower-cluster register {cluster} --client-kubeconfig LOWER_ADMIN.yaml "
         f"--kubeconfig UPPER.yaml --namespace {namespace}"

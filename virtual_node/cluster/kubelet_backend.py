@@ -1,4 +1,4 @@
-"""The pods of a virtual node for its kubelet API, from the informers' caches."""
+"""Finds the pods of a virtual node in the informers' caches, for its kubelet API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CachedPods:
 
     Args:
         context: the two clusters.
-        caches: their pods.
+        caches: the pods of both clusters.
         node_name: the virtual node.
     """
 
@@ -26,7 +26,7 @@ class CachedPods:
         self._upper = caches.upper[node_name].store
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
-        """Return the lower pod of an upper pod bound to this node, found by uid; None: no such upper pod.
+        """Return the lower pod of an upper pod on this node; None: no upper pod of this name (and ``uid``).
 
         Raises:
             Refusal: the upper pod has no lower pod now.
@@ -60,7 +60,7 @@ class CachedPods:
                 yield pod.to_dict()
 
     def names_below(self) -> dict[tuple[str, str], PodNames]:
-        """Return the upper pods of this node that have a lower pod, by lower namespace and name."""
+        """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
         for pod in self._upper.list():
             lower = self._caches.lower_pod(pod.uid)

@@ -49,11 +49,11 @@ class KubeletService:
 
     @property
     def port(self) -> int:
-        """Return the port it listens on."""
+        """Return the port on which the API listens."""
         return self._server.port
 
     async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
-        """Stop listening, the streams and the certificate's tasks.
+        """Stop the certificate's tasks, the listener and the streams.
 
         Args:
             lame_duck: seconds for which new streams are still accepted.
@@ -96,7 +96,7 @@ class KubeletEndpoints:
         """Determine the address to publish and read the CA of the callers.
 
         Raises:
-            ConfigError: our own address cannot be determined.
+            ConfigError: the address of this machine cannot be determined.
         """
         self._node_ip = self._config.node_ip or await local_address_towards(self._upper.config.server)
         await self._authority.load()
@@ -121,9 +121,9 @@ class KubeletEndpoints:
         await self._certificates.close()
 
     def begin_work(self) -> None:
-        """End the shutdown mode: clusters stopped from now on restart in this process and need their ports at once.
+        """Close listeners at once from now on, because clusters restart in this process and need their ports.
 
-        A replica that lost its lease has begun its shutdown, but may lead again.
+        A replica calls this when it leads; if it led before, ``begin_shutdown`` was called when it lost its lease.
         """
         self._lame_duck = 0.0
 
@@ -134,10 +134,10 @@ class KubeletEndpoints:
     def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
         """Drain the streams of a lower cluster in the background.
 
-        Its successor, here or in another process, may start at once.
+        The cluster's next instance, here or in another process, may start at once.
 
         Args:
-            services: its kubelet APIs.
+            services: the cluster's kubelet APIs.
             clients: the clients that their streams need; closed after the last stream.
         """
 
@@ -166,7 +166,7 @@ class KubeletEndpoints:
             self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
 
     def _collect(self) -> None:
-        """Garbage-collect caches and controllers, which form cycles that our thresholds (``tune_gc``) would keep."""
+        """Garbage-collect the reference cycles of stopped clusters, which the thresholds of ``tune_gc`` would keep."""
         self._collection = None
         gc.collect()
 
@@ -184,7 +184,7 @@ class KubeletEndpoints:
 
         Args:
             context: the two clusters.
-            caches: their pods.
+            caches: the pods of both clusters.
             node: the virtual node.
             lower_nodes: all lower nodes, for metrics.
 
@@ -243,7 +243,7 @@ class KubeletEndpoints:
 
 
 def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
-    """Write an Event about the Node, with its name in place of the uid, as kubelets do and kubectl describe expects."""
+    """Write a Warning about the Node, with its name as uid, as kubelets do and ``kubectl describe`` expects."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     context.recorder.event(node, "Warning", reason, message)
 
@@ -252,7 +252,7 @@ async def local_address_towards(server: str) -> str:
     """Return the local address from which packets to a server are sent; sends no packet.
 
     Raises:
-        ConfigError: it cannot be determined.
+        ConfigError: the address cannot be determined.
     """
     parts = urlsplit(server)
     host, port = parts.hostname or "localhost", parts.port or 443

@@ -61,12 +61,12 @@ class LowerCluster:
         """Create without any IO.
 
         Args:
-            config: of the lower cluster.
-            settings: of the process.
+            config: configuration of the lower cluster.
+            settings: configuration of the process.
             cluster_id: identity of the upper cluster.
             endpoints: the kubelet APIs of the process.
-            report: problems that only this process knows, published on the Leases of the virtual nodes.
-            identity: holder of these Leases; None: the process.
+            report: returns problems that only this process knows, published on the virtual nodes' Leases.
+            identity: holder of these Leases; None: the process itself.
         """
         self.config = config
         self._report = report
@@ -86,7 +86,7 @@ class LowerCluster:
 
     @property
     def waits_for(self) -> str:
-        """Return why nothing is mirrored yet: another process holds a virtual node. Empty: not waiting."""
+        """Return which other process holds a virtual node, so that nothing is mirrored yet; empty: none."""
         return next((hold.waits_for for hold in self.holds.values() if hold.waits_for), "")
 
     async def run(self) -> None:
@@ -187,7 +187,7 @@ class LowerCluster:
                 context,
                 namespaces=namespaces,
                 lower_nodes=caches.lower_nodes,
-                wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
+                wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller is created later
             )
             if configuration.PV_CONTROLLERS in self._settings.enable_controllers
             else None
@@ -205,7 +205,7 @@ class LowerCluster:
             namespaces=namespaces,
             config_maps=caches.config_maps,
             secrets=caches.secrets,
-            wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller comes after
+            wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller is created later
         )
         identities = IdentityController(
             context,

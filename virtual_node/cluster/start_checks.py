@@ -1,4 +1,4 @@
-"""Checks before a lower cluster starts: names and kubeconfigs with which we would change objects that are not ours."""
+"""Refuses names and kubeconfigs with which a lower cluster would change objects that are not ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ again later."""
 
 
 async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
-    """Refuse names of real Nodes, because their pods would become ours.
+    """Refuse names of real Nodes, because the pods on these Nodes would be mirrored.
 
     Raises:
         ConfigError: a real Node has one of the names.
@@ -44,10 +44,12 @@ async def refuse_real_nodes(upper: Client, nodes: Iterable[str]) -> None:
 
 
 async def refuse_upper_as_lower(context: ClusterContext) -> None:
-    """Refuse a lower kubeconfig of the upper cluster, because every pod would be mirrored onto itself.
+    """Refuse a lower cluster that is the upper cluster, because every pod would be mirrored onto itself.
+
+    If a cluster forbids the read of kube-system, nothing is refused.
 
     Raises:
-        ConfigError: it is one, or its credentials are not accepted.
+        ConfigError: both clusters are the same, or the lower credentials are not accepted.
         ApiError: a cluster does not answer.
     """
     try:
@@ -75,7 +77,7 @@ def refuse_files(kubelet: KubeletConfig) -> None:
     """Refuse files of the kubelet API that cannot be used.
 
     Raises:
-        ConfigError: names the file.
+        ConfigError: a file cannot be used; the message names it.
     """
     ca = kubelet.client_ca_file or None
     if kubelet.tls_cert_file:
@@ -98,10 +100,11 @@ async def unusable(config: Config) -> str:
 
 
 async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:
-    """Refuse certain errors before the start; checks that get no answer now are repeated later.
+    """Refuse a lower cluster that must not start; checks that get no answer now are repeated later.
 
     Raises:
-        ConfigError: a node name is a real Node's, or the lower cluster is the upper cluster.
+        ConfigError: a node name is a real Node's, the kubeconfig cannot be used, or the lower cluster is the
+            upper cluster.
     """
     with contextlib.suppress(ApiError):
         await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])

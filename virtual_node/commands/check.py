@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     options, daemon = daemon_flags.parse(_own, argv)
     config = daemon.config
     if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
-        # By default the cluster is named after the node, and the node's name was not given either.
+        # Neither the cluster nor its node was named, so the report would show the default node name.
         config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
     findings = asyncio.run(run(config, patience=options.request_timeout))
     wrong = [finding for finding in findings if not finding.ok]
@@ -226,7 +226,7 @@ async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> lis
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
-    """Yield for each virtual node whether its name is free or belongs to a virtual node."""
+    """Yield a finding for each virtual node, which fails if a real node has its name."""
     for cluster in config.clusters:
         for node in cluster.virtual_nodes():
             try:
@@ -234,7 +234,7 @@ async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
             except ConfigError as error:
                 yield Finding("upper", "node name", ok=False, detail=node.name, fix=str(error))
             except Forbidden:
-                return  # The row of this right reports it.
+                return  # The row of the right to get nodes reports this.
             else:
                 yield Finding("upper", "node name", ok=True, detail=node.name)
 

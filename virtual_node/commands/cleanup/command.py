@@ -1,12 +1,12 @@
 """``virtual-node cleanup``: removes an installation from all clusters. ``helm uninstall`` runs it.
 
-The order of steps avoids losses. First the webhook is unregistered and virtual nodes are cordoned. Their pods
-are deleted while the virtual node still runs, so that each lower pod gets its grace period. Then the daemons
-are stopped. Last, objects with our labels are removed from the lower clusters, and the nodes from the upper
-cluster. Claims that still exist in the upper cluster keep their data in the lower cluster and are reported.
+The order of steps avoids losses. First the webhook is unregistered and virtual nodes are cordoned. The pods on
+these nodes are deleted while the daemon still runs, so that each lower pod gets its grace period. Then the
+daemons are stopped. Last, objects with our labels are removed from the lower clusters, and the nodes from the
+upper cluster. Claims that still exist in the upper cluster keep their data in the lower cluster and are reported.
 
-A lower cluster that does not answer does not stop the cleanup; what may be left there is reported. Nor does a
-rejected configuration stop the Helm hook, which uses the valid part of it.
+A lower cluster that does not answer does not stop the cleanup; what may be left there is reported. A rejected
+configuration does not stop the Helm hook, which uses the configuration's valid part.
 
 ``--dry-run`` runs the same steps without changes and prints to stdout what would be deleted or changed.
 """
@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
         config = Config(kubeconfig=own.kubeconfig)
     else:
         upper = [f"--kubeconfig={own.kubeconfig}"] if own.kubeconfig else []
-        # A person can correct the file, but an uninstallation must not fail because of what it is to remove.
+        # A user can correct a rejected file and try again. The hook accepts it, so that the release can be
+        # uninstalled.
         options = command_line.parse(
             [*upper, *rest], prog=flags.prog, beside=flags, accept_rejected=own.as_hook
         )
@@ -120,7 +121,9 @@ async def _lower(
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
-        if not cluster.kubeconfig:  # rejected configuration; without a path another would be found
+        if (
+            not cluster.kubeconfig
+        ):  # a rejected configuration; with an empty path, another kubeconfig would be used
             raise ConfigError("it has no kubeconfig")
         async with connect.by_file(
             cluster.kubeconfig,

@@ -15,13 +15,13 @@ from controller_runtime.resources import Resource
 
 
 def rehearsed(client: Client, tell: Callable[[str], None]) -> Client:
-    """Return a client that reads through another one and reports writes instead of sending them.
+    """Return a client that reads through ``client`` and reports writes instead of sending them.
 
     Args:
-        client: of the cluster.
+        client: client of the cluster.
         tell: called with a line for every object that would be deleted or changed.
     """
-    # It has only the verbs that cleanup needs, so a verb that is forgotten here cannot write.
+    # _Rehearsal has only the verbs that cleanup needs, so that any other verb fails instead of writing.
     return cast("Client", _Rehearsal(client, tell))
 
 
@@ -59,7 +59,7 @@ class _Rehearsal:
         uid: str | None = None,
         grace_period_seconds: int | None = None,
     ) -> None:
-        if uid is None:  # Deleted by name only, so it may not exist; get raises NotFound then.
+        if uid is None:  # Deleted by name only, so the object may not exist; then get raises NotFound.
             uid = str((await self._client.get(resource, name, namespace=namespace))["metadata"]["uid"])
         self._gone.add(uid)
         self._say(resource, name, namespace, "deleted")

@@ -2,8 +2,8 @@
 
 The chart's Job is a ``pre-delete`` hook. Helm creates it only when a release is deleted, and Argo CD (from
 3.3 on) only when an Application is deleted. But ``kubectl apply`` of ``helm template`` output, or kustomize,
-creates it as an ordinary object: it runs at once, beside an installation that must stay. The Job looks the
-same in both cases, but the Deployments differ.
+creates it as an ordinary object that runs at once, beside an installation that must stay. The Job looks the
+same in both cases, but the metadata of the installation's Deployments differs.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _WHAT_NOW = (
 
 
 async def uninstalls(client: Client, namespace: str, selector: str) -> None:
-    """Return only if the Job runs as an uninstall hook.
+    """Verify that the Job runs as an uninstall hook.
 
     Args:
-        client: of the upper cluster.
-        namespace: where our components run.
-        selector: label selector of their Deployments.
+        client: client of the upper cluster.
+        namespace: namespace of our components.
+        selector: label selector of our components' Deployments.
 
     Raises:
-        ConfigError: the Job was applied as an ordinary object, or that cannot be determined.
+        ConfigError: the Job was, or may have been, applied as an ordinary object.
         ApiError: the upper cluster does not answer, or refuses a read.
     """
     found = await client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=selector)
@@ -77,10 +77,10 @@ def made_by_kubectl(metadata: Mapping[str, Any]) -> bool:
 
 
 def runs_hooks(metadata: Mapping[str, Any]) -> bool:
-    """Report whether the installer of an object runs hooks as hooks, from its metadata with managedFields.
+    """Report whether Helm or Argo CD manages an object, from its metadata with managedFields.
 
-    Argo CD applies as kubectl does, so its annotation decides. Without that annotation, an object that Helm
-    installed and that was applied later is managed by another tool now.
+    Argo CD applies as kubectl does, so its annotation decides. Without this annotation, an object that Helm
+    installed and that was applied later is now managed by another tool, which does not know hooks.
     """
     annotations = metadata.get("annotations") or {}
     if _ARGO in annotations:

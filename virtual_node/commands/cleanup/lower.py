@@ -21,7 +21,7 @@ _POLL = 0.5
 
 
 class LowerCleanup:
-    """Deletes only objects with our ownership labels, each with a UID precondition."""
+    """Removes our objects from a lower cluster: only those with our ownership labels, each by its UID."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class LowerCleanup:
         """Create the cleanup of one lower cluster.
 
         Args:
-            client: of the lower cluster.
+            client: client of the lower cluster.
             cluster_id: identity of the upper cluster.
-            nodes: our virtual nodes for this lower cluster; another installation may have others.
+            nodes: names of our virtual nodes for this lower cluster; another installation may have others.
             upper_claims: UIDs of the claims that still exist in the upper cluster.
             say: called with a line for each step.
         """
@@ -72,9 +72,9 @@ class LowerCleanup:
         await self._namespaces({namespace for namespace, _ in kept})
 
     async def _always_wanted(self) -> frozenset[tuple[str, str]]:
-        """Return namespace and name of Services that another installation's ``services.always`` keeps.
+        """Return namespace and name of our Services that another installation's ``services.always`` also wants.
 
-        Our own annotation is removed from them.
+        Remove our nodes' annotations from these Services.
         """
         kept = set()
         for service in await self._ours(resources.SERVICES):
@@ -112,7 +112,7 @@ class LowerCleanup:
         return len(found)
 
     async def _shared_namespaces(self) -> frozenset[str]:
-        """Return namespaces with pods of another installation in the same upper cluster: both share our copies."""
+        """Return namespaces with pods of another installation in the same upper cluster, which use our copies."""
         listed = await self._client.list(
             resources.PODS, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
         )
@@ -128,7 +128,7 @@ class LowerCleanup:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
 
     async def _namespaces(self, kept: Collection[str]) -> None:
-        """Remove namespaces that we created and that contain nothing of others.
+        """Remove namespaces that we created and that contain no objects of other owners.
 
         Args:
             kept: namespaces with an object that is kept.

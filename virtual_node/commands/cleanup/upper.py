@@ -1,4 +1,4 @@
-"""Removes virtual nodes from the upper cluster."""
+"""Removes virtual nodes, and what belongs to them, from the upper cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from virtual_node.translate.storage import pvc as claims
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _POLL = 0.5
 _HOOKS = ("uninstall", "test")
-"""Components that are not daemons."""
+"""Values of the component label on pods that are not daemons."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
@@ -34,9 +34,9 @@ class UpperCleanup:
         """Create the cleanup of the upper cluster.
 
         Args:
-            client: of the upper cluster.
-            nodes: our virtual nodes.
-            clusters: our lower clusters.
+            client: client of the upper cluster.
+            nodes: names of our virtual nodes.
+            clusters: names of our lower clusters.
             say: called with a line for each step.
         """
         self._client = client
@@ -83,8 +83,8 @@ class UpperCleanup:
         """Scale our daemons to zero and wait for their pods to go, because they would undo the cleanup.
 
         Args:
-            namespace: where they run.
-            selector: label selector of their Deployments.
+            namespace: namespace of the daemons.
+            selector: label selector of the daemons' Deployments.
             seconds: how long to wait; 0: do not wait.
         """
         chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
@@ -115,8 +115,8 @@ class UpperCleanup:
         No other scheduler would place these pods. Pods without a controller are only reported.
 
         Args:
-            scheduler: name of our scheduler; empty: there is none. The webhook, which sets it, must be
-                removed before.
+            scheduler: name of our scheduler; empty: there is none. Remove the webhook first, because it sets
+                this name on new pods.
         """
         if not scheduler:
             return
@@ -176,8 +176,8 @@ class UpperCleanup:
     async def _pods(self, known: Collection[str] | None) -> list[Object]:
         """Return the pods of our virtual nodes that must be gone before the cleanup continues.
 
-        Pods that a DaemonSet created after the first list (``known``) do not count. A DaemonSet re-creates
-        its pods on cordoned nodes, too, until the node is gone; then they are deleted with it.
+        Pods that a DaemonSet created after the first list (``known``) do not count, because a DaemonSet also
+        re-creates its pods on cordoned nodes. They are deleted when the node is gone.
         """
         found: list[Object] = []
         for node in sorted(self._nodes - await self._real_nodes()):
@@ -186,9 +186,9 @@ class UpperCleanup:
         return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
 
     async def _real_nodes(self) -> frozenset[str]:
-        """Return real nodes with a name of ours.
+        """Return the names of our virtual nodes that real nodes have.
 
-        The daemon refuses such names, so their pods are not ours.
+        The daemon refuses such names, so the pods on these nodes are not ours.
         """
         if self._real is None:
             real = set()
@@ -256,7 +256,7 @@ class UpperCleanup:
             await self._delete(resources.CONTROLLER_REVISIONS, record)
 
     async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
-        """Delete an object by a name of ours; an object that does not exist is ignored."""
+        """Delete an object by its name, which only our installation uses; ignore a missing object."""
         try:
             await self._client.delete(resource, name, namespace=namespace or None)
         except NotFound:
@@ -264,7 +264,7 @@ class UpperCleanup:
         self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
 
     async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
-        """Delete the object with a UID precondition; server errors and refusals are reported once."""
+        """Delete the object with a UID precondition; report server errors and Forbidden once, raise others."""
         try:
             await self._client.delete(
                 resource,

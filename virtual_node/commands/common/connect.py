@@ -65,8 +65,8 @@ async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Cli
         agent: user agent, shown in the server's audit log.
 
     Raises:
-        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; names the
-            next step.
+        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; the message
+            has the next step.
     """
     config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
     async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.request_timeout) as client:
@@ -116,7 +116,7 @@ def explain(
         config: connection that was used.
         path: the connection's kubeconfig; empty: found as ``kubeconfig.load`` finds it.
         context: context of that kubeconfig; empty: its current one.
-        in_cluster: whether a pod's own account also counts.
+        in_cluster: whether the pod's service account is used if there is no kubeconfig.
     """
     expiries = inspect_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
     return connection_errors.explain(error, config, expiries=expiries, now=datetime.now(UTC))

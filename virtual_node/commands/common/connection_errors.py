@@ -25,7 +25,7 @@ _STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong, with server and kubeconfig, and what to do next."""
+    """What is wrong, including server and kubeconfig, and what to do next."""
 
     what: str
     step: str

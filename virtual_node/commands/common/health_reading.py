@@ -24,13 +24,13 @@ async def judge(
     leases: Mapping[str, Json] | None,
     now: datetime,
 ) -> Health:
-    """Return the health of an upper cluster; what the caller may not read is unknown.
+    """Return the health of an installation; what the caller may not read is reported as unknown.
 
     Args:
-        reader: of the upper cluster.
+        reader: reader of the upper cluster.
         nodes: all virtual nodes.
-        bound: the pods on them; None: the caller may not read them.
-        leases: Leases of the nodes, by name; None: the caller may not read them.
+        bound: the pods on the virtual nodes; None: the caller may not read pods.
+        leases: Leases of the virtual nodes, by name; None: the caller may not read Leases.
         now: current time by the API server's clock.
 
     Raises:
@@ -58,7 +58,7 @@ async def judge(
 
 
 async def _said(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a terminated container of the pod; without one, the last warning event."""
+    """Return the last log line of a terminated container of the pod; if there is none, the latest warning event."""
     if lines := await reader.last_words(pod):
         return lines[-1]
     metadata = pod["metadata"]

@@ -29,12 +29,12 @@ _GREEN, _RED, _YELLOW = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a listing."""
+    """One entry of a listing, with one of the marks above."""
 
     mark: str
     title: str
     said: Sequence[str] = ()
-    """Facts about it."""
+    """Facts about the entry's subject, one per line."""
     steps: Sequence[str] = ()
     """What to do next."""
 
@@ -58,7 +58,7 @@ def table(
         empty: printed to standard error when there are no rows.
         headers: whether to print the headings.
         spare: headings of columns to omit on a narrow terminal, the least important first.
-        above: rows of the same table that were printed before; the columns keep their widths.
+        above: rows of the same table that were printed before; the columns get the widths of these rows.
     """
     stream = stream or sys.stdout
     if not rows:

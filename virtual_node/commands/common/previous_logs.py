@@ -12,7 +12,7 @@ _LINES = 5
 
 
 async def of(client: Client, pod: Mapping[str, Any]) -> list[str]:
-    """Return the last log lines of a pod's first container that has terminated; empty: none has.
+    """Return the last log lines of a pod's first container that has terminated; empty: none has terminated.
 
     Raises:
         ApiError: the log cannot be read.

@@ -20,7 +20,7 @@ _decode_object = decoder(dict[str, Any])
 
 
 async def version(client: Client) -> Probe:
-    """Request ``/version``; the result's text is the version. The client's timeout applies."""
+    """Return the result of requesting ``/version``, with the version or the error as its text."""
     try:
         answer = _decode_object(await client.request("GET", "/version"))
         return Probe(200, str(answer.get("gitVersion", "?")))
@@ -56,12 +56,12 @@ async def date(client: Client) -> datetime | None:
 
 
 async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
-    """Request ``/healthz`` of a virtual node's kubelet API through the API server.
+    """Return the result of requesting ``/healthz`` of a virtual node's kubelet API through the API server.
 
     Args:
         upper: the upper cluster.
         node: the virtual node.
-        bound: its pods. The log of a running one is read instead if the node's address is loopback or
+        bound: pods on the node. A running pod's log is read instead if the node's address is loopback or
             link-local, because the API server does not proxy to such addresses.
     """
     path = resources.NODES.path(name=node["metadata"]["name"], subresource="proxy/healthz")
@@ -69,12 +69,12 @@ async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
     running = next((pod for pod in bound if (pod.get("status") or {}).get("phase") == "Running"), None)
     if PROXY_REFUSES not in probe.text or running is None:
         return probe
-    # Logs use the same connection.
+    # The API server reads logs over the same connection to the kubelet API.
     metadata = running["metadata"]
     path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
     container = running["spec"]["containers"][0]["name"]
     log = await _get(upper, path, {"container": container, "tailLines": "1"})
-    # Any other error comes from beyond the node's address, so the kubelet API was reached.
+    # Any other error comes from the kubelet API itself or the lower cluster, so the kubelet API was reached.
     told = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
     return log if told else Probe(200)
 

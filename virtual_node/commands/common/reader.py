@@ -1,4 +1,4 @@
-"""Reads a cluster with a person's rights: missing rights are recorded, and everything else is still read."""
+"""Reads a cluster with the user's rights. Missing rights are recorded, and everything else is still read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reader:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> list[Object] | None:
-        """Return a collection, sorted by key; None: forbidden.
+        """Return the objects of a collection, sorted by key; None: the list is forbidden.
 
         Raises:
             ApiError: any other error.
@@ -91,12 +91,12 @@ class Reader:
         label_selector: str | None = None,
         otherwise: str = "",
     ) -> dict[str, Any]:
-        """Return the object that a person named.
+        """Return the object that the user named.
 
         Args:
-            resource: its resource.
+            resource: resource of the object.
             name: name as typed.
-            namespace: its namespace; None: cluster-scoped.
+            namespace: namespace of the object; None: cluster-scoped.
             label_selector: selects the objects to suggest similar names from.
             otherwise: next step for the error if there is neither such an object nor a similar name.
 
@@ -124,7 +124,7 @@ class Reader:
         )
 
     async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return ``previous_logs.of`` of a pod; empty: the log cannot be read."""
+        """Return the last log lines of a pod's first terminated container; empty: none, or not readable."""
         try:
             return await last_words.of(self.client, pod)
         except Forbidden:

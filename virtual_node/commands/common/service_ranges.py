@@ -1,7 +1,7 @@
 """Checks whether a lower cluster can give Services the upper cluster's addresses (``services.clusterIP: same``).
 
-Needs no right that the virtual node does not have. Reads ServiceCIDR objects where that is allowed. Otherwise
-sends dry-run creates of Services, which change nothing.
+The rights of the virtual node suffice. ServiceCIDR objects are read if that is allowed; otherwise the ranges
+are found by dry-run creates of Services, which change nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
 
 
 async def check(config: Config, patience: float) -> dict[str, Verdict]:
-    """Return the verdict for each lower cluster with ``same``, by name; clusters that do not answer are left out.
+    """Return the verdict for each lower cluster with ``same``, by name; leave out clusters that do not answer.
 
     Args:
         config: the clusters.
@@ -138,6 +138,6 @@ async def _refusal(client: Client, address: str) -> str | None:
         if cause == "already allocated":
             return ""
         return error.message if cause else None
-    except (BadRequest, Forbidden):  # Admission may also refuse the Service.
+    except (BadRequest, Forbidden):  # Another reason, such as admission, so the address is not judged.
         return None
     return ""
