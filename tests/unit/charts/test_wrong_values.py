@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import yaml
 
 from hack.chart import template
+
+Values = dict[str, Any]
 
 SECRET = "kubeconfigSecret: {name: s}"
 V1 = "apiVersion: descheduler/v1alpha1, kind: DeschedulerPolicy"
@@ -169,11 +174,44 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("wrong", "told"), WRONG.items(), ids=WRONG)
-def test_a_wrong_value_is_named(wrong, told):
+def _merge(one: Values, other: Values) -> Values | None:
+    """Return both values in one; None: both set the same field."""
+    merged = {**one, **other}
+    for key in one.keys() & other.keys():
+        both = (one[key], other[key])
+        part = _merge(*both) if all(isinstance(value, dict) for value in both) else None
+        if part is None:
+            return None
+        merged[key] = part
+    return merged
+
+
+def _is_path(told: str) -> bool:
+    """Report whether an error is the schema's and starts with the path of its field, so that no other has it."""
+    return told.startswith("/")
+
+
+def _together() -> list[tuple[Values, list[str]]]:
+    """Return wrong values with their errors, in few groups: helm reports all errors of the schema in one run."""
+    groups: list[tuple[Values, list[str]]] = []
+    for text, told in WRONG.items():
+        values = yaml.safe_load(text)
+        for number, (others, errors) in enumerate(groups):
+            is_apart = _is_path(told) and _is_path(errors[0]) and told not in errors
+            merged = _merge(others, values) if is_apart else None
+            if merged is not None:
+                groups[number] = (merged, [*errors, told])
+                break
+        else:
+            groups.append((values, [told]))
+    return groups
+
+
+@pytest.mark.parametrize(("wrong", "told"), _together())
+def test_wrong_values_are_named(wrong: Values, told: list[str]):
     with pytest.raises(template.HelmError) as raised:
-        template.template(wrong)
-    assert told in str(raised.value)
+        template.template(yaml.safe_dump(wrong))
+    assert [error for error in told if error not in str(raised.value)] == []
 
 
 @pytest.mark.parametrize(
