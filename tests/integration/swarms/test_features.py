@@ -264,6 +264,24 @@ async def test_a_fence_frees_the_jobs_of_an_unreachable_worker(client: Client, p
     await _remove(client, "fenced")
 
 
+async def test_a_share_above_one_mebibyte_is_split(client: Client, pods: Pods):
+    """One worker runs 1,100 jobs with long names, from two ConfigMaps."""
+    names = [f"{number:04}-{'x' * 995}" for number in range(1100)]
+    for part in range(2):
+        metadata = {"name": f"long-{part}", "labels": {"list": "long"}}
+        data = {"jobs": "\n".join(names[part::2])}
+        await client.create(resources.CONFIG_MAPS, {"metadata": metadata, "data": data}, namespace=NAMESPACE)
+    await client.create(resources.DEPLOYMENTS, _workload("long", 1), namespace=NAMESPACE)
+    selector = {"selector": {"matchLabels": {"list": "long"}}}
+    await _create(client, "long", {"deployment": "long"}, jobsFrom=selector)
+    await _settled(client, "long", 1, 1100)
+    shares = await client.list(resources.CONFIG_MAPS, label_selector="swarm.virtual-node.io/swarm=long")
+    assert len(shares.items) == 2
+    (running,) = pods.running.values()
+    assert sorted(running) == names
+    await _remove(client, "long")
+
+
 async def test_workers_that_read_a_file_report_over_http(client: Client, pods: Pods, tmp_path: Path):
     """The controller reads the reports of workers that have no API server, only a mounted ConfigMap."""
     port = free_ports(1)[0]
