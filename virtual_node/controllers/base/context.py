@@ -18,8 +18,8 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
 SHORTEST_PAUSE = 0.01
-"""Minimum pause in seconds. The rest of a pause may be shorter than a clock tick and would be waited for in a
-busy loop."""
+"""Minimum pause in seconds. Below it, the rest of a pause may be shorter than a clock tick, and a wait for it
+would be a busy loop."""
 
 INDEX_UID = "uid"
 INDEX_UPPER_UID = "upper-uid"
@@ -107,5 +107,5 @@ class PodCaches:
     def lower_pod(self, upper_uid: str) -> Object | None:
         """Return the lower pod made for the upper pod of that uid; None: not cached."""
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
-        # A user may have copied our pod with its labels, but the copy is younger.
+        # A user may have copied our pod with its labels. Our pod is older than the copy.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)

@@ -1,4 +1,4 @@
-"""Keys of the upper objects that pods reference."""
+"""Keys of the upper ConfigMaps and Secrets that pods reference."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Coordination with other virtual-node processes of the same upper cluster in the same lower cluster.
 
-All of them keep the same copies equal to the same upper objects. If a copy changed while its upper object, as
-cached, did not, then either the copy was edited, or our cache is behind and the other process is right. In
-the second case the two processes would undo each other's writes until our cache has caught up. So the upper
-cluster is asked first.
+Each process keeps the lower copies equal to the upper objects. If a copy changed and its cached upper object
+did not, then either the copy was edited, or our cache is behind and another process wrote the current state.
+In the second case the two processes would undo each other's writes until our cache has caught up. So read the
+upper object live first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Patches with a uid precondition: they change the object that was read, and no other object of its name.
+"""Patches with a uid precondition: they change only the object that was read, not a later object of its name.
 
-Between our read and our write, the object may have been deleted and another object created under its name. A
-patch with ``metadata.uid`` is refused for every other object. The API server reports that as Invalid ("field
-is immutable"), which elsewhere means a permanent refusal. Here it becomes a Conflict, as for a delete with a
-uid precondition.
+Between our read and our write, the object may have been deleted and another object created under its name.
+The API server refuses a patch with ``metadata.uid`` if the object has another uid. It reports that as Invalid
+("field is immutable"), which elsewhere means a permanent refusal. Here it becomes a Conflict, as for a delete
+with a uid precondition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def patch_only(
     subresource: str | None = None,
     patch_type: PatchType = PatchType.MERGE,
 ) -> dict[str, Any]:
-    """Patch the object of that uid and return it as patched.
+    """Patch the object of that uid and return the patched object.
 
     Args:
         client: of the object's cluster.
@@ -38,15 +38,15 @@ async def patch_only(
         name: its name.
         patch: a merge or strategic merge patch; it is not changed.
         uid: of the object that the caller read.
-        resource_version: of the state that the caller read; None: any state. With a version, a request of a
-            killed process that arrives minutes later changes nothing.
+        resource_version: of the state that the caller read; None: any state. With a version, a request that a
+            killed process sent, and that arrives minutes later, changes nothing.
         namespace: its namespace, if it has one.
         subresource: such as ``resize``.
         patch_type: the type of the patch.
 
     Raises:
-        NotFound: it is gone.
-        Conflict: another object has its name by now, or it has another version; nothing was changed.
+        NotFound: the object is gone.
+        Conflict: another object has its name now, or it has another version; nothing was changed.
         ApiError: any other error.
     """
     metadata = {**(patch.get("metadata") or {}), "uid": uid}

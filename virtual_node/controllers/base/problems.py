@@ -1,4 +1,4 @@
-"""Why a pod cannot start yet, in the kubelet's wording where there is one."""
+"""Reasons why a pod cannot start yet, in the kubelet's wording if the kubelet has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVICE_CONFLICT = "ServiceConflict"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a pod cannot start yet, in the kubelet's wording where there is one."""
+    """Why a pod cannot start yet, in the kubelet's wording if the kubelet has one."""
 
     event_reason: str
     message: str
@@ -27,7 +27,7 @@ class Problem:
 
 
 def missing(need: Dependency) -> Problem:
-    """Return the problem of a missing object that a pod references, in the kubelet's wording."""
+    """Return the problem of a pod that references a missing object, in the kubelet's wording."""
     what = f'{need.kind.lower()} "{need.name}" not found'
     if need.volume:
         text = f'MountVolume.SetUp failed for volume "{need.volume}" : {what}'
@@ -63,7 +63,7 @@ def name_taken(what: str, cluster: str) -> Problem:
 
 
 def service_taken(key: str, cluster: str) -> Problem:
-    """Return the problem of a copy's lower name (``shop/web``) that is taken by a Service we did not make."""
+    """Return the problem that a Service we did not make has the lower name of a copy (``shop/web``)."""
     text = (
         f"Lower cluster {cluster} has a Service {key} that is not ours; it is left alone, and pods there use it instead "
         "of this one"
@@ -72,14 +72,14 @@ def service_taken(key: str, cluster: str) -> Problem:
 
 
 def claim_problem(reason: str, message: str) -> Problem:
-    """Return the problem of a claim that is missing, or whose lower name is not ours."""
+    """Return the problem of a claim that is missing, or whose lower name is taken by an object we did not make."""
     if reason == CLAIM_CONFLICT:
         return Problem(reason, message, reason, message)
     return Problem(reason, message, "ContainerCreating", "")
 
 
 def claim_conflict(cluster: str, key: str, what: str) -> str:
-    """Return the message that the lower name of a claim (``shop/data``) is taken."""
+    """Return the message that the lower name of a claim (``shop/data``) is taken by ``what``."""
     return (
         f"Lower cluster {cluster} has {what} named {key}; it is left alone, because it may hold data. "
         "Delete or rename one of the two"
@@ -87,7 +87,7 @@ def claim_conflict(cluster: str, key: str, what: str) -> str:
 
 
 def namespace_not_adopted(namespace: str, cluster: str) -> Problem:
-    """Return the problem of a lower namespace that we did not create and the configuration does not adopt."""
+    """Return the problem of a lower namespace that we did not create and ``namespaces.adopt`` does not name."""
     text = (
         f"Namespace {namespace} exists in lower cluster {cluster} and was not created by virtual-node. To use it, add it "
         "to clusters[].namespaces.adopt of this lower cluster (--adopt-namespaces without a configuration file); to keep "

@@ -1,8 +1,8 @@
 """Limits the bytes of referenced upper objects that are kept for one upper namespace.
 
 An object that does not fit is kept as a stub, which has a name and a uid, but no content and no
-resourceVersion. Pods that need it wait, and its lower copy stays as it is. Objects that fit stay: an object
-that grows beyond the limit displaces no other object.
+resourceVersion. Pods that need the object wait, and its lower copy stays as it is. Objects that fit stay,
+because an object that grows beyond the limit displaces no other object.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class ObjectBudget:
         """Sizes of the complete objects of which only stubs are kept."""
 
     def fit(self, key: ObjectKey, found: Object) -> Object:
-        """Count an object and return what to keep of it: the object, or a stub if its namespace has no room for it.
+        """Count an object and return it, or return a stub if its namespace has no room for it.
 
-        With a stub, the size counted before stays counted, because the lower copy still has that content.
+        With a stub, the object's last counted size stays counted, because the lower copy still has that
+        content.
         """
         size = found.size
         if size > self._sizes.get(key, 0) and not self._fits(key, size):
@@ -45,7 +46,7 @@ class ObjectBudget:
         self._sums -= Counter({key.namespace: self._sizes.pop(key, 0)})
 
     def has_room_again(self, key: ObjectKey) -> bool:
-        """Report whether a stub's object would fit now, but only once, because the caller then reads the object again."""
+        """Report, once per stub, whether its object would fit now; the caller then reads the object again."""
         size = self._stubs.get(key)
         if size is None or not self._fits(key, size):
             return False

@@ -1,9 +1,9 @@
-"""ConfigMaps and Secrets follow the pods that reference them into the lower cluster.
+"""Copies the ConfigMaps and Secrets that pods reference to the lower cluster.
 
 ``ensure`` is called before a lower pod is created. It watches the referenced upper objects and creates their
-copies (``copies``). Later changes of the upper objects, and changes of the copies by others, come through the
-work queue. A copy is deleted when no pod of ours needs it. Until then we hold its name, whether the upper
-object exists or not.
+copies (``copies``). Later changes of the upper objects, and changes of the copies by other clients, are
+processed through the work queue. A copy is deleted when none of our pods needs it. Until then an object of
+ours keeps the lower name in use, even if the upper object does not exist.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.pods import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
-"""Seconds for which a copy is kept after its last pod is gone, so that the next pod of a Job can use it."""
+"""Seconds for which a copy is kept after its last pod is gone, because the next pod of a Job may use it."""
 _NO_ROOM_RETRY = 300.0
-"""Seconds between two checks whether a changed object fits its namespace's limit of bytes."""
+"""Seconds between two checks whether an object that was too large fits its namespace's limit of bytes."""
 _WORKERS = 8
 
 
@@ -88,10 +88,10 @@ class DependencyController:
             group.create_task(self._watches.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
-        """Ensure that copies of all objects that a pod references exist in the lower cluster, before the pod does.
+        """Ensure that copies of all objects that a pod references exist, before its lower pod is created.
 
-        Returns what is missing and mandatory, in the order of the pod's references. The pod is requeued when
-        that changes.
+        Returns a Problem for each mandatory object that is missing, in the order of the pod's references. The
+        pod is requeued when one of these objects changes.
         """
         keys = self._keys(upper.namespace, upper_pod)
         if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
@@ -103,7 +103,7 @@ class DependencyController:
     def _exceeds(
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
     ) -> Problem | None:
-        """Return the limit that a pod exceeds, before anything is watched, read or created for it."""
+        """Return the Problem of a pod that exceeds a limit, or None, before anything is created for the pod."""
         count = len(keys) + len(service_account.token_requests(upper_pod))
         if count > self._limits.references_per_pod:
             return too_many(
@@ -144,7 +144,7 @@ class DependencyController:
         return await self._hold(key)
 
     def claim(self, upper: Object) -> None:
-        """Register the dependencies of a pod that already runs in the lower cluster, from before a restart.
+        """Register the dependencies of a lower pod that an earlier process created.
 
         Its copies are kept and updated. Repeated calls have no effect.
         """
@@ -164,7 +164,7 @@ class DependencyController:
     def _keys(
         self, namespace: str, upper_pod: dict[str, Any]
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
-        """Return what a pod needs; the value is None for objects that it does not reference itself."""
+        """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
         }
@@ -182,7 +182,7 @@ class DependencyController:
         return found
 
     def release(self, uid: str) -> None:
-        """Release the dependencies of a pod that is gone; copies without users are deleted after a delay."""
+        """Release the dependencies of a pod that is gone; delete copies that no pod uses after a delay."""
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)
@@ -208,10 +208,11 @@ class DependencyController:
         return None
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
-        """Hold the lower name of a missing upper object, for pods that run without it or started while it existed."""
+        """Occupy a missing object's lower name, for pods that run without it or started while it existed."""
         is_optional = {self._needs[uid][key] for uid in self._users[key]}
         if is_optional == {False}:
-            # Pods that wait for it do not run yet. Running pods keep the copy as it is.
+            # It is mandatory for all its pods. Waiting pods do not run yet, and running pods keep the copy as
+            # it is.
             return None
         return await self._copies.hold(key, keep_content=False in is_optional)
 
@@ -231,8 +232,8 @@ class DependencyController:
             if service_account.token_owner(copy.name, copy.labels):
                 return
             made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
-            # After a restart, pods get time to claim the copy before it is deleted. The same applies to a
-            # copy that was released before the informer showed it.
+            # After a restart, pods need time to register their use of the copy before it is deleted. The same
+            # applies to a copy that was released before the informer showed it.
             if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):
                 self.controller.queue.add_after(key, _UNUSED_GRACE)
 

@@ -2,11 +2,11 @@
 
 The caller (``config_maps_and_secrets``) decides which objects have a copy, and when.
 
-A lower pod must never read a ConfigMap or Secret that we did not create. So we hold the name of every
-reference of a lower pod with an object of ours for as long as the pod may read it. If the upper cluster has
-no such object (an optional reference, an image pull secret, a deleted object), ours is a placeholder without
-data, which an optional reference treats as a missing object. When the upper object appears, its content is
-written to the placeholder.
+A lower pod must never read a ConfigMap or Secret that we did not create. So for every reference of a lower
+pod, an object of ours exists under that name for as long as the pod may read it. If the upper cluster has no
+such object (an optional reference, an image pull secret, a deleted object), our object is a placeholder
+without data, which an optional reference treats as a missing object. When the upper object appears, its
+content is written to the placeholder.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from virtual_node.translate.objects import copies
 from virtual_node.translate.pods import service_account
 
 _SHARED_AGAIN = 600.0
-"""Seconds until the next check of a copy that pods of another process may use; their deletion causes no event
-here."""
+"""Seconds until the next check of a copy that pods of another process may use. This process gets no event
+when those pods are deleted."""
 
 
 class Copies:
@@ -56,16 +56,16 @@ class Copies:
         self._lower = lower
         self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
         self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
-        """The state of an upper object (None: missing, the copy is a placeholder), and the copy that equalled it
-        when compared, so that further pods with this reference need no comparison. A copy of None was just
-        written, and the cache does not show it yet."""
+        """By upper object: its state (None: missing, so the copy is a placeholder), and the copy that
+        equalled it at the last comparison, so that further pods with this reference need no comparison. A
+        copy of None was just written and is not in the cache yet."""
 
     def forget(self, key: ObjectKey) -> None:
         """Compare the copy again at the next call."""
         self._in_step.pop(key, None)
 
     async def follow(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Make the lower copy equal to its upper object; return a Problem when the lower name is not ours.
+        """Make the lower copy equal to its upper object; return a Problem if its name is taken.
 
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
@@ -73,12 +73,12 @@ class Copies:
         return await self._make(key, source)
 
     async def hold(self, key: ObjectKey, *, keep_content: bool) -> Problem | None:
-        """Hold the lower name of a missing upper object; return a Problem when the lower name is not ours.
+        """Occupy the lower name of a missing upper object; return a Problem if the name is taken.
 
         Args:
             key: the missing upper object.
-            keep_content: leave an existing copy as it is, because a kubelet, too, keeps the files of a
-                mandatory volume when their Secret is deleted. Otherwise the copy is emptied.
+            keep_content: leave an existing copy as it is, as a kubelet keeps the files of a mandatory volume
+                when their Secret is deleted. Otherwise the copy is emptied.
 
         Raises:
             ApiError: as ``follow``.
@@ -89,11 +89,12 @@ class Copies:
         return await self._make(key, None)
 
     async def remove(self, key: ObjectKey, *, is_needed: Callable[[], bool]) -> Result | None:
-        """Delete a copy that no pod of ours needs; return a requeue while pods of another process may need it.
+        """Delete a copy that none of our pods needs; return a requeue while pods of another process may need it.
 
         Args:
             key: the upper object.
-            is_needed: whether a pod of ours has referenced it meanwhile; then it stays.
+            is_needed: reports whether one of our pods has referenced the object meanwhile; then the copy
+                stays.
 
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
@@ -104,8 +105,8 @@ class Copies:
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
                 return None
-            # A copy of a deleted upper object is of no use to other processes either, but our watch may be
-            # behind, so read live.
+            # Other processes do not need a copy of a deleted upper object. Our watch of it may be behind, so
+            # read live.
             if await peers.have_pods_in(self._context, namespace) and await self._exists_above(key):
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
@@ -118,7 +119,7 @@ class Copies:
         if self._is_in_step(key, source):
             return None
         async with self._lock(key):
-            # The previous holder of the lock may have written it.
+            # The previous holder of the lock may have written the copy.
             return None if self._is_in_step(key, source) else await self._write(key, source)
 
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
@@ -149,12 +150,12 @@ class Copies:
                 self._in_step[key] = (source, existing)
             return None
         if not await self._is_ours_to_change(key, source):
-            return None  # our cache is behind: the missing event requeues this key
+            return None  # our cache is behind; the missing event requeues this key
         uid = current["metadata"]["uid"]
         try:
             await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
         except Invalid:
-            # Immutable, or of another type: the new content needs a new object.
+            # The copy is immutable or of another type, so the new content needs a new object.
             await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
             try:
                 await self._context.lower.create(resource, desired, namespace=namespace)
@@ -177,10 +178,10 @@ class Copies:
         return desired
 
     async def _is_ours_to_change(self, key: ObjectKey, source: Object | None) -> bool:
-        """Report whether the upper cluster confirms the state that our cache shows.
+        """Report whether the upper cluster confirms the state in our cache, so that the copy may be written.
 
-        Checked when the copy changed and the cached upper object did not: either the copy was edited, or
-        another process knows a later state of the upper object.
+        Reads live if the copy changed and the cached upper object did not, because then either the copy was
+        edited, or another process knows a later state of the upper object.
         """
         if source is None:
             return not await self._exists_above(key)
@@ -201,7 +202,7 @@ class Copies:
         return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Return namespace and name of an object's copy. The root CA's name differs: each cluster has its own."""
+        """Return namespace and name of an object's copy. The root CA's is renamed: each cluster has its own."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self._context.cluster_id)

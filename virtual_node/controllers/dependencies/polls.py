@@ -1,9 +1,9 @@
 """Polls single upper objects when there are too many to watch.
 
 A watch needs a connection, which costs about 300 KiB and a file descriptor. A read costs one request. So an
-object is read when a pod that references it is about to start, and otherwise about once a minute. All reads
-of the second kind share one rate limit: with more objects each is read less often, and nothing else becomes
-slower. Namespaces take turns, so the objects of one do not delay those of another.
+object is read when a pod that references it is about to start, and otherwise about once a minute. The reads
+once a minute share one rate limit: with more objects, each is read less often, but reads for starting pods
+are not delayed. Namespaces take turns, so the objects of one do not delay those of another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERIOD = 60.0
 _RATE = 20.0
 """Reads per second to detect changes, of all objects of one lower cluster together."""
 _FRESH = 10.0
-"""Seconds for which a read also serves other pods that start."""
+"""Maximum age in seconds of a read that is used for another pod that starts."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class ObjectPolls:
                 continue
 
     async def get(self, key: ObjectKey) -> Object | None:
-        """Return an object, at most ten seconds old, and poll it from now on; None: it does not exist.
+        """Return an object, at most ten seconds old, and poll it from then on; None: it does not exist.
 
         Raises:
             ApiError: the upper cluster refuses the read, or does not answer.
@@ -91,7 +91,7 @@ class ObjectPolls:
         return polled.found
 
     def take_over(self, key: ObjectKey, found: Object | None) -> None:
-        """Poll an object that was watched until now; report a later change of it.
+        """Poll an object that was watched until now; report changes since its last known state.
 
         Args:
             key: the object.
@@ -100,7 +100,7 @@ class ObjectPolls:
         self._add(key, _Polled(found, read_at=-math.inf, tried_at=asyncio.get_running_loop().time()))
 
     def peek(self, key: ObjectKey) -> Object | None:
-        """Return the object as it was at the last read."""
+        """Return the object as it was at the last read; None: it did not exist, or is not polled."""
         polled = self._find(key)
         return polled.found if polled is not None else None
 

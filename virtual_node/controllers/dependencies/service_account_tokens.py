@@ -1,14 +1,15 @@
 """Upper ServiceAccount tokens for lower pods, bound to the upper pod and renewed before they expire.
 
-A pod's ServiceAccount is only valid in the upper cluster. So the token comes from there (TokenRequest, bound
-to the upper pod, so it becomes invalid with the pod). It reaches the lower pod as a Secret of ours that the
-rewritten token volume projects. The lower kubelet updates the mounted file when the Secret changes, as it
-would for a token of its own.
+A pod's ServiceAccount is only valid in the upper cluster. So the upper cluster issues the token
+(TokenRequest), bound to the upper pod, so that it becomes invalid with the pod. We store it in a lower
+Secret, which the rewritten token volume of the lower pod projects. The lower kubelet updates the mounted file
+when the Secret changes, as it would for a token of its own cluster.
 
-Several virtual-node processes may share a lower cluster: each keeps the Secrets of its own nodes' pods.
+Several virtual-node processes may share a lower cluster. Each process keeps the Secrets of its own nodes'
+pods.
 
-The Secret's name is derived from the pod's name, so it may be taken. Only a Secret that carries our label and
-this pod's uid is patched or deleted, and each write has the uid of the Secret that was checked as a
+The Secret's name is derived from the pod's name, so another Secret may have it. Only a Secret that carries
+our label and this pod's uid is patched or deleted, and each write has the uid of the checked Secret as a
 precondition.
 """
 
@@ -44,10 +45,10 @@ _REFRESH_AFTER = 24 * 3600.0
 """Seconds after which a token is renewed in any case, as in the kubelet."""
 _MINIMUM_PAUSE = 10.0
 _SETTLED = 60.0
-"""Seconds until a Secret found at start is checked: its pod may have been deleted while no process ran."""
+"""Seconds until a Secret found at start is checked, because its pod may have been deleted while no process ran."""
 _FOREIGN_AGAIN = 60.0
-"""Seconds between two tries while the Secret name is taken; the deletion of an unmanaged Secret causes no
-event here."""
+"""Seconds between two tries while the Secret name is taken, because the deletion of an unmanaged Secret
+causes no event here."""
 
 
 class IdentityController:
@@ -79,8 +80,8 @@ class IdentityController:
         self._contents: dict[str, frozenset[int]] = {}
         """Fingerprints of the Secrets as we wrote or found them, by upper uid."""
         self._found_for: set[str] = set()
-        """Upper uids of pods that are known only from their Secrets: the cache has not shown them, and they
-        were not released."""
+        """Upper uids of pods that are known only from their Secrets, because the cache has not shown the pods
+        and they were not released."""
         self._foreign: set[str] = set()
         """Upper uids of pods whose Secret name is taken by an unmanaged Secret."""
         queue: WorkQueue[str] = WorkQueue(
@@ -102,8 +103,8 @@ class IdentityController:
         """Ensure that the pod's token Secret exists in the lower cluster, if the pod uses tokens.
 
         An existing Secret that needs no renewal is kept, so a pod that is tried many times (because of a
-        quota, for instance) costs one token. Returns why the Secret cannot be created: the upper cluster
-        refuses a token, or an unmanaged Secret has the name, which is left alone.
+        quota, for instance) costs one token. Returns a Problem if the upper cluster refuses a token, or an
+        unmanaged Secret has the name; that Secret is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
@@ -130,7 +131,8 @@ class IdentityController:
         )
         annotations = secret["metadata"].setdefault("annotations", {})
         annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
-        # Recorded before the write: the response may be lost, and the pod deleted before the next try.
+        # Recorded before the write, because the response may be lost, and the pod deleted before the next
+        # try.
         self._named[upper.uid] = where
         self._contents[upper.uid] = service_account.fingerprint(secret)
         if not await self._write(upper.uid, secret):
@@ -141,7 +143,7 @@ class IdentityController:
         return []
 
     async def _write(self, uid: str, secret: dict[str, Any]) -> bool:
-        """Create the Secret or patch the existing one; return False when that is not this pod's."""
+        """Create the Secret or patch the existing one; return False if the existing one is not this pod's."""
         lower, metadata = self._context.lower, secret["metadata"]
         try:
             await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
@@ -183,12 +185,12 @@ class IdentityController:
         return Problem("DependencyConflict", text, "DependencyConflict", text)
 
     def adopt(self, uid: str) -> None:
-        """Recreate a missing Secret of a pod that already runs, from before a restart."""
+        """Requeue a pod that an earlier process created, unless its Secret is known; recreate a missing Secret."""
         if uid not in self._named:
             self.controller.queue.add(uid)
 
     def release(self, uid: str) -> None:
-        """Remove the token Secret of an upper pod that is gone; its tokens are invalid."""
+        """Requeue an upper pod that is gone, so that its token Secret is deleted; its tokens are already invalid."""
         self._foreign.discard(uid)
         self._found_for.discard(uid)
         self._due.pop(uid, None)
@@ -197,7 +199,7 @@ class IdentityController:
             self.controller.queue.add(uid)
 
     async def reconcile(self, uid: str) -> Result | None:
-        """Renew a pod's tokens, or remove them when the pod is gone."""
+        """Renew a pod's tokens, or delete their Secret when the pod is gone."""
         upper = self._find_upper(uid)
         if upper is not None:
             self._found_for.discard(uid)
@@ -206,8 +208,7 @@ class IdentityController:
             return None  # the upper cache may be behind; if the pod is gone, ``release`` follows
         where = self._named.get(uid)
         if where is not None:
-            # On a Conflict the removal is retried: the checked Secret is gone, and a new one may have the
-            # name.
+            # A Conflict means that the checked Secret is gone, and a new one may have its name. So retry.
             await self._remove(uid, *where)
             self._named.pop(uid, None)
             self._found_for.discard(uid)
@@ -216,14 +217,14 @@ class IdentityController:
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
         if is_finished(upper_pod):
-            # Finished pods do not read them. The Secret is deleted with the pod, even if its labels were
-            # changed.
+            # Finished pods do not read their tokens. Record the Secret, so that it is deleted with the pod
+            # even if its labels were changed.
             if service_account.token_requests(upper_pod):
                 self._named.setdefault(upper.uid, self._where(upper_pod))
             return None
         if self._is_fresh(upper.uid, self._where(upper_pod)):
-            # Renewed since this reconcile was scheduled; of two times for one key the queue keeps the
-            # earlier.
+            # Renewed after this reconcile was scheduled. The queue keeps the earlier of two times for one
+            # key.
             return Result(requeue_after=self._due[upper.uid] - asyncio.get_running_loop().time())
         was_foreign = upper.uid in self._foreign
         problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
@@ -233,7 +234,7 @@ class IdentityController:
         return Result(requeue_after=_FOREIGN_AGAIN) if problems else None
 
     async def _remove(self, uid: str, namespace: str, name: str) -> None:
-        """Delete a Secret that belongs to that pod; leave any other Secret of that name."""
+        """Delete the token Secret of that pod; leave any other Secret of that name."""
         secret = self._secrets.store.get(f"{namespace}/{name}")
         try:
             if secret is None:
@@ -248,7 +249,7 @@ class IdentityController:
             return
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
-        """Register Secrets of an earlier process and when each must be renewed; some may only be written now."""
+        """Register a Secret of an earlier process and when to renew it; skip Secrets that this process wrote."""
         uid = service_account.token_owner(secret.name, secret.labels)
         if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
@@ -265,7 +266,7 @@ class IdentityController:
             self.controller.queue.add_after(uid, _SETTLED)
 
     def _changed(self, old: Object, new: Object) -> None:
-        """Renew the tokens when the Secret's content was changed, because its pod reads it."""
+        """Renew the tokens if the Secret's content was changed, because its pod reads it."""
         uid = service_account.token_owner(old.name, old.labels)
         if self._named.get(uid) != (old.namespace, old.name):
             return

@@ -1,13 +1,13 @@
-"""Watches single upper objects by name, as a kubelet does, so that no other objects are ever read.
+"""Watches single upper objects by name, as a kubelet does, so that no other objects are read.
 
-Reading whole namespaces of Secrets to follow three of them would need more rights than necessary. A list and
-watch with ``metadata.name=…`` is allowed by the Node authorizer and by RBAC ``resourceNames``. Each watch is
-shared by all pods that reference the object, and ends when the last of them is gone.
+Reading a whole namespace's Secrets to follow three of them would need more rights than necessary. A list and
+watch with ``metadata.name=…`` is allowed by the Node authorizer and by RBAC ``resourceNames``. All pods that
+reference an object share one watch of it, which ends when the last of these pods is gone.
 
-Each watch has a connection of its own, so their number is limited, per namespace and in all (``limits`` in
-the configuration). Further objects are polled (``polls``). When all watches are used, a namespace with few
-watches takes one from the namespace with most, so that a tenant that comes first does not force the others to
-polling.
+Each watch has a connection of its own, so the number of watches is limited, per namespace and in total
+(``limits`` in the configuration). Further objects are polled (``polls``). When all watches are used, a
+namespace with few watches takes one from the namespace with most, so that the first tenant does not force
+later tenants to polling.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from virtual_node.controllers.dependencies.turns import namespace_to_shrink
 _log = structlog.get_logger()
 
 _SYNC_TIMEOUT = 10.0
-"""Seconds that the first read of an object may take before the pod that needs it is retried."""
+"""Seconds that the first read of an object may take. Then ``get`` fails, and the pod that needs it is retried."""
 
 
 class ObjectWatches:
-    """The upper objects that pods reference, each followed from its first use on."""
+    """The upper objects that pods reference. Each is watched or polled from its first use on."""
 
     def __init__(
         self, client: Client, *, on_change: Callable[[ObjectKey], None], limits: LimitsConfig
@@ -61,8 +61,8 @@ class ObjectWatches:
         """Keep the watches until cancelled, then end all of them.
 
         Raises:
-            Exception: the exception that ended one of them. It is a programming error, and its object would
-                become stale unnoticed, so the caller must start again.
+            Exception: the exception that ended a watch. It is a programming error, and the watched object
+                would become stale unnoticed, so the caller must start again.
         """
         polls = asyncio.create_task(self._polls.run(), name="polls of single objects")
         polls.add_done_callback(self._ended)
@@ -77,9 +77,9 @@ class ObjectWatches:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def get(self, key: ObjectKey) -> Object | None:
-        """Return the object as the upper cluster has it now, and follow it from now on; None: it does not exist.
+        """Return the object as the upper cluster has it now, and follow it from then on; None: it does not exist.
 
-        Returns a stub if its namespace has no room for its content (``budget``).
+        Returns a stub if the namespace has no room for the object's content (``budget``).
 
         Raises:
             ApiError: the upper cluster refuses the read, or does not answer.
@@ -93,7 +93,7 @@ class ObjectWatches:
             self._watched[key.namespace] += 1
             entry = self._informers[key] = self._start(key)
         informer = entry[0]
-        # A watch that has failed keeps retrying; the pod does not wait for that.
+        # An informer that has failed keeps retrying; the pod does not wait for that.
         patience = _SYNC_TIMEOUT if informer.last_error is None else 0
         if not informer.has_synced and not await informer.wait_synced(patience):
             if key in self._polls:  # its watch was given to another namespace meanwhile
@@ -126,7 +126,7 @@ class ObjectWatches:
         return len(self._informers) + len(self._polls)
 
     def _make_room(self, key: ObjectKey) -> bool:
-        """Report whether one more object may be watched; may switch another namespace's object to polling for it."""
+        """Report whether one more object may be watched; may switch another namespace's object to polling."""
         watched = self._watched[key.namespace]
         is_full = len(self._informers) >= self._limits.watches
         if watched < self._limits.watches_per_namespace and not is_full:
@@ -144,7 +144,7 @@ class ObjectWatches:
         largest = namespace_to_shrink(self._watched, key.namespace)
         if largest is None:
             return False
-        # The oldest watch has synced, so its state is known.
+        # Take the oldest watch: it has synced, so its object's state is known.
         self._poll_instead(next(other for other in self._informers if other.namespace == largest))
         return True
 

@@ -1,4 +1,4 @@
-"""Requests a pod's tokens from the upper cluster (TokenRequest); they are bound to the upper pod."""
+"""Requests a pod's tokens, bound to the upper pod, from the upper cluster (TokenRequest)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from virtual_node.translate.pods.service_account import TokenRequestSpec
 async def request_tokens(
     client: Client, pod: Object, account: str, requests: Iterable[TokenRequestSpec]
 ) -> tuple[dict[str, str], datetime]:
-    """Return tokens by key, and the expiry of the first token to expire.
+    """Return the tokens by their keys in the Secret, and the earliest expiry.
 
     Args:
         client: of the upper cluster.

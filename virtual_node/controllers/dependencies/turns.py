@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 
 def namespace_to_shrink(watches: Mapping[str, int], namespace: str) -> str | None:
-    """Return the namespace that gives up a watch to another one when all watches are used; None: no namespace does.
+    """Return the namespace that gives up a watch to the given one when all are used; None: no namespace.
 
-    It is the namespace with most watches, if it has at least two more than the other. Repeated calls lead to
-    equal shares and then stop: no two namespaces take a watch from each other in turns.
+    It is the namespace with most watches, if it has at least two more than the given one. So repeated calls
+    end with equal numbers, and two namespaces never take a watch from each other in turns.
 
     Args:
         watches: number of watches by namespace.
@@ -20,11 +20,11 @@ def namespace_to_shrink(watches: Mapping[str, int], namespace: str) -> str | Non
 
 
 def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:
-    """Return the first namespace with an object that is due, otherwise the namespace with the next one.
+    """Return the first namespace with an object that is due; if none is due, the one whose object is due first.
 
     Args:
-        queues: namespaces, least recently read first, each with the time of the last read of its next object.
-            At least one.
+        queues: namespaces in the order of their turns, each with the time of the last read of its next
+            object. At least one.
         due: objects last read at or before this time are due.
     """
     earliest: tuple[float, str] | None = None

@@ -3,8 +3,9 @@
 It uses a reflector without an informer's cache, because events are many, short-lived and read once. The
 copy's name is derived from the lower event's uid, so an event that is seen twice is written once.
 
-Warnings are written at once. Normal events are rate-limited: in a burst of a thousand pods, a thousand
-"Scheduled" events would halve the rate at which pods are written. They arrive a little later.
+Warnings are written at once. Normal events are rate-limited, because in a burst of a thousand pods, a
+thousand "Scheduled" events would halve the rate at which pods are written. So Normal events arrive a little
+later.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class EventMirror:
                 self._context.recorder.record(self._waiting.popleft())
 
     async def replace(self, items: list[Object]) -> None:
-        """Copy all existing events; events that were seen before are still written once."""
+        """Copy all existing events; an event that was seen before keeps its name, so it is not written twice."""
         slicer = Slicer()
         for event in items:
             self._mirror(event)

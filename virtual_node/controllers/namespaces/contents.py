@@ -1,7 +1,7 @@
 """Lists the contents of a lower namespace: all listable resources of the lower cluster, including custom ones.
 
-Deleting a namespace deletes its contents, so nothing may be missed: every namespaced resource in discovery is
-listed, as metadata only. If a resource cannot be listed, the contents count as unknown.
+Deleting a namespace deletes its contents, so no object may be missed. Every namespaced resource in discovery
+is listed, as metadata only. If a resource cannot be listed, the contents count as unknown.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _METADATA_ONLY = {
 }
 _HOLDS_DATA = ("", "persistentvolumeclaims")
 _NAMED = 5
-"""Number of other owners' objects after which the search ends; they are named in logs."""
+"""The search ends after this many objects of other owners; logs name them."""
 _LONGEST_NAME = 300
 """Maximum number of characters kept of each name."""
 _DEADLINE = 300.0
-"""Seconds for one namespace, because a hostile lower cluster may list kinds and pages without end."""
+"""Seconds for one namespace. A hostile lower cluster may list kinds and pages without end."""
 
 
 class UnknownError(Exception):
@@ -38,7 +38,8 @@ class Found:
     """The contents of a namespace."""
 
     others: list[str] = field(default_factory=list)
-    """``pods web``, …: some objects of other owners, and all claims, even ours, because they hold data."""
+    """``pods web``, …: some objects of other owners, and all claims, even ours, because they hold data. The
+    namespace is deleted only if this is empty."""
     pods: int = 0
     """Number of our pods."""
 
@@ -57,7 +58,7 @@ class Leftovers:
         self._cluster_id = cluster_id
 
     async def find(self, namespace: str, *, upper_name: str) -> Found:
-        """Return the contents of the lower namespace of an upper namespace, up to some objects of other owners.
+        """Return the contents of an upper namespace's lower namespace; stop after a few objects of other owners.
 
         Raises:
             UnknownError: something could not be listed, or listing takes too long.
@@ -119,7 +120,7 @@ class Leftovers:
                 continue
             except NotFound:
                 if not resource.group:
-                    raise  # Kubernetes' own kinds always exist, so another server has answered
+                    raise  # Kubernetes' own kinds always exist, so this response is not from an API server
                 return
             yield _entries(page, "items")
             token = (page.get("metadata") or {}).get("continue")
@@ -134,7 +135,7 @@ class Leftovers:
 
 
 def _entries(answer: Any, key: str) -> list[dict[str, Any]]:
-    """Return a list that every such response has, possibly null; reject other JSON, such as a proxy's response."""
+    """Return the list under that key (null: empty); reject other JSON, such as a proxy's response."""
     if not isinstance(answer, dict) or key not in answer:
         raise UnknownError(f"the lower cluster's answer has no {key!r}")
     entries: list[dict[str, Any]] = answer[key] or []

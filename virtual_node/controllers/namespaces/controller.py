@@ -1,9 +1,9 @@
 """Lower namespaces: created when a pod first needs one, kept in sync, deleted when no longer needed.
 
 Namespaces that we created carry the ownership label and the name of their upper namespace. Others are used
-only if the configuration adopts them, and are never changed. One of ours is deleted when its upper namespace
-is gone and it contains no objects of other owners. A volume claim always counts as one, even if we made it,
-because it holds data.
+only if the configuration adopts them, and are never changed. A namespace that we created is deleted when its
+upper namespace is gone and it contains no objects of other owners. A PersistentVolumeClaim always counts as
+an object of another owner, even if we made it, because it holds data.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects import namespaces as translate
 
 _OURS_ENDING = 5.0
-"""Seconds between two checks while our own pods in a namespace terminate."""
+"""Seconds between two checks while our pods in the namespace terminate."""
 _OTHERS_THERE = 600.0
-"""Seconds between two checks while objects of other owners keep a namespace."""
+"""Seconds between two checks while objects of other owners prevent the deletion of a namespace."""
 
 
 class Namespaces:
@@ -99,9 +99,9 @@ class Namespaces:
         Args:
             namespace: the lower namespace.
             upper_name: the upper namespace that it stands for.
-            is_for_new_pod: report the problem in any case. Otherwise a namespace in which pods of this upper
-                namespace run may be used for what they need, as these pods are older than an upgrade or a
-                configuration change.
+            is_for_new_pod: return the problem in any case. Otherwise None if pods of this upper namespace
+                already run in the lower one: they are older than an upgrade or a configuration change, and
+                still need objects there.
 
         Raises:
             ApiError: the lower cluster refuses or does not answer.
@@ -117,7 +117,7 @@ class Namespaces:
         return None
 
     def forget(self, namespace: str) -> None:
-        """Read the namespace again at the next call, because it was not found in the lower cluster."""
+        """Read the namespace live at the next ``ensure``, because it was not found in the lower cluster."""
         self._known.pop(namespace, None)
 
     async def _find(self, namespace: str) -> Object | None:
@@ -128,7 +128,7 @@ class Namespaces:
         """Create a lower namespace; return the existing one if another client was faster.
 
         Raises:
-            ApiError: as ``ensure``; NotFound: it was deleted again.
+            ApiError: as ``ensure``. NotFound: the namespace was deleted meanwhile.
         """
         upper = self._upper.store.get(upper_name)
         body = translate.lower_namespace(
@@ -145,7 +145,7 @@ class Namespaces:
         return from_dict(created)
 
     def _objection(self, lower: Object, upper_name: str) -> Problem | None:
-        """Return why a lower namespace must not be used for an upper one; one of our marks suffices to allow it."""
+        """Return why a lower namespace must not be used for an upper one; None: it may. One mark of ours suffices."""
         cluster, cluster_id = self._context.name, self._context.cluster_id
         marks = translate.marks(lower)
         if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
@@ -163,13 +163,12 @@ class Namespaces:
         return None
 
     async def _mark(self, lower: Object, upper_name: str) -> None:
-        """Restore marks of one of our namespaces that were removed, or that an earlier release did not write."""
+        """Restore labels and annotations that mark our namespace, if removed or not written by an earlier release."""
         if not translate.marks(lower):
             return
         patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self._context.cluster_id)
         if patch is not None:
-            # An account without the right to patch namespaces keeps working, because the remaining marks
-            # suffice.
+            # Without the right to patch namespaces we continue, because the remaining marks suffice.
             with contextlib.suppress(Forbidden):
                 await patch_only(self._context.lower, resources.NAMESPACES, lower.name, patch, uid=lower.uid)
 
@@ -211,7 +210,7 @@ class Namespaces:
         if found.pods:
             return Result(requeue_after=_OURS_ENDING)
         if await self._exists_above(lower):
-            return None  # recreated during the listing, which takes seconds, so new pods may exist
+            return None  # recreated during the listing, which takes seconds, so the namespace may contain new pods
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
             self._context.log.info("namespace removed below", namespace=lower.name)
@@ -219,7 +218,7 @@ class Namespaces:
         return None
 
     async def _exists_above(self, lower: Object) -> bool:
-        """Report whether an upper namespace exists, read live: after an outage a cache may miss namespaces in use."""
+        """Report whether an upper namespace exists. Reads live: after an outage a cache may miss namespaces."""
         for name in self._upper_names(lower):
             with contextlib.suppress(NotFound):
                 await self._context.upper.get(resources.NAMESPACES, name)
@@ -227,7 +226,7 @@ class Namespaces:
         return False
 
     def _upper_names(self, lower: Object) -> list[str]:
-        """Return the upper namespaces in a lower namespace's marks, the one that is mapped to it first."""
+        """Return the upper namespaces that a lower namespace's marks name; first the one that maps to it."""
         found = translate.upper_names(lower)
         return sorted(found, key=lambda name: self._context.lower_namespace(name) != lower.name)
 

@@ -1,7 +1,7 @@
-"""Capacity of the virtual nodes, kept current by the lower cluster's events.
+"""Capacity of the virtual nodes, kept current by watch events of the lower cluster.
 
-Every change of a lower node or of an unmanaged pod updates one entry. The sums are written to the upper
-cluster at most a few times per second, and only when they differ.
+Every change of a lower node or of an unmanaged pod updates its entry in ``Capacity``. The sums are written to
+the upper cluster at most a few times per second, and only when they changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CapacityController:
             node: the virtual node, with its selector and reserve.
             nodes: all lower nodes.
             foreign_pods: unmanaged lower pods, reduced by ``shrink_foreign``.
-            changed: called after every change that may alter the sums.
+            changed: called after every change that may change the sums.
         """
         self.capacity = Capacity(node_selector=node.node_selector, reserve=node.capacity.reserve)
         self._changed = changed

@@ -74,7 +74,7 @@ class NodeController:
 
     @property
     def node(self) -> dict[str, Any] | None:
-        """Return the Node in the upper cluster as last seen; None: not registered (yet)."""
+        """Return the Node in the upper cluster as last seen; None: not registered, or not seen yet."""
         seen = self._mine.store.get(self._node.name)
         return seen.to_dict() if seen is not None else None
 
@@ -112,7 +112,7 @@ class NodeController:
             await asyncio.sleep(_COALESCE)
 
     async def _first_contact(self) -> None:
-        """Wait a moment for the lower cluster, so that a healthy one registers Ready and with its capacity."""
+        """Wait up to three seconds for the lower cluster, so that a healthy one registers Ready with its capacity."""
         await self._mine.wait_synced()
         try:
             async with asyncio.timeout(_FIRST_CONTACT):
@@ -216,10 +216,10 @@ class NodeController:
                 patch_type=PatchType.STRATEGIC,
             )
         except NotFound:
-            self._dirty.set()  # deleted between our read and our write: register again
+            self._dirty.set()  # deleted between our read and our write, so register it again
 
     def _changed_by_others(self, new: Object) -> None:
-        # Our own heartbeat arrives here too, so check only the labels; ``_write`` compares the rest.
+        # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.
         if not self._context_labels() <= new.labels.items():
             self.refresh()
 

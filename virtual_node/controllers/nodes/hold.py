@@ -1,12 +1,12 @@
-"""Lets one process at a time mirror a virtual node: the holder of the node's Lease mirrors, others wait.
+"""Lets one process at a time mirror a virtual node. The holder of the node's Lease mirrors; other processes wait.
 
-The Lease is the one that kubelets renew, but its holder is the process instead of the node's name. Another
-process waits until the holder has released it, or has not renewed it for ``leaseDurationSeconds`` by the
-waiting process's own clock.
+It is the Lease that kubelets renew, but its holder is the process instead of the node's name. A waiting
+process takes the Lease when the holder has released it, or has not renewed it for ``leaseDurationSeconds`` by
+the waiting process's own clock.
 
-After SIGKILL nothing is released. So that a restart on the same machine does not wait for the Lease to
-expire, processes of one network namespace (of a pod or a host) have the same identity. A socket that the
-kernel closes with its process shows which of them is alive.
+A process killed by SIGKILL cannot release the Lease. So that a restart on the same machine does not wait for
+the Lease to expire, all processes of one network namespace (of a pod or a host) use the same identity. A
+local socket, which the kernel closes when its process ends, ensures that only one of them uses it at a time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
 _AGAIN = 0.1
 _LONG_AGO = 3
-"""Number of lease durations after renewTime after which the holder counts as gone, even if clocks differ by a
-minute."""
+"""Number of lease durations after renewTime after which the holder counts as gone, even if the clocks of the
+two machines differ by a minute."""
 _RELEASING = 2.0
 """Seconds that a release may take when the process stops; otherwise the Lease expires."""
 
@@ -48,7 +48,7 @@ class Identity:
     name: str
     is_exclusive: bool
     """Whether no two processes of that name run at once, as under leader election. Otherwise a local socket
-    decides."""
+    ensures that."""
 
 
 def this_process() -> Identity:
@@ -75,7 +75,7 @@ def may_hold(
         lease: as read.
         identity: of the process.
         node: the Lease's own name, which is the holder in earlier releases and in released Leases.
-        unchanged_for: seconds for which the process has seen no renewal.
+        unchanged_for: seconds for which the process has not seen a renewal.
         now: wall clock, timezone-aware.
     """
     holder = record.holder_of(lease)
@@ -102,16 +102,16 @@ class NodeHold:
         self._socket: socket.socket | None = None
         self._unique = f"{identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
         self.waits_for = ""
-        """Why nothing is mirrored yet: the process that holds the Lease. Empty: not waiting."""
+        """Why nothing is mirrored yet, which names the process that holds the Lease. Empty: not waiting."""
 
     @property
     def holder(self) -> str:
-        """Return the holder that this process writes to the Lease."""
+        """Return the holder that this process writes to the Lease: the shared identity if it is exclusive."""
         alone = self._identity.is_exclusive or self._socket is not None
         return self._identity.name if alone else self._unique
 
     def is_ours(self, lease: Mapping[str, Any]) -> bool:
-        """Report whether no other process has taken the Lease."""
+        """Report whether the Lease has no holder, this process, or the node's name as its holder."""
         return record.holder_of(lease) in {"", self._name, self.holder}
 
     async def acquire(self) -> None:
@@ -127,8 +127,8 @@ class NodeHold:
             while True:
                 self._lock()
                 lease = await self._read()
-                # A Lease that was deleted while held counts in its last state, because the holder recreates
-                # it.
+                # If the holder's Lease was deleted meanwhile, its last state counts, because the holder
+                # recreates it.
                 if lease is not None and lease != seen:
                     seen, seen_at = lease, loop.time()
                 if may_hold(
@@ -153,7 +153,7 @@ class NodeHold:
                 upper = self._context.upper
                 lease = await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
                 if record.holder_of(lease) == self.holder:
-                    # Keep its times, because other components use them to decide whether the node is alive.
+                    # Keep renewTime, because other components use it to decide whether the node is alive.
                     spec = {**record.spec_of(lease), "holderIdentity": self._name}
                     await upper.update(resources.LEASES, {**lease, "spec": spec})
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
@@ -197,7 +197,7 @@ class NodeHold:
             )
 
     def _lock(self) -> None:
-        """Bind the local socket that makes the shared identity exclusive; without abstract sockets it stays unbound."""
+        """Bind the socket that makes the shared identity exclusive; if it cannot be bound, a unique one is used."""
         if self._identity.is_exclusive or self._socket is not None:
             return
         key = f"{self._context.cluster_id}/{self._name}".encode()

@@ -1,7 +1,8 @@
 """The Lease that shows the upper cluster that a virtual node's process is alive.
 
-It is renewed every quarter of its duration from the cached copy, as a kubelet does: one request, without a
-read. The lower cluster's health does not affect it; the Ready condition shows that.
+The Lease is renewed every quarter of its duration from the cached copy, as a kubelet does, so a renewal is
+one request without a read. The lower cluster's health does not affect it, because the Ready condition shows
+that.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class NodeLeaseController:
             context: of the lower cluster.
             name: the virtual node's.
             node: registers the node; the Lease is created after that.
-            hold: the right to mirror the node; None: no other process mirrors it.
-            report: problems that only this process knows, published with the next renewal.
+            hold: the exclusive right to mirror the node; None: no other process mirrors it.
+            report: returns problems that only this process knows, published with the next renewal.
         """
         self._context = context
         self._report = report
@@ -72,7 +73,7 @@ class NodeLeaseController:
                 raise
             except (ApiError, ConfigError) as error:
                 if isinstance(error, (Conflict, NotFound)) and self._lease is not None:
-                    self._lease = None  # changed by another client: read it again at once
+                    self._lease = None  # changed by another client, so read it again at once
                     await asyncio.sleep(0.1)
                     continue
                 self._context.log.warning("lease not renewed", node=self._name, error=str(error))
@@ -127,5 +128,5 @@ class NodeLeaseController:
         return self._hold.holder if self._hold is not None else self._name
 
     def _owner(self) -> dict[str, str]:
-        # Garbage collection deletes the Lease with its Node; a Node that was registered again has a new uid.
+        # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
         return {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}

@@ -1,9 +1,9 @@
 """The pod controller: each upper pod of our virtual nodes has one lower pod, whose status it mirrors.
 
-The work queue is keyed by the *upper uid*. A pod that reuses the name of a deleted pod has another key, so no
-state, status or deletion of the old pod can reach it. Events of both clusters add that key, and ``reconcile``
-reads both caches and takes one step. It is level-triggered, so it may run at any time and any number of
-times.
+The work queue is keyed by the *upper uid*. A pod that reuses the name of a deleted pod has another key, so
+the state, status or deletion of the old pod does not affect it. Events of both clusters add that key, and
+``reconcile`` reads both caches and takes one step. It is level-triggered, so it may run at any time and any
+number of times.
 
     upper        lower          action
     ------------ -------------- ---------------------------------------------------------------
@@ -43,8 +43,8 @@ from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
 _BREATH = 100
 """Pods decoded before control returns to the event loop."""
 _STATUS_FIRST = 1
-"""Priority of lower pod changes over the creation of pods. In a burst of thousands of pods, the first ones
-are reported Running while the last ones are still being created."""
+"""Queue priority of changed lower pods, ahead of pods to create. In a burst of thousands of pods, the first
+ones are reported Running while the last ones are still being created."""
 _BACKOFF_BASE = 0.1
 _BACKOFF_MAXIMUM = 60.0
 
@@ -85,7 +85,7 @@ class PodController:
         self.controller.queue.add(uid)
 
     async def resync(self, period: float) -> None:
-        """Enqueue every pod each ``period`` seconds, from the caches, in case a watch missed a change."""
+        """Enqueue every pod each ``period`` seconds from the caches, in case an event was missed."""
         while True:
             await asyncio.sleep(period)
             self.enqueue_all()
@@ -100,7 +100,7 @@ class PodController:
                 self.controller.queue.add(uid)
 
     async def adopt_all(self) -> None:
-        """Register the dependencies of pods that already have a lower pod, so that they are not deleted as unused.
+        """Register the dependencies of pods that have a lower pod, so that their copies are not deleted as unused.
 
         Call once, at start.
         """
@@ -116,7 +116,7 @@ class PodController:
         return len(self._records)
 
     def _namespace(self, uid: str) -> str:
-        """Return a pod's namespace: namespaces take turns, so a tenant with thousands of pods does not delay others."""
+        """Return a pod's namespace. Namespaces take turns, so one tenant's thousands of pods do not delay others."""
         upper = self._caches.upper_pod(uid)
         if upper is not None:
             return upper.namespace
@@ -141,7 +141,8 @@ class PodController:
             self._note_end(old, new)
             uid = old.labels.get(names.LABEL_UPPER_UID)
             if uid and uid != new.labels.get(names.LABEL_UPPER_UID):
-                # The label with the upper uid was removed: by the cache, the upper pod now has no lower pod.
+                # The label with the upper uid was removed, so in the cache the upper pod has no lower pod
+                # now.
                 queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
@@ -153,7 +154,7 @@ class PodController:
             if record is not None and record.lower_uid in {"", pod.uid}:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
-            # The name is free now: an upper pod of the same name may be waiting for it.
+            # The name is free now, and an upper pod of the same name may be waiting for it.
             namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
             successor = self._caches.upper_by_name(namespace, pod.name)
             if successor is not None and successor.uid != uid:
@@ -191,7 +192,7 @@ class PodController:
             record.wanted_at = asyncio.get_running_loop().time()
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            self._creator.refusals.forget(uid)  # otherwise its namespace would wait for this pod's next try
+            self._creator.refusals.forget(uid)  # otherwise pods of its namespace would wait for this pod's next try
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -203,8 +204,8 @@ class PodController:
             try:
                 await self._updater.follow(upper, lower, record)
             except ApiError:
-                # The update is retried, maybe for long (a policy of the lower cluster refuses it), so mirror
-                # the status now.
+                # The update is retried, maybe for long (e.g. a policy of the lower cluster refuses it), so
+                # mirror the status now.
                 await self._status.mirror(upper, lower, record)
                 raise
             return await self._status.mirror(upper, lower, record)
@@ -214,7 +215,7 @@ class PodController:
 
     @staticmethod
     def _has_started(upper: Object, record: PodRecord) -> bool:
-        """Report whether the upper pod has had a lower pod. A forged mark or start time only makes this pod fail."""
+        """Report whether the upper pod has had a lower pod. If forged, only this pod fails."""
         mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
 
@@ -224,7 +225,7 @@ class PodController:
         return not is_over and not self._has_started(upper, record)
 
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
-        """Confirm that a lower pod that is no longer in the cache is gone, then report it lost."""
+        """Confirm live that a lower pod that is not in the cache is gone, then report it lost."""
         has_finished = is_finished({"status": upper.status or {}})
         if has_finished and record.is_gone:
             return None
@@ -234,8 +235,7 @@ class PodController:
         ):
             if not self._has_our_labels(upper, live):
                 await self._claim_again(upper, live)
-            # Otherwise the cache is behind: the event will requeue the pod, this requeue is only a safety
-            # net.
+            # The cache may be behind. Then its event requeues the pod, and this requeue is only a safeguard.
             return Result(requeue_after=live_reads.BEHIND)
         if has_finished:
             record.is_gone = True
@@ -258,7 +258,7 @@ class PodController:
         return self._labels(upper).items() <= live.labels.items()
 
     async def _claim_again(self, upper: Object, live: Object) -> None:
-        """Restore removed ownership labels on the pod's own lower pod; without them it would run unmanaged."""
+        """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
         labels = self._labels(upper)
         self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
         await patch_only(

@@ -33,7 +33,7 @@ from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import lower_pod, node_pools, synthetic_status
 
 _CONFLICT_RETRY = 30.0
-"""Seconds between two tries while an unmanaged lower pod has the name (its deletion causes no event here)."""
+"""Seconds between two tries while an unmanaged lower pod has the name, because its deletion causes no event here."""
 _PREDECESSOR_RETRY = 5.0
 """Seconds until a retry while an older pod of the same name terminates in the lower cluster; its delete event
 normally requeues the pod earlier."""
@@ -69,16 +69,16 @@ class PodCreator:
         self.refusals = Refusals()
 
     def adopt(self, upper: Object) -> None:
-        """Keep the dependencies of a pod that already runs in the lower cluster, from before a restart."""
+        """Keep the dependencies of a lower pod that an earlier process created."""
         self._dependencies.claim(upper)
 
     def found_at_start(self, upper: Object) -> None:
-        """Keep the dependencies of a pod that already runs, and recreate a token Secret deleted while stopped."""
+        """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while stopped."""
         self.adopt(upper)
         self._identities.adopt(upper.uid)
 
     async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Ensure that ConfigMaps and Secrets referenced by a pod exist in the lower cluster; return what blocks it.
+        """Ensure that a pod's ConfigMaps and Secrets exist in the lower cluster; return what blocks the pod.
 
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
@@ -89,7 +89,7 @@ class PodCreator:
     async def prepare_debugging(
         self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
     ) -> dict[str, Problem]:
-        """Complete the debug containers of a patch in place, remove those that must wait, and return why they wait.
+        """Complete a patch's debug containers in place, remove those that must wait; return by name why they wait.
 
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
@@ -112,7 +112,7 @@ class PodCreator:
             self._volumes.release(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
-        """Return why the configuration or the pod's own fields keep it out of this lower cluster; empty: it may run."""
+        """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
         if why := self._eligibility.why_not(upper_pod):
             return why
         if self._volumes is None and claim_names(upper_pod):
@@ -173,14 +173,14 @@ class PodCreator:
             self._lag.observe(record.created_at - record.wanted_at)
             record.wanted_at = 0.0
         record.observed = False
-        # Debug containers can only be added to an existing pod: the next reconcile adds them.
+        # Debug containers can only be added to an existing pod, so the next reconcile adds them.
         record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.reached = int(created["metadata"].get("generation") or 0)
         record.complaint = ""
         return None
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
-        """Ensure what a new pod needs in the lower cluster; return what cannot be created."""
+        """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
         namespace = options.namespace_map(upper.namespace)
         if problem := await self._namespaces.ensure(
             namespace, upper_name=upper.namespace, is_for_new_pod=True
@@ -194,9 +194,9 @@ class PodCreator:
     async def _has_no_node(
         self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
     ) -> bool:
-        """Restrict the lower pod to the virtual node's own lower nodes; report whether none of them can take it.
+        """Restrict the lower pod to the virtual node's own lower nodes; report whether none of them can run it.
 
-        If so, the reason is written to the upper pod.
+        If none can, the reason is written to the upper pod.
         """
         pool = self._context.nodes[node_name].node_selector
         why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self._context.name)
@@ -243,8 +243,8 @@ class PodCreator:
         if there is None:
             return Result(requeue_after=0)
         if live_reads.is_lower_pod_of(self._context, upper, there, known_uid=record.lower_uid):
-            # It is our pod, created before a restart or by a request whose response was lost. The informer
-            # will show it, unless its labels were removed.
+            # We created this pod before a restart, or by a request whose response was lost. The informer will
+            # show it, unless its labels were removed.
             record.lower_uid = there.uid
             record.created_at = asyncio.get_running_loop().time()
             return Result(requeue_after=_PREDECESSOR_RETRY)
@@ -255,9 +255,9 @@ class PodCreator:
             return await self._name_conflict(
                 upper, record, f"a pod {there.key} that stands for {namespace}/{upper.name}"
             )
-        # An older pod of the same name: its deletion requeues this pod. The process that should delete it may
-        # be gone (a virtual node removed from the configuration), so we delete it if the upper cluster has
-        # this pod under the name.
+        # The pod belongs to an older upper pod of the same name. Its deletion requeues this pod. The process
+        # that should delete it may be gone (a virtual node removed from the configuration), so we delete it
+        # if the upper cluster has this pod under the name.
         if there.metadata.deletion_timestamp is None and await live_reads.exists_above(
             self._context, upper.uid, there
         ):
@@ -286,7 +286,7 @@ class PodCreator:
     async def _complain(
         self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
     ) -> None:
-        """Write a problem to the upper pod's status and then as an event; only a failed write is repeated."""
+        """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
         await self._status.say(upper, status)
         record.complaint = records.complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)

@@ -1,4 +1,4 @@
-"""Splits debug containers by whether the ConfigMaps and Secrets they reference exist in the lower cluster. No IO."""
+"""Splits debug containers by whether the ConfigMaps and Secrets they reference are available below. No IO."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Container = Mapping[str, Any]
 def split(
     containers: Iterable[Container], found: Iterable[Problem]
 ) -> tuple[list[Container], dict[str, Problem]]:
-    """Return the containers that may be added to the lower pod, and by name why the others must wait.
+    """Return the containers that may be added to the lower pod, and by name the Problems of those that must wait.
 
-    A container that references a missing object waits in the upper pod. In the lower pod it would wait, too,
-    but start as soon as any user creates an object of that name there.
+    A container that references a missing object is not added yet. In the lower pod it would start as soon as
+    any user creates an object of that name in the lower cluster.
 
     Args:
         containers: ephemeral containers that the lower pod does not have yet.
-        found: objects referenced by the pod that are missing, or unmanaged in the lower cluster.
+        found: Problems of objects that the pod references and that are missing, or unmanaged in the lower
+            cluster.
     """
     problems = {problem.about: problem for problem in found}
     ready: list[Container] = []
@@ -30,7 +31,7 @@ def split(
         needs = dependencies.dependencies({"spec": {"ephemeralContainers": [container]}})
         missing = [problems[key] for need in needs if (key := (need.kind, need.name)) in problems]
         if of_pod := problems.get(("", "")):
-            missing = [of_pod]  # a problem of the whole pod: no single object was checked
+            missing = [of_pod]  # a problem of the whole pod, found before its objects were checked
         if missing:
             waiting[container["name"]] = missing[0]
         else:

@@ -1,4 +1,4 @@
-"""Reads pods live from the API servers: nothing is deleted because of a cache, which may be behind."""
+"""Reads pods live from the API servers. A pod is never deleted because of a cache alone, which may be behind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.base import ownership
 
 BEHIND = 5.0
-"""Seconds until a requeue while a cache is behind; its event normally comes first."""
+"""Seconds until a requeue while a cache is behind; normally the missing event requeues the pod earlier."""
 
 
 async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
-    """Return the lower pod that has an upper pod's name, owned or not; None: there is none."""
+    """Return the lower pod that has an upper pod's name, owned or unmanaged; None: there is none."""
     namespace = context.lower_namespace(upper.namespace)
     found = await find(context.lower, resources.PODS, upper.name, namespace=namespace)
     return None if found is None else from_dict(found)
@@ -33,7 +33,7 @@ def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, kno
         upper: the upper pod.
         live: the lower pod.
         known_uid: uid of the lower pod that this process created or saw with our labels; empty: none. Never
-            take it from the upper pod, because its user can write there.
+            take it from the upper pod, because users can write there.
     """
     if live.uid == known_uid:
         return True
@@ -57,9 +57,9 @@ async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool
 
 
 async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
-    """Report whether the upper cluster has the pod that a lower pod was created for.
+    """Report whether the upper cluster has the pod that a lower pod was created for. Reads live.
 
-    Either of the lower pod's two marks suffices, so changing one of them does not get the pod deleted.
+    One of the two marks that a lower pod carries suffices, so changing only one does not get the pod deleted.
     """
     upper = await _upper_named_as(context, lower)
     return upper is not None and ownership.is_made_for(lower, context.cluster_id, upper["metadata"])
@@ -75,8 +75,8 @@ def upper_namespace(lower: Object) -> str:
 
 
 async def delete_below(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
-    """Delete a lower pod by uid; None: with the grace period of its spec."""
-    # Gone already, or the name now belongs to another pod, which is not ours to delete.
+    """Delete a lower pod by uid. A grace period of None is the one in its spec."""
+    # Another pod of that name (Conflict) is not ours to delete.
     with contextlib.suppress(NotFound, Conflict):
         await context.lower.delete(
             resources.PODS,

@@ -1,11 +1,11 @@
 """Decides which pods are retried after a quota refused them, and when. No IO: callers pass times and handle wakes.
 
 Ten thousand pods that are each tried every ten seconds use up the rate limit of their lower cluster. So one
-pod of each lower namespace, the probe, is tried with back-off. When it is created, others follow, two for
-each success. The probe changes with each refusal: pods of different demands take turns, so a large pod does
-not keep small ones waiting. A pod whose tries bring only server errors and no quota decision loses its turn
-after some seconds. A new pod with the demand of a pod that was just refused waits without a try, so ten
-thousand of them cost the lower cluster one request per second.
+pod of each lower namespace, the probe, is tried with back-off. When it is created, other pods are released
+for a try, two for each success. Each refusal makes another pod the probe. Pods with different demands (what
+they request) take turns, so a large pod does not keep small ones waiting. A pod that gets only server errors
+and no quota decision loses its turn after some seconds. A new pod with the demand of a pod that was just
+refused waits without a try, so ten thousand new pods cost the lower cluster one request per second.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FIRST, LONGEST = 5.0, 60.0
 _AFTER_DELETION = 1.0
 """Minimum seconds between two tries in a namespace when its pods finish or are deleted."""
 _FRESH = 1.0
-"""Seconds for which a refusal also applies to new pods; the next new pod after that detects a raised quota."""
+"""Seconds for which a refusal also applies to new pods. The next new pod after that may detect a raised quota."""
 _AT_ONCE = 32
 """Maximum number of released pods that have not been tried yet."""
 _PER_SUCCESS = 2
 _TURN = 10.0
-"""Seconds from a pod's first try in its turn until another pod gets the turn."""
+"""Seconds from a pod's first try in its turn after which another pod may get the turn."""
 
 Wakes = list[tuple[str, float]]
 """Uids to requeue, each with a delay in seconds."""
@@ -59,7 +59,7 @@ class QuotaGate:
         return len(self._known)
 
     def pause(self, uid: str, now: float) -> float:
-        """Return the seconds until a pod may be tried; 0: now; infinite: it will be woken."""
+        """Return the seconds until a pod may be tried; 0: now; infinite: it must wait for a wake."""
         if uid not in self._known:
             return 0.0
         namespace = self._namespaces[self._known[uid][0]]
@@ -68,7 +68,7 @@ class QuotaGate:
         return max(0.0, namespace.due - now) if uid == namespace.probe else math.inf
 
     def ask(self, uid: str, now: float) -> Wakes:
-        """Note that a pod is tried now if ``pause`` allows it; end turns of its namespace that have had no result."""
+        """Record that a pod is tried now if ``pause`` allows it; end turns of its namespace that took too long."""
         if uid not in self._known:
             return []
         namespace = self._namespaces[self._known[uid][0]]
@@ -84,12 +84,12 @@ class QuotaGate:
         return wakes
 
     def refused(self, uid: str, name: str, demand: str, now: float, *, why: str = "") -> Wakes:
-        """Note that a quota of a lower namespace refused a pod.
+        """Record that a quota of a lower namespace refused a pod.
 
         Args:
             uid: of the pod.
             name: of the lower namespace.
-            demand: digest of what the pod requests; pods with an equal demand all fit or all do not fit.
+            demand: digest of what the pod requests. Pods with equal demands all fit or all do not fit.
             now: time in seconds.
             why: the exceeded quota, for messages.
         """
@@ -105,21 +105,21 @@ class QuotaGate:
         return self.follow(uid, name, demand, now)
 
     def foresee(self, uid: str, name: str, demand: str, now: float) -> str:
-        """Return the refusal a quota gave to an equal demand a moment ago; empty: the pod may be tried."""
+        """Return a quota's refusal of an equal demand within the last second; empty: the pod may be tried."""
         namespace = self._namespaces.get(name)
         if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.released:
             return ""
         return namespace.why.get(demand, "")
 
     def follow(self, uid: str, name: str, demand: str, now: float) -> Wakes:
-        """Add a pod that has not been tried to the queue, behind the waiting pods."""
+        """Add a pod that has not been tried to the queue, after the waiting pods of its demand."""
         namespace = self._namespaces.setdefault(name, _Namespace(tried=now))
         self._known[uid] = (name, demand)
         namespace.waiting.setdefault(demand, OrderedDict())[uid] = None
         return self._arm(namespace, now + namespace.interval, now)
 
     def created(self, uid: str, now: float) -> Wakes:
-        """Note that a pod was created and release waiting pods."""
+        """Record that a pod was created, and release waiting pods for a try."""
         if uid not in self._known:
             return []
         namespace = self._namespaces[self._known[uid][0]]
@@ -137,7 +137,7 @@ class QuotaGate:
         return wakes
 
     def freed(self, name: str, now: float) -> Wakes:
-        """Note that an owned pod of a lower namespace has finished or is gone, which frees quota."""
+        """Record that an owned pod of a lower namespace has finished or is gone, so that the probe is tried soon."""
         namespace = self._namespaces.get(name)
         if namespace is None:
             return []
@@ -183,7 +183,7 @@ class QuotaGate:
             namespace.probe = ""
 
     def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
-        """Schedule the next probe, unless a try is already pending."""
+        """Choose the next probe and schedule its try, unless a try is already pending."""
         if namespace.probe or namespace.released:
             return []
         namespace.probe, namespace.due = self._next(namespace), due
@@ -191,7 +191,7 @@ class QuotaGate:
 
     @staticmethod
     def _next(namespace: _Namespace) -> str:
-        """Return the pod whose turn it is; empty: all have been released."""
+        """Return the uid of the pod whose turn it is; empty: all waiting pods have been released."""
         for uids in namespace.waiting.values():
             for uid in uids:
                 if uid not in namespace.released:

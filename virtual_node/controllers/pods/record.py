@@ -1,8 +1,8 @@
 """What a process remembers about one mirrored pod, in addition to the state in the two clusters.
 
-All of it can be lost: after a restart the ownership labels in the lower cluster and the
-``virtual-node.io/lower-uid`` annotation in the upper cluster give the same information. The record only
-covers the time between a write and its watch event.
+Losing a record is safe, because after a restart the ownership labels in the lower cluster and the
+``virtual-node.io/lower-uid`` annotation in the upper cluster give the same information. The record covers the
+time between a write and its watch event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PodRecord:
     lower_uid: str = ""
     """Uid of the lower pod that we created or saw. Empty: none yet."""
     sent: bool = False
-    """A create request was sent and not refused; only the informer or a live read shows whether it arrived."""
+    """A create request was sent and not refused. Only the informer or a live read shows whether it succeeded."""
     created_at: float = 0.0
     """Loop time at which this process created the lower pod or found it by name; 0: neither."""
     observed: bool = False
@@ -27,42 +27,42 @@ class PodRecord:
     last_lower: Object | None = None
     """The lower pod as last seen. Kept after its deletion, so that its last status reaches the upper pod."""
     written: Object | None = None
-    """The lower pod as our last change left it, until the informer shows that.
+    """The lower pod as our last change left it, until the informer shows that state.
 
     Own-write consistency alone does not suffice, because it waits for at most 30 s. If the watch is delayed
-    for longer, a change that is reverted would look like no change next to the cached pod, and the lower pod
-    would keep it."""
+    for longer and our change is then reverted, comparing with the cached pod would find no difference, and
+    the lower pod would keep the change."""
     resized: bool = False
-    """A resize was sent, but the lower pod's annotation of what was requested does not include it yet."""
+    """A resize was sent, but the lower pod's annotation of the requested resources does not include it yet."""
     synced: Object | None = None
-    """The upper pod whose spec and metadata the lower pod is known to have."""
+    """The upper pod state that the lower pod's spec and metadata are known to match."""
     followed: Object | None = None
-    """The lower pod, as the informer showed it, whose labels and annotations were last compared with
+    """The lower pod, as the informer showed it, when its labels and annotations were last compared with
     ``synced``."""
     restored_at: float | None = None
     """Loop time at which labels or annotations changed in the lower cluster were last restored; None: never."""
     is_gone: bool = False
     """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
     reached: int = 0
-    """Generation of the lower pod at which it has what ``synced`` requests; 0: unknown, or it was refused."""
+    """Generation at which the lower pod has what ``synced`` requests; 0: unknown, or the change was refused."""
     delete_sent: int | None = None
-    """Grace period of the last delete request; None: none was sent. Avoids repeating it until the informer
-    shows it."""
+    """Grace period of the last delete request; None: none was sent. Avoids a second request before the
+    informer shows the deletion."""
     compared: tuple[str, str] = ("", "")
     """resourceVersions (upper, lower) at which the upper status was found to be current."""
     dropped: int = 0
     """Digest of the part of the last status that the upper cluster did not store, because its version does
-    not know the fields; 0: it stored all. The same status is not sent again."""
+    not know the fields; 0: it stored all. This part is not sent again."""
     wanted_at: float = 0.0
-    """Loop time at which the upper pod was first seen; 0: already measured, or found already mirrored."""
+    """Loop time at which the upper pod was first seen; 0: its delay was already measured."""
     changed_at: float = 0.0
     """Loop time of the first lower change that is not in the upper cluster yet; 0: none."""
     refused: str = ""
-    """The last changes of the running pod that the policy refused, so that they are reported once."""
+    """The last changes of the running pod that the policy refused. Prevents repeated reports."""
     complaint: str = ""
-    """The last problem written to the upper pod, so that it is written once."""
+    """The last problem written to the upper pod. Prevents repeated writes."""
     debugging: str = ""
-    """The last event about waiting debug containers, so that it is written once."""
+    """The last event about waiting debug containers. Prevents repeated events."""
 
     refusals: int = 0
     """Number of refusals by the lower cluster, without those by quotas."""
@@ -74,7 +74,7 @@ class PodRecord:
         return self.complaint != complaint(reason, message)
 
     def saw(self, lower: Object) -> None:
-        """Note that the informer shows the lower pod."""
+        """Record that the informer shows the lower pod."""
         if lower.uid != self.lower_uid:
             self.delete_sent = None
         self.lower_uid = lower.uid
@@ -86,12 +86,12 @@ class PodRecord:
 
 
 def complaint(reason: str, message: str) -> str:
-    """Return a problem as a record stores it."""
+    """Return a problem in the form that ``PodRecord.complaint`` stores."""
     return f"{reason}: {message}"
 
 
 def _is_older(pod: Object, other: Object) -> bool:
-    """Report whether a pod is an earlier state of another; an object's resourceVersions grow (KEP-5504)."""
+    """Report whether a pod is an earlier state of another. An object's resourceVersions only increase (KEP-5504)."""
     try:
         return pod.uid == other.uid and int(pod.resource_version) < int(other.resource_version)
     except ValueError:

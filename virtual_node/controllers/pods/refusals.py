@@ -25,7 +25,7 @@ _ALL_PER_SECOND, _ALL_BURST = 50.0, 200
 
 
 class Pacer:
-    """Assigns times at a steady rate, in the order of the calls (GCRA)."""
+    """Assigns times at a steady rate, in the order of the calls (GCRA, a leaky bucket)."""
 
     def __init__(self, rate: float, burst: int) -> None:
         """Set the rate.
@@ -39,7 +39,7 @@ class Pacer:
         self._next = 0.0
 
     def take(self, now: float) -> float:
-        """Return the next free time, which is now or later."""
+        """Reserve the next free time, which is now or later, and return it."""
         due = max(now, self._next - self._slack)
         self._next = max(self._next, now) + self._step
         return due
@@ -52,8 +52,8 @@ class Pacer:
 class Refusals:
     """The pods that one lower cluster refused.
 
-    Pods refused by a quota are tried again one by one (``quota_gate``). All others have a back-off of their
-    own, at a limited rate per namespace and in all.
+    Pods refused by a quota are tried again one by one (``quota_gate``). All others are tried again with a
+    back-off per pod, at a limited rate per namespace and in total.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Refusals:
         self._wake = wake
 
     def pause(self, uid: str, record: PodRecord) -> Result | None:
-        """Return the requeue of a pod that was refused before; None: it may be tried."""
+        """Return the requeue of a pod that was refused before and must still wait; None: it may be tried."""
         now = _now()
         self._wake_all(self._gate.ask(uid, now))
         seconds = max(self._gate.pause(uid, now), record.retry_at - now)
@@ -76,16 +76,16 @@ class Refusals:
         return Result() if seconds == math.inf else Result(requeue_after=max(seconds, SHORTEST_PAUSE))
 
     def foresee(self, uid: str, namespace: str, spec: dict[str, Any]) -> str:
-        """Return the refusal a quota just gave to an equal pod; empty: the pod may be tried."""
+        """Return a quota's refusal of an equal pod within the last second; empty: the pod may be tried."""
         return self._gate.foresee(uid, namespace, _demand(spec), _now()) if len(self._gate) else ""
 
     def follow(self, uid: str, namespace: str, spec: dict[str, Any]) -> Result:
-        """Have an untried pod wait; it is woken when its turn comes."""
+        """Make an untried pod wait; it is requeued when its turn comes."""
         self._wake_all(self._gate.follow(uid, namespace, _demand(spec), _now()))
         return Result()
 
     def refused_by_quota(self, uid: str, namespace: str, spec: dict[str, Any], message: str) -> Result:
-        """Note that a quota of a lower namespace refused a pod, which is woken when its turn comes.
+        """Record that a quota of a lower namespace refused a pod, which is requeued when its turn comes.
 
         Args:
             uid: of the pod.
@@ -98,7 +98,7 @@ class Refusals:
         return Result()
 
     def refused(self, uid: str, namespace: str, record: PodRecord) -> Result:
-        """Note any other refusal in a lower namespace; return the requeue."""
+        """Record a refusal by anything but a quota; return the requeue."""
         now = _now()
         self.forget(uid)
         if namespace not in self._namespaces:
@@ -110,17 +110,17 @@ class Refusals:
         return Result(requeue_after=record.retry_at - now)
 
     def created(self, uid: str, record: PodRecord) -> None:
-        """Note that a pod was created."""
+        """Record that a pod was created, and requeue pods that waited for that."""
         record.refusals, record.retry_at = 0, 0.0
         self._wake_all(self._gate.created(uid, _now()))
 
     def freed(self, namespace: str) -> None:
-        """Note that an owned pod of a lower namespace has finished or is gone."""
+        """Record that an owned pod of a lower namespace has finished or is gone, which frees quota."""
         if len(self._gate):
             self._wake_all(self._gate.freed(namespace, _now()))
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that is gone or waits for something else."""
+        """Forget the quota refusal of a pod that is gone or waits for something else."""
         if len(self._gate):
             self._wake_all(self._gate.forget(uid, _now()))
 

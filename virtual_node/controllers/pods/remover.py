@@ -1,4 +1,4 @@
-"""Deletes pods in both clusters in the right order: the lower pod terminates first, the upper object goes last."""
+"""Deletes pods in both clusters in the right order: the upper pod is deleted after the lower pod has terminated."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class PodRemover:
         Args:
             uid: the upper pod's.
             lower: its lower pod.
-            record: of the upper pod; None: the cache has never shown it, so the upper cluster is asked. A pod
+            record: of the upper pod; None: the cache has never shown the upper pod, so it is read live. A pod
                 that the cache showed and no longer shows is gone, so deleting thousands of a Job's finished
-                pods costs no more requests.
+                pods needs no such reads.
 
-        Returns a requeue if the upper pod exists and only the cache does not show it yet.
+        Returns a requeue if the upper pod exists and the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
             if record is None and await live_reads.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
             await live_reads.delete_below(self._context, lower, grace_period_seconds=None)
         elif lower is None:
-            # Not earlier: until it has terminated, the lower pod may read any object of the names that it
-            # references.
+            # Only now, because the lower pod may read any object of the names that it references until it has
+            # terminated.
             self._creator.release(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
@@ -57,9 +57,8 @@ class PodRemover:
             return await self._end_below(upper, lower, record)
         made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         if (record.sent or made) and not record.observed:
-            # The cache has never shown a lower pod, but one may have been created a moment ago or have lost
-            # its labels while we were stopped. The upper name must not become free before that pod has
-            # terminated.
+            # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
+            # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
             live = await live_reads.lower_named_as(self._context, upper)
             if live is not None and live_reads.is_lower_pod_of(
                 self._context, upper, live, known_uid=record.lower_uid
@@ -72,11 +71,11 @@ class PodRemover:
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
-            # A finalizer's owner still reads the outcome (a Job counts its pods by phase). A kubelet ends
-            # every pod in a terminal phase, so set one where the lower cluster did not.
+            # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet ends
+            # every pod in a terminal phase, so set one if the lower cluster did not.
             await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
         if upper.metadata.deletion_grace_period_seconds == 0:
-            # Our final delete request was already accepted; only finalizers of other controllers keep the
+            # Our final delete request was already accepted. Only finalizers of other controllers keep the
             # object.
             return None
         with contextlib.suppress(NotFound, Conflict):
@@ -93,10 +92,10 @@ class PodRemover:
     async def upper_finished(self, upper: Object, lower: Object) -> Result:
         """Delete the running lower pod of a finished upper pod, with the lower pod's own grace period.
 
-        A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). The
-        cause here is a create request of a killed process that arrives after its successor has reported the
-        pod lost. Both clusters are asked, because in a cache that is behind, a lower pod that has just
-        finished looks the same.
+        A kubelet, too, stops pods that are in a terminal phase in the API (pod_workers.go, UpdatePod). This
+        happens if a create request of a killed process arrives after its successor has reported the pod lost.
+        Both clusters are read live, because a lower pod that has just finished looks the same in a cache that
+        is behind.
         """
         below = await live_reads.lower_named_as(self._context, upper)
         if below is not None and below.uid == lower.uid and not _has_ended(below):
@@ -109,7 +108,7 @@ class PodRemover:
         return Result(requeue_after=live_reads.BEHIND)
 
     async def _stripped(self, last: Object) -> Object | None:
-        """Return a running lower pod that left our cache because its labels were removed; None: it is not running."""
+        """Return the live lower pod if it left our cache because its labels were removed; None: gone or deleting."""
         if last.metadata.deletion_timestamp is not None:
             return None
         return await live_reads.itself(self._context.lower, last)

@@ -1,4 +1,4 @@
-"""Writes upper pod statuses: the complete lower status, or a status of our own where there is no lower pod."""
+"""Writes upper pod statuses: the complete lower status, or a status of our own if there is no lower pod."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
 _UNREMARKABLE_DELAY = 5.0
-"""Seconds after creation for which an unremarkable status waits for the next status."""
+"""Seconds after creation for which a status without news waits to be written with the next lower status."""
 _UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
@@ -38,8 +38,8 @@ class StatusWriter:
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Update the upper status from the lower pod's status.
 
-        Returns a requeue if the patch would only carry our annotation or "scheduled": the next lower status
-        nearly always comes first and includes them, which saves one write per pod.
+        Returns a requeue if the patch would only carry our annotation or "scheduled". The next lower status
+        nearly always comes before that and includes them, which saves one write per pod.
         """
         pair = (upper.resource_version, lower.resource_version)
         if record.compared == pair:
@@ -77,14 +77,14 @@ class StatusWriter:
         return None
 
     async def say(self, upper: Object, status: Mapping[str, Any]) -> None:
-        """Write a status of our own (missing dependency, refused by the lower cluster, lost)."""
+        """Write a status that the lower cluster did not report (missing dependency, refusal, lost pod)."""
         current = upper.status or {}
         patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
         if patch is not None:
             await self._patch(upper, patch)
 
     async def lost(self, upper: Object, *, reason: str, message: str) -> None:
-        """Report that the lower pod is gone: phase Failed, containers terminated."""
+        """Report on the upper pod that its lower pod is gone: phase Failed, containers terminated."""
         status = synthetic_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
         await self.say(upper, status)
 
@@ -101,10 +101,10 @@ class StatusWriter:
                 patch_type=PatchType.STRATEGIC,
             )
         except NotFound:
-            return None  # the pod is gone: its events follow
+            return None  # the pod is gone; its delete event requeues it
         except Invalid as error:
             # The upper cluster refuses this status (e.g. its validation differs from the lower cluster's). A
-            # retry cannot help; the next lower status may. The accepted fields are sent.
+            # retry cannot help, but the next lower status may. Send the other fields.
             self._context.log.warning(
                 "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
             )
@@ -128,7 +128,7 @@ def _digest(patch: Mapping[str, Any]) -> int:
 
 
 def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
-    """Report whether a status patch has nothing but PodScheduled=True, qosClass or observedGeneration."""
+    """Report whether a status patch changes only PodScheduled=True, qosClass or observedGeneration."""
     change = patch.get("status") or {}
     return change.keys() <= _UNREMARKABLE and all(
         condition.get("type") == "PodScheduled" and condition.get("status") == "True"

@@ -26,8 +26,8 @@ _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
 
 _RESTORE_PAUSE = 30.0
-"""Minimum seconds between two restores of one lower pod's metadata, because others may change it again at
-once."""
+"""Minimum seconds between two restores of one lower pod's metadata, because another client may change it
+again at once."""
 
 
 class PodUpdater:
@@ -81,7 +81,7 @@ class PodUpdater:
             self._tell_waiting(upper, record, waiting)
             if not debugging["spec"]["ephemeralContainers"]:
                 debugging = None
-        record.synced = None  # only a part may be applied; then reverting it is a change, too
+        record.synced = None  # until all is applied: if the user reverts a part, that is a change, too
         patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:
@@ -91,7 +91,7 @@ class PodUpdater:
             record.reached = 0 if is_spec_refused else reached
 
     async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
-        """Restore labels and annotations that were changed in the lower cluster, but not in a loop."""
+        """Restore labels and annotations changed in the lower cluster, at most once per ``_RESTORE_PAUSE``."""
         patch = {field: change for field, change in changes.items() if field == "metadata"}
         if not record.reached:  # a change was refused, so the annotation must not list it as requested
             patch = update.without_note(patch, lower.annotations)
@@ -112,13 +112,13 @@ class PodUpdater:
         record: PodRecord,
         patches: Iterable[tuple[Mapping[str, Any] | None, str | None]],
     ) -> int | None:
-        """Send patches, the pod's own last, because it notes in an annotation what was requested.
+        """Send patches. The pod's own is the last, because its annotation records what was requested.
 
-        Returns the generation at which the lower pod has the changes, 0 if any was refused; None: the pod is
-        gone.
+        Returns the generation at which the lower pod has the changes, or 0 if any was refused. None: the pod
+        is gone.
 
         Raises:
-            ApiError: as ``follow``; the other patches were sent.
+            ApiError: as ``follow``; patches that the lower cluster accepts were sent.
         """
         reached = [lower.metadata.generation]
         postponed: ApiError | None = None
@@ -133,24 +133,24 @@ class PodUpdater:
                 elif subresource is None:
                     record.resized = False
             except Invalid as error:
-                # The lower cluster always refuses this change: report it once, keep the pod running.
+                # The lower cluster always refuses this change, so report it once and keep the pod running.
                 reached.append(0)
                 self._refused(upper, error.message)
                 if subresource is None and record.resized:
                     await self._note_resize(lower, record, patch or {})
             except NotFound as error:
                 if subresource is None or _names_the_pod(error):
-                    return None  # deleted meanwhile: its event follows
-                # The API server does not know the subresource (resize came with Kubernetes 1.33): the pod is
-                # left as it is.
+                    return None  # deleted meanwhile; its event requeues the pod
+                # The API server does not know the subresource (resize came with Kubernetes 1.33), so the pod
+                # stays as it is.
                 reached.append(0)
                 self._refused(upper, f"it does not know pods/{subresource}")
             except ApiError as error:
                 if is_retryable(error):
                     record.resized = record.resized or subresource == "resize"  # the request may have arrived
                     raise
-                # A quota or policy of the lower cluster refuses it. It may change without an event here, so
-                # retry later and send the other patches now.
+                # A quota or policy of the lower cluster refuses the patch. It may change without an event
+                # here, so retry later and send the other patches now.
                 self._refused(upper, error.message)
                 postponed = error
                 is_resize_due = is_resize_due or subresource == "resize"
@@ -159,9 +159,9 @@ class PodUpdater:
         return 0 if 0 in reached else max(reached)
 
     async def _note_resize(self, lower: Object, record: PodRecord, refused: Mapping[str, Any]) -> None:
-        """Note in the lower pod's annotation that a resize was applied, but the remaining change was refused.
+        """Record in the lower pod's annotation that a resize was applied, but the remaining change was refused.
 
-        Without the note, a process started later would not apply a reverted resize.
+        Without this record, a process started later would not apply a reverted resize.
         """
         note = update.without_note(refused, lower.annotations).get("metadata")
         if note:
@@ -190,7 +190,7 @@ class PodUpdater:
     async def _patch(
         self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, *, subresource: str | None
     ) -> int:
-        """Send a patch, if any; return the lower pod's generation with it."""
+        """Send a patch, if any; return the lower pod's generation after it."""
         if not patch:
             return lower.metadata.generation
         # The name may belong to another pod by now, which must not get these changes.
@@ -211,7 +211,7 @@ class PodUpdater:
 
 
 def _names_the_pod(error: NotFound) -> bool:
-    """Report whether the pod itself was not found; an unknown path has no name in its Status."""
+    """Report whether the Status names the pod, so the pod was not found. If the path is unknown, it names none."""
     return bool((error.status.get("details") or {}).get("name"))
 
 

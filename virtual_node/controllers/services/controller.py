@@ -1,12 +1,13 @@
-"""Upper Services and their endpoints are copied to the lower cluster for the pods that use them.
+"""Copies upper Services and their endpoints to the lower cluster for the pods that use them.
 
-Copied are the Services in ``services.always`` and those of namespaces with pods on our virtual nodes. The
-work queue is keyed by the upper Service (``namespace/name``): every related change in both clusters adds that
-key, and ``reconcile`` compares the caches and does what is missing. So it may run at any time. After a
-restart, the existing copies add their keys, and copies that are no longer wanted are deleted.
+Services in ``services.always`` are copied, and those of namespaces with pods on our virtual nodes. The work
+queue is keyed by the upper Service (``namespace/name``). Every related change in both clusters adds that key,
+and ``reconcile`` compares the caches and writes the difference, so it may run at any time. After a restart,
+the existing copies add their keys, and copies that are no longer wanted are deleted.
 
 An unmanaged lower Service is never touched, in particular the lower cluster's own ``default/kubernetes`` and
-``kube-system/kube-dns``: pods use that cluster's Service of the name, and the upper Service gets an event.
+``kube-system/kube-dns``. Pods then use the lower cluster's Service of that name, and the upper Service gets
+an event.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from virtual_node.controllers.services.mirror import ServiceCopies, upper_servic
 from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 
 _FOREIGN_AGAIN = 600.0
-"""Seconds until a taken name is tried again; a watch of all lower Services would cost more."""
+"""Seconds until a taken name is tried again. Watching all lower Services instead would cost more."""
 _BEHIND = 5.0
-"""Seconds until a requeue while a cache is behind; its event normally comes first."""
+"""Seconds until a requeue while a cache is behind; normally the missing event requeues the key earlier."""
 _SETTLE_SECONDS = 2.0
 _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
@@ -80,7 +81,7 @@ class ServiceController:
         self._refused: set[str] = set()
         """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
-        """Set, and replaced by a new event, whenever a copy is created or cannot be created."""
+        """Set, and replaced by a new event, whenever the copy of a Service is created or cannot be created."""
         queue: WorkQueue[str] = WorkQueue(
             f"services-{context.name}",
             rate_limiter=ExponentialBackoff(0.2, 60.0),
@@ -103,7 +104,7 @@ class ServiceController:
         async with asyncio.TaskGroup() as group:
             for informer in (self._slices, endpoints.lower):
                 group.create_task(informer.run(), name=f"{self._context.name} endpoints")
-            # Objects that are not listed yet must not look deleted.
+            # Wait, because objects that are not listed yet would look deleted.
             for informer in (
                 self._upper,
                 self._lower,
@@ -116,14 +117,14 @@ class ServiceController:
             group.create_task(self.controller.run(), name=f"{self._context.name} services")
 
     async def reconcile(self, key: str) -> Result | None:
-        """Update the copy of one Service and its endpoints, or remove them."""
+        """Update or delete the copy of one Service and its endpoints."""
         assert self._endpoints is not None
         upper = self._upper.store.get(key)
         namespace, _, name = key.partition("/")
         lower_namespace = self._context.lower_namespace(namespace)
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
             if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
-                # The configuration has changed and maps the namespace to another one now.
+                # The configuration has changed and maps the upper namespace to another lower one now.
                 await self._copies.delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._copies.forget(key)
@@ -151,8 +152,8 @@ class ServiceController:
     async def settled(self, namespace: str) -> None:
         """Wait until the Services of an upper namespace have lower copies, but for at most ``_SETTLE_SECONDS``.
 
-        A container's environment is fixed when it starts, so the first pod of a namespace needs the addresses
-        of the Services that are older than the pod.
+        A container's environment is fixed when it starts, so the first pod of a namespace must wait for the
+        addresses of the Services that existed before the pod.
         """
         if not self._is_enabled:
             return
@@ -191,7 +192,7 @@ class ServiceController:
         if copy is not None:
             await self._copies.unmark(copy)
             if self._copies.is_always_elsewhere(copy):
-                return None  # when that installation removes its annotation, an event requeues this key
+                return None  # when that installation removes its annotation, the event requeues this key
             if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
                 return None  # recreated by another process, for pods that are not created yet
         if left := self._users.grace(upper.namespace):
@@ -218,14 +219,14 @@ class ServiceController:
         )
 
     async def _exists_above(self, namespace: str, name: str) -> bool:
-        """Report whether the Service exists, read live: another process may know it before our cache does."""
+        """Report whether an upper Service exists. Reads live, because our cache may be behind another process's."""
         page = await self._context.upper.list(
             resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
         )
         return any(service.metadata.deletion_timestamp is None for service in page.items)
 
     def _failed(self, upper: Object, error: ApiError) -> None:
-        """Release pods that wait for the Service; report a permanent error as an event."""
+        """End the wait of pods for the Service; report a permanent error as an event."""
         self._refused.add(upper.key)
         self._progressed()
         if not is_retryable(error):
@@ -243,7 +244,8 @@ class ServiceController:
         self._copies.foreign[upper.key] = upper.uid
         self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
-        # Each cluster has a "kubernetes", a "kube-dns" and a kube-system of its own.
+        # A Service in services.always may have a namesake in every cluster (kubernetes, kube-dns), so no
+        # warning.
         is_always = self._copies.is_always(upper.namespace, upper.name)
         self._context.recorder.event(
             upper, "Normal" if is_always else "Warning", problem.event_reason, problem.message

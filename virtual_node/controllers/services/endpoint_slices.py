@@ -1,6 +1,6 @@
 """Mirrors the endpoints of copied Services, as EndpointSlices, or as Endpoints in older lower clusters.
 
-Both classes compare the caches of the two clusters for one Service and write the difference. The
+Each of the two classes compares the caches of the two clusters for one Service and writes the difference. The
 ServiceController decides which Services, and when.
 """
 
@@ -28,11 +28,11 @@ Difference = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | N
 
 
 class EndpointMirror(Protocol):
-    """Keeps the lower endpoints of one Service equal to the upper ones."""
+    """Keeps the lower endpoints of Services equal to the upper ones."""
 
     lower: Informer
-    """Objects that we created in the lower cluster, indexed by the key of the upper Service under
-    ``INDEX_SERVICE``."""
+    """Objects created for this upper cluster in the lower cluster, indexed by the key of the upper Service
+    under ``INDEX_SERVICE``."""
 
     def service_of(self, thing: Object) -> Iterable[str]:
         """Return the key of the upper Service that an object in ``lower`` was created for."""
@@ -45,7 +45,7 @@ class EndpointMirror(Protocol):
         """
 
     async def remove(self, key: str) -> None:
-        """Remove everything created for the upper Service of that key (``namespace/name``)."""
+        """Delete everything created for the upper Service of that key (``namespace/name``)."""
 
 
 def upper_slices(client: Client) -> Informer:
@@ -54,16 +54,16 @@ def upper_slices(client: Client) -> Informer:
 
 
 def service_of_upper(piece: Object) -> Iterable[str]:
-    """Return the key of the Service that an upper slice belongs to."""
+    """Return the key of the Service that an upper EndpointSlice belongs to; empty: none."""
     name = piece.labels.get(translate.LABEL_SERVICE)
     return (f"{piece.namespace}/{name}",) if name else ()
 
 
 async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Informer) -> EndpointMirror:
-    """Return the mirror for the lower cluster's API, which has discovery.k8s.io/v1 since Kubernetes 1.21.
+    """Return a mirror to EndpointSlices; to Endpoints if the lower cluster is older than Kubernetes 1.21.
 
     Raises:
-        ApiError: it does not answer, or refuses.
+        ApiError: the lower cluster does not answer, or refuses.
     """
     ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
     try:
@@ -81,7 +81,7 @@ class EndpointSlices:
         self._caches = caches
         self._upper = upper
         self._in_step: dict[tuple[str, str], Object] = {}
-        """Upper slices, by lower namespace and name, with which their copies were last compared."""
+        """Upper slices at the last comparison with their copies, by lower namespace and name."""
         self.lower = _lower(context, resources.ENDPOINT_SLICES, self.service_of)
 
     def service_of(self, thing: Object) -> Iterable[str]:
@@ -109,7 +109,7 @@ class EndpointSlices:
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
                 if await self._is_behind(where, piece, current, desired):
-                    continue  # our cache is behind: the missing event requeues this key
+                    continue  # our cache is behind; the missing event requeues this key
                 self._in_step[where] = piece
                 await _write(
                     self._context,
@@ -124,7 +124,7 @@ class EndpointSlices:
     async def _is_behind(
         self, where: tuple[str, str], piece: Object, current: Object | None, desired: Mapping[str, Any]
     ) -> bool:
-        """Report whether a copy differs from the cached slice because another process knows a later upper state."""
+        """Report whether a copy differs because another process knows a later upper state than our cache."""
         return (
             current is not None
             and self._in_step.get(where) is piece
@@ -138,16 +138,16 @@ class EndpointSlices:
             if piece.namespace == namespace:
                 is_needed = piece.name in wanted
             else:
-                # The namespace is mapped elsewhere: by our earlier configuration, or by another process.
+                # Our earlier configuration, or another process, maps the upper namespace to this lower one.
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
                 self._in_step.pop((piece.namespace, piece.name), None)
                 await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
     async def _wanted_above(self, service: Object) -> set[str]:
-        """Return the lower names of a Service's upper slices, read live because our cache may be behind.
+        """Return the lower names of the copies of a Service's upper slices.
 
-        Another process may have copied a slice that our cache does not show yet.
+        Reads live, because another process may have copied a slice that our cache does not show yet.
         """
         if (service.spec or {}).get("type") == "ExternalName":
             return set()
@@ -168,7 +168,7 @@ class EndpointSlices:
 
 
 class LegacyEndpoints:
-    """Keeps one Endpoints object for all upper slices of a Service."""
+    """Keeps one lower Endpoints object for all upper slices of a Service."""
 
     def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
         self._context = context
@@ -238,7 +238,7 @@ async def _write(
         try:
             await context.lower.create(resource, desired, namespace=namespace)
         except AlreadyExists:
-            # Ours, but not in the cache yet, or unmanaged.
+            # Either ours and not in the cache yet, or unmanaged.
             current = from_dict(await context.lower.get(resource, name, namespace=namespace))
         else:
             return

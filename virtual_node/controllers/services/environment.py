@@ -44,7 +44,7 @@ class ServiceLinks:
         self._settled = settled
 
     async def ready(self, namespace: str) -> None:
-        """Wait until the Services of an upper namespace have their lower addresses, but only for a limited time."""
+        """Wait a limited time until the Services of an upper namespace have lower addresses."""
         await self._settled(namespace)
 
     def add(
@@ -62,7 +62,7 @@ class ServiceLinks:
                 needed.
         """
         if _wants_links(upper_pod):
-            # The pod must not get variables of the lower cluster's own Services in that namespace.
+            # Otherwise the pod would get variables of the lower cluster's own Services in that namespace.
             body["spec"]["enableServiceLinks"] = False
         self.add_to_containers(body["spec"], upper_pod, env_from)
 
@@ -75,8 +75,8 @@ class ServiceLinks:
         """Add the variables to containers of a lower pod, in place.
 
         Args:
-            spec: lists of containers by kind, either the pod's spec or additions to a running pod (debug
-                containers).
+            spec: lists of containers by kind: the pod's spec, or the debug containers to add to a running
+                pod.
             upper_pod: as in ``add``.
             env_from: as in ``add``.
         """
@@ -107,7 +107,7 @@ class ServiceLinks:
                 ]
 
     def _address(self, service: Mapping[str, Any]) -> str:
-        """Return the address of the Service's copy, or its own if there is no copy; empty: none."""
+        """Return the address of the Service's copy, otherwise the Service's own; empty: it has none."""
         upper_ip = _cluster_ip(service["spec"])
         if not upper_ip:
             return ""
@@ -117,7 +117,7 @@ class ServiceLinks:
         return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
-        """Return host and port of the upper API server if the pod selects it; None: the lower kubelet decides."""
+        """Return host and port of the upper API server if the pod selects it; None: it uses the lower API server."""
         wanted = (
             annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
         )
@@ -128,7 +128,7 @@ class ServiceLinks:
 
 
 def has_address(service: Object, copy: Object | None) -> bool:
-    """Report whether an upper Service has a copy with an address; one without clusterIP needs no address."""
+    """Report whether an upper Service has a copy, with an address if the upper Service has one."""
     if copy is None:
         return False
     return bool(_cluster_ip(copy.spec or {})) or not _cluster_ip(service.spec or {})

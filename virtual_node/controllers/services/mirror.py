@@ -45,32 +45,32 @@ class ServiceCopies:
         self._own_name = min(context.nodes)
         self._mark = translate.always_mark(self._own_name)
         self.foreign: dict[str, str] = {}
-        """Upper Services whose lower name is taken: uid by key."""
+        """Upper uids, by upper key, of Services whose lower name or namespace is not ours."""
         self.unused: dict[str, str] = {}
-        """Copies that were deleted because no pod of ours uses them: lower uid by upper key."""
+        """Lower uids, by upper key, of copies that were deleted because none of our pods uses them."""
         self._in_step: dict[str, Object] = {}
-        """Upper Services, by key, with which their copies were last compared."""
+        """Upper Services, by key, in the state with which their copies were last compared."""
 
     def forget(self, key: str) -> None:
-        """Forget an upper Service that is gone."""
+        """Forget the state kept for an upper Service that is gone."""
         self.foreign.pop(key, None)
         self.unused.pop(key, None)
         self._in_step.pop(key, None)
 
     def is_always(self, namespace: str, name: str) -> bool:
-        """Report whether the configuration wants a copy of an upper Service even if no pod uses it."""
+        """Report whether ``services.always`` includes an upper Service; it is then copied even if no pod uses it."""
         return translate.is_always(namespace, name, self._context.settings.services.always)
 
     def is_always_elsewhere(self, copy: Object) -> bool:
-        """Report whether another installation always wants a copy."""
+        """Report whether the annotations of a copy show that another installation always wants it."""
         return bool(translate.wanted_by(copy.annotations) - {self._own_name})
 
     async def is_used_elsewhere(self, copy: Object) -> bool:
-        """Report whether another installation wants a copy, always or for its pods."""
+        """Report whether another installation wants a copy, always or for its pods. May read live."""
         return self.is_always_elsewhere(copy) or await peers.have_pods_in(self._context, copy.namespace)
 
     async def ensure(self, upper: Object, namespace: str) -> Problem | None:
-        """Create or patch the copy of an upper Service; return a Problem when its name or namespace is not ours.
+        """Create or patch the copy of an upper Service; return a Problem if its name or namespace is not ours.
 
         Raises:
             ApiError: the lower cluster refuses; the caller retries.
@@ -82,7 +82,7 @@ class ServiceCopies:
         was_in_step = self._in_step.get(upper.key) is upper
         if existing is None:
             if was_in_step and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
-                return None  # another process has deleted the copy; our cache lacks the event that shows why
+                return None  # another process has deleted the copy; our cache does not show the reason yet
             if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
@@ -100,12 +100,13 @@ class ServiceCopies:
         if (is_replaced or (patch and was_in_step)) and not await peers.is_current(
             self._context.upper, resources.SERVICES, upper
         ):
-            return None  # our cache is behind: the missing event requeues this key
+            return None  # our cache is behind; the missing event requeues this key
         self._in_step[upper.key] = upper
         if is_replaced:
             await self.delete(existing)
             if await self._create(whole, desired) is not None:
-                # Not gone yet, or another object was created first; the next reconcile checks the owner.
+                # The old copy is not gone yet, or another object was created first. The next reconcile checks
+                # its owner.
                 raise Conflict(f"Service {existing.key} is being replaced", code=409, reason="Conflict")
         elif patch:
             await self._patch(existing, patch)
@@ -114,14 +115,14 @@ class ServiceCopies:
         return None
 
     def of(self, upper_namespace: str, name: str) -> Object | None:
-        """Return the copy of an upper Service from the cache; None also if the name has another Service's copy."""
+        """Return the copy of an upper Service from the cache; None also if another Service's copy has the name."""
         copy = self._lower.store.get(f"{self._context.lower_namespace(upper_namespace)}/{name}")
         if copy is None or not ownership.is_owned_by(copy, self._context.cluster_id, upper_namespace):
             return None
         return copy
 
     async def unmark(self, copy: Object) -> None:
-        """Remove our annotation that we always want a copy; others may still want it."""
+        """Remove our annotation that we always want a copy; those of other installations stay."""
         if self._mark in copy.annotations:
             await self._patch(copy, {"metadata": {"annotations": {self._mark: None}}})
 
@@ -148,7 +149,7 @@ class ServiceCopies:
         )
 
     async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
-        """Create the copy; return the existing Service when the name is taken, otherwise None."""
+        """Create the copy and return None; if its name is taken, return the existing Service."""
         lower, namespace = self._context.lower, desired["metadata"]["namespace"]
         name = desired["metadata"]["name"]
         if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
@@ -168,9 +169,10 @@ class ServiceCopies:
     async def _create_first_accepted(
         self, whole: dict[str, Any], desired: dict[str, Any]
     ) -> tuple[dict[str, Any], str]:
-        """Create the copy as close to the upper Service as the server accepts; return it and the first refusal.
+        """Create the copy as similar to the upper Service as the lower cluster accepts.
 
-        The upper addresses are only requested here, because they cannot be changed later.
+        Returns the copy and the reason why the upper addresses were refused; empty: they were accepted, or
+        not requested. They are only requested here, because a Service's addresses cannot be changed later.
         """
         create, namespace = self._context.lower.create, desired["metadata"]["namespace"]
         first = translate.at_upper_addresses(whole, desired) if self._asks_for_same(whole) else []
@@ -188,7 +190,7 @@ class ServiceCopies:
         return await create(resources.SERVICES, last, namespace=namespace), refused
 
     def _report_address(self, whole: dict[str, Any], created: dict[str, Any], refused: str) -> None:
-        """Write an event if the lower cluster refused the upper Service's addresses for a copy."""
+        """Write an event if the lower cluster refused the upper Service's addresses for the copy."""
         if refused and self._asks_for_same(whole):
             wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
             self._context.recorder.event(

@@ -1,4 +1,4 @@
-"""Namespaces whose Services are in use: by pods on our virtual nodes, and for a grace period after the last pod."""
+"""Namespaces that use their Services: those with pods on our virtual nodes, or in the grace period after the last."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 
 GRACE = 60.0
-"""Seconds for which copies are kept after the last pod of their namespace, so that the next rollout can use
-them."""
+"""Seconds for which copies are kept after the last pod of their namespace is gone, because the next rollout
+may use them."""
 
 
 class NamespaceUsers:
     """Uids of upper pods by namespace; reports when a namespace gets its first pod and loses its last."""
 
     def __init__(self, pods: Iterable[Informer], *, on_change: Callable[[str], None]) -> None:
-        """Follow pods.
+        """Register handlers on the informers.
 
         Args:
             pods: the upper pods of our virtual nodes.
@@ -35,9 +35,9 @@ class NamespaceUsers:
         return namespace in self._uids
 
     def grace(self, namespace: str) -> float:
-        """Return the seconds for which a namespace without pods still keeps its copies; 0: the grace period is over.
+        """Return the remaining seconds for which a namespace without pods keeps its copies; 0: none.
 
-        The period begins with the first call after the namespace lost its last pod, or after a restart.
+        The grace period begins with the first call after the namespace lost its last pod, or after a restart.
         """
         now = asyncio.get_running_loop().time()
         return max(0.0, self._ends.setdefault(namespace, now + GRACE) - now)

@@ -1,10 +1,9 @@
 """Lets the lower scheduler choose a node for new volumes, before the pod that uses them is bound in the upper cluster.
 
 kube-scheduler binds a pod only after its claims are bound, but a lower WaitForFirstConsumer claim is bound
-only once it has a consumer, so each would wait for the other. Therefore a placeholder pod takes the pod's
-place in the lower cluster. It has the same resources, selectors and claims, and is deleted as soon as its
-claims are bound (which is before it starts). When no lower node fits, the upper scheduler is asked to choose
-another virtual node.
+only after a pod uses it, so each would wait for the other. Therefore a placeholder pod is created in the
+lower cluster. It has the pod's resources, selectors and claims, and is deleted as soon as its claims are
+bound, which is before it starts. If no lower node fits, the upper scheduler must choose another virtual node.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from virtual_node.translate.pods import lower_pod, node_pools
 from virtual_node.translate.storage import binder_pod as translate
 
 _PATIENCE = 20.0
-"""Seconds for which the lower scheduler must report that no node fits before the claim is returned to the
-upper scheduler."""
+"""Seconds for which the lower scheduler must report that no node fits before the upper scheduler must choose
+another virtual node for the claim."""
 
 
 class VolumeBinder:
@@ -53,7 +52,7 @@ class VolumeBinder:
         )
 
     async def bind(self, key: str, node: str) -> str:
-        """Start the binding of a claim's volume; return why that is impossible, empty while it is in progress.
+        """Advance the binding of a claim's volume; return why it is impossible; empty: it is in progress.
 
         Args:
             key: the upper claim.
@@ -77,7 +76,7 @@ class VolumeBinder:
         return await self._create(consumer, node)
 
     async def done(self, key: str) -> None:
-        """Delete the placeholder of a claim that is bound or deleted, once none of its other claims needs it."""
+        """Delete the placeholder of a claim that is bound or deleted, unless another of its claims is not yet bound."""
         placeholder = self._of(key)
         if placeholder is None:
             return
@@ -92,7 +91,7 @@ class VolumeBinder:
     async def refusal(self, key: str, node: str) -> str | None:
         """Return why this cluster cannot provide a volume for the pod that waits for a claim.
 
-        Empty: the volume can be created. None: no unbound upper pod references the claim.
+        Empty: the cluster can provide it. None: no unbound upper pod references the claim.
 
         Args:
             key: the upper claim.
@@ -102,7 +101,7 @@ class VolumeBinder:
         return None if consumer is None else self._placeholder(consumer, node)[1]
 
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
-        """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other."""
+        """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other claim."""
         namespace = consumer["metadata"]["namespace"]
         lower_namespace = self._context.lower_namespace(namespace)
         for name in claim_names(consumer):
@@ -113,7 +112,7 @@ class VolumeBinder:
         return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
-        """Create the placeholder; return why the lower cluster cannot take the pod, empty when it was created."""
+        """Create the placeholder and return an empty text; otherwise return why the lower cluster refuses the pod."""
         body, why = self._placeholder(consumer, node)
         if why:
             return why
@@ -126,7 +125,7 @@ class VolumeBinder:
         return ""
 
     def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
-        """Return the placeholder of a pod, and why the lower cluster cannot take that pod; empty: it can."""
+        """Return the placeholder of a pod, and why the lower cluster refuses that pod; empty: it does not."""
         options = self._context.options[node]
         as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
         lower = lower_pod.lower_pod(as_bound, options)

@@ -20,7 +20,7 @@ class VolumeCaches:
     lower_claims: Informer
     """Only claims that carry our ownership label."""
     upper_volumes: Informer
-    """Only mirrors of this lower cluster's volumes."""
+    """Only upper mirrors of this lower cluster's volumes."""
     lower_volumes: Informer
     upper_classes: Informer
     binders: Informer

@@ -1,4 +1,4 @@
-"""Combines caches, claims, mirrors and the binder, and ensures a new pod's claims."""
+"""Combines the caches and controllers of claims and volumes, and creates a new pod's claims."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Volumes:
             group.create_task(self._volumes.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """See ``ClaimController.ensure``; waits a limited time until the caches have synced.
+        """Call ``ClaimController.ensure``, after waiting a limited time until the caches have synced.
 
         Raises:
             ApiError: claims or volumes cannot be read for now; the caller retries.
@@ -67,7 +67,7 @@ class Volumes:
             return []
         for informer in self._caches.all():
             if not await informer.wait_synced(_SYNC_TIMEOUT):
-                # A worker that waited without limit would be lost to all other pods.
+                # Waiting without limit would block a worker that other pods need.
                 raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
         return await self._claims.ensure(upper, upper_pod)
 

@@ -25,7 +25,7 @@ _BACKOFF_BASE = 0.5
 _BACKOFF_MAXIMUM = 60.0
 _ANOTHERS_RETRY = 30.0
 """Seconds until a retry for a volume whose mirror another process must create; the mirror's event normally
-comes first."""
+requeues the volume earlier."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
@@ -47,7 +47,7 @@ class VolumeController:
             below: above for above, below in context.config.volumes.storage_classes.items()
         }
         self._seen_at: dict[str, float] = {}
-        """Loop times at which virtual nodes of other processes were last seen."""
+        """Loop times at which other processes' virtual nodes were last seen, by name."""
         queue: WorkQueue[str] = WorkQueue(
             f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         )
@@ -64,9 +64,9 @@ class VolumeController:
         await self.controller.run()
 
     async def _announce_driver(self) -> None:
-        """Ensure that the upper cluster has the inert CSIDriver before the first mirror; retry during an outage.
+        """Ensure that the upper cluster has the CSIDriver before the first mirror; retry during an outage.
 
-        The chart creates it, so that no right to create drivers is needed.
+        The driver has no program. The chart creates it, so that no right to create drivers is needed.
         """
         backoff = ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
         while True:
@@ -87,7 +87,7 @@ class VolumeController:
 
     async def _create_driver(self) -> None:
         upper = self._context.upper
-        with contextlib.suppress(Forbidden):  # accounts of older releases may create it, but not get it
+        with contextlib.suppress(Forbidden):  # accounts made for older releases may create it, but not get it
             try:
                 await upper.get(CSI_DRIVERS, translate.DRIVER)
             except NotFound:
@@ -136,7 +136,7 @@ class VolumeController:
     async def _is_anothers(self, lower: Object) -> bool:
         """Report whether another process in this lower cluster must create the mirror of a claimed volume.
 
-        A mirror's node affinity never changes, and each process knows only its own virtual nodes. So the
+        A mirror's node affinity cannot be changed, and each process knows only its own virtual nodes. So the
         mirror is created by the process that made the lower claim, or by any process if that process's
         virtual node no longer exists.
         """
@@ -144,7 +144,7 @@ class VolumeController:
         node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
         if not node or node in self._context.nodes:
             return False
-        # Read once for all volumes of the node: there may be thousands, and each has several events.
+        # Read once for all volumes of the node, because it may have thousands, each with several events.
         now = asyncio.get_running_loop().time()
         if now - self._seen_at.get(node, -_ANOTHERS_RETRY) >= _ANOTHERS_RETRY:
             if not await is_virtual_node(self._context.upper, node):
@@ -153,7 +153,7 @@ class VolumeController:
         return True
 
     async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
-        """Create a mirror; return an existing volume of its name (a mirror without its label), otherwise None."""
+        """Create a mirror and return None; if its name is taken (a mirror without its label), return that volume."""
         mirror_name = desired["metadata"]["name"]
         try:
             await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
@@ -182,7 +182,7 @@ class VolumeController:
                 None,
                 translate.mirror_name(self._context.name, lower["metadata"]["name"]),
             }:
-                return None  # another process may have this lower cluster under another name
+                return None  # another process may mirror this lower cluster's volumes under another cluster name
             storage_class = above.get("storageClassName") or ""
         else:
             below = lower["spec"].get("storageClassName") or ""
@@ -202,7 +202,7 @@ class VolumeController:
         )
 
     def _lower_claim(self, lower: dict[str, Any]) -> Object | None:
-        """Return the claim that a lower volume belongs to, if we made it."""
+        """Return the lower claim that a lower volume is bound to, if we made the claim."""
         reference = lower["spec"].get("claimRef") or {}
         ours = self._caches.lower_claims.store.get(f"{reference.get('namespace')}/{reference.get('name')}")
         if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
@@ -210,9 +210,9 @@ class VolumeController:
         return ours
 
     async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
-        """Report whether a surplus mirror may be deleted: its volume is gone, or no upper claim is bound to it."""
+        """Report whether an unwanted mirror may go: its volume is gone, or it is unclaimed and the volume not Released."""
         if lower is None:
-            # Read live, because our cache may be behind: a volume whose deletion has begun never returns.
+            # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"
             there = await self._context.lower.list(
                 resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
@@ -222,7 +222,7 @@ class VolumeController:
         return phase != "Released" and not mirror["spec"].get("claimRef")
 
     def _nodes(self, lower: dict[str, Any]) -> list[str]:
-        """Return the virtual nodes with a lower node that can reach a volume; all of them if there is none."""
+        """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them."""
         reaching = [
             node.labels
             for node in self._lower_nodes.store.list()

@@ -15,7 +15,7 @@ from virtual_node.translate.storage import pvc as translate
 
 
 class ClaimChecks:
-    """Checks of claims, answered from the caches where these suffice."""
+    """Checks of claims, answered from the caches if possible."""
 
     def __init__(self, context: ClusterContext, caches: VolumeCaches, *, requests: ClaimRequests) -> None:
         self._context = context
@@ -23,7 +23,7 @@ class ClaimChecks:
         self._requests = requests
 
     def lower(self, key: str, upper: Object | None) -> Object | None:
-        """Return our lower claim for the name of an upper claim, from the cache.
+        """Return our lower claim for an upper claim, from the cache; None: there is none.
 
         Args:
             key: namespace and name of the upper claim.
@@ -34,12 +34,12 @@ class ClaimChecks:
         return lower if lower is not None and self._requests.is_owned(lower, namespace, upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
-        """Return the lower volume whose mirror a claim is bound to; empty: none of this cluster."""
+        """Return the lower volume behind the mirror that a claim is bound to; empty: none of this cluster."""
         mirror = self._caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
         return pv.lower_name(mirror.to_dict(), self._context.name) if mirror else ""
 
     def unusable(self, key: str, claim: Object | None) -> Problem | None:
-        """Return why no pod in this cluster can use an upper claim, in the kubelet's wording; None: it can."""
+        """Return why no pod in this cluster can use an upper claim, in the kubelet's wording; None: it can be used."""
         name = key.partition("/")[2]
         if claim is None or claim.metadata.deletion_timestamp is not None:
             state = "not found" if claim is None else "is being deleted"
@@ -54,12 +54,13 @@ class ClaimChecks:
         return None
 
     async def not_below(self, key: str, claim: Object, told: tuple[str, str] | None) -> Problem | None:
-        """Return a Problem unless the lower claim of that name was made for this upper claim.
+        """Return a Problem unless the lower claim of that name was made for this upper claim. May read live.
 
         Args:
             key: namespace and name of the upper claim.
             claim: the upper claim.
-            told: reason and message of the claim's last event; None: there was none.
+            told: reason and message of the claim's last event; None: there was none. The Problem repeats
+                them.
         """
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
@@ -70,7 +71,7 @@ class ClaimChecks:
         return claim_problem(*(told or ("FailedMount", text)))
 
     def unclonable(self, upper: dict[str, Any]) -> str:
-        """Return why the data source of a claim is not in the lower cluster; empty: it is, or there is none."""
+        """Return why a claim's data source is not in the lower cluster; empty: it is there, or there is none."""
         if what := translate.foreign_source(upper):
             return f"{what} is not mirrored to lower cluster {self._context.name}; only claims can be cloned there"
         for name in translate.source_claims(upper):
