@@ -182,7 +182,7 @@ class VolumeController:
                 None,
                 translate.mirror_name(self._context.name, lower["metadata"]["name"]),
             }:
-                return None  # another process may mirror this lower cluster's volumes under another cluster name
+                return None  # another process may know this lower cluster by another name
             storage_class = above.get("storageClassName") or ""
         else:
             below = lower["spec"].get("storageClassName") or ""

@@ -1,13 +1,13 @@
 """Claims follow the pods that reference them: created in the lower cluster, bound in both, never lost by accident.
 
-This cluster manages a claim in three cases: the scheduler has selected one of its virtual nodes for the claim
-and a pod waits for it, the claim is bound to a mirror of one of its volumes, or a pod bound here references
-it while it has no volume yet. Nothing is created for claims of namespaces that are not allowed here, because
-every user of a namespace can write the annotation with the selected node. A pod is created only when each of
-its claims has a lower claim that we made for it.
-
-A managed upper claim carries our finalizer, so that we observe its deletion. Only then is the lower claim
-deleted, and the lower volume's reclaim policy decides about the data. If an upper claim disappears otherwise
+This cluster manages an upper claim in three cases: the scheduler has selected one of its virtual nodes for
+the claim and a pod waits for the claim; the claim is bound to a mirror of one of its volumes; or the claim
+has no volume yet and a pod bound to one of its virtual nodes references it. Nothing is created for claims of
+namespaces that are not allowed here, because every user of a namespace can write the annotation with the
+selected node. A pod is created only when each of its claims has a lower claim that we made for it.
+A managed upper claim carries our finalizer, so that we observe its deletion. The lower claim is deleted only
+then, and the lower volume's reclaim policy decides about the data. If an upper claim disappears in another
+way (etcd was restored, or the finalizer removed by hand), the lower claim is kept.
 (etcd was restored, or the finalizer removed by hand), the lower claim is kept.
 """
 
@@ -37,12 +37,12 @@ from virtual_node.controllers.volumes.pvc_users import ClaimUsers
 from virtual_node.translate.storage import pvc as translate
 
 _BINDING_RETRY = 5.0
-"""Seconds until a requeue of a claim that is being bound; its events normally come first."""
+"""Seconds until a requeue of a claim that is being bound; normally its events requeue it earlier."""
 _REFUSED_RETRY = 30.0
 _LONGEST_WAIT = 120.0
 """Maximum seconds until a requeue of a claim that waits for a pod or a volume, while nothing changes."""
 _WORKERS = 10
-"""At most 8 of them work for one upper namespace."""
+"""Number of workers. At most 8 of them work for one upper namespace."""
 
 
 class ClaimController:
@@ -98,7 +98,7 @@ class ClaimController:
         await self.controller.run()
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Ensure a pod's claims exist in the lower cluster; return what blocks the pod. Claim changes requeue it."""
+        """Create a pod's claims in the lower cluster; return what blocks the pod. Claim changes requeue the pod."""
         keys = [f"{upper.namespace}/{name}" for name in claim_names(upper_pod)]
         self._users.add(upper.uid, keys)
         problems = []
@@ -134,7 +134,7 @@ class ClaimController:
             return await self._vanished(key, lower)
         upper = upper_object.to_dict()
         if lower is not None and lower["metadata"]["labels"].get(names.LABEL_UPPER_UID) != upper_object.uid:
-            # The name was used before; the lower claim belongs to the earlier upper claim.
+            # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
             what = claim_conflict(self._context.name, key, "an earlier claim")
             self._tell(upper_object, CLAIM_CONFLICT, what)
@@ -142,7 +142,7 @@ class ClaimController:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
         if upper_object.metadata.deletion_timestamp is not None:
-            await self._binder.done(key)  # a placeholder's use would block the lower claim's deletion
+            await self._binder.done(key)  # the placeholder's use blocks the lower claim's deletion
             return await self._deleting(upper, lower)
         volume = self._checks.mirrored_volume(upper)
         if lower is None and not self._namespaces.may_come(upper_object.namespace):
@@ -212,7 +212,7 @@ class ClaimController:
             return None
         space, upper_name = lower["metadata"]["namespace"], upper["metadata"]["namespace"]
         if await self._namespaces.ensure(space, upper_name=upper_name, is_for_new_pod=True):
-            return Result(requeue_after=_REFUSED_RETRY)  # the pod would be refused, so no placeholder
+            return Result(requeue_after=_REFUSED_RETRY)  # no placeholder, because the pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
             await self._requests.give_back(upper, lower, message)
@@ -223,10 +223,10 @@ class ClaimController:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
             return None
         if not translate.may_go_below(upper):
-            return None  # a pod still uses it; the pod's deletion requeues the claim
+            return None  # a pod still uses the claim; the pod's deletion requeues the claim
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.is_anothers(upper):
-            return Result(requeue_after=_REFUSED_RETRY)  # the lower claim may outlive its virtual node
+            return Result(requeue_after=_REFUSED_RETRY)  # that virtual node may be removed
         if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))

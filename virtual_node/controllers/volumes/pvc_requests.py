@@ -1,7 +1,7 @@
 """Reads and writes one claim in the two clusters, with preconditions on the claim that was checked.
 
-Claims hold data, so the API server itself checks each deletion: by the uid, and by the resourceVersion if the
-claim must not have changed since we read it.
+Claims hold data, so each deletion has preconditions that the API server checks: the uid, and the
+resourceVersion if the claim must not have changed since we read it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
 
 class ClaimRequests:
-    """Reads and writes upper and lower claims; a claim that is already gone is no error."""
+    """Reads and writes upper and lower claims; a claim that is already gone is not an error."""
 
     def __init__(self, context: ClusterContext, *, namespaces: Namespaces) -> None:
         self._context = context
         self._namespaces = namespaces
 
     def is_made_by_us(self, lower: dict[str, Any]) -> bool:
-        """Report whether a lower claim was made for our virtual node; other processes may share the lower cluster."""
+        """Report whether a lower claim was made for one of our virtual nodes, not for one of another process."""
         return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
-        """Report whether a lower claim was made for a claim in that upper namespace; None: the upper claim is gone."""
+        """Report whether a lower claim was made for a claim of that upper namespace; upper None: claim is gone."""
         uid = upper.uid if upper is not None else ""
         return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
 
     async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
-        """Create the lower claim; return the existing claim when the name is taken, otherwise None.
+        """Create the lower claim and return None; if its name is taken, return the claim there.
 
         Args:
             upper: the upper claim.
-            volume_name: the lower volume that it must be bound to; empty: any.
+            volume_name: the lower volume that the lower claim must be bound to; empty: any.
 
         Raises:
-            ApiError: the lower cluster refuses, or its namespace must not be used.
+            ApiError: the lower cluster refuses, or the lower namespace must not be used (Forbidden).
         """
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
@@ -91,10 +91,10 @@ class ClaimRequests:
             )
 
     async def ends_below(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
-        """Delete the lower claim of an upper claim that is being deleted; return False if there is none any more.
+        """Delete the lower claim of an upper claim that is being deleted; report whether it still existed.
 
-        If the cache shows none, the lower claim is read live, as the cache may be behind. Otherwise the upper
-        claim would be deleted first, and the lower claim and its volume would stay for ever.
+        If the lower claim is not in the cache, it is read live, because the cache may be behind. Otherwise
+        the upper claim would be deleted first, and the lower claim and its volume would stay forever.
         """
         lower = lower or await self.made_for(upper)
         if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
@@ -102,7 +102,7 @@ class ClaimRequests:
         return lower is not None
 
     async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
-        """Read the lower claim that we made for an upper one; None: there is none, or another object has its name."""
+        """Read the lower claim that we made for an upper one; None: there is none, or another claim has its name."""
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
         there = await find(self._context.lower, _CLAIMS, metadata["name"], namespace=namespace)
@@ -113,10 +113,10 @@ class ClaimRequests:
         return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 
     async def delete_unbound(self, lower: dict[str, Any]) -> None:
-        """Delete a claim that never had a volume, unless it has changed since we read it and so may hold data.
+        """Delete a claim that never had a volume, unless it changed since we read it and so may hold data now.
 
         Raises:
-            Conflict: it has changed; the caller reconciles again.
+            Conflict: the claim has changed; the caller reconciles again.
         """
         metadata = lower["metadata"]
         with contextlib.suppress(NotFound):
@@ -129,7 +129,7 @@ class ClaimRequests:
             )
 
     async def give_back(self, upper: dict[str, Any], lower: dict[str, Any] | None, message: str) -> None:
-        """Let the upper scheduler choose another node, as a provisioner does that cannot provision.
+        """Make the upper scheduler choose another node, as a provisioner does that cannot create a volume.
 
         Args:
             upper: the upper claim.
@@ -151,7 +151,7 @@ class ClaimRequests:
         """Patch a lower claim.
 
         Raises:
-            ApiError: another claim has its name by now (Conflict), or the lower cluster refuses.
+            ApiError: another claim has the name now (Conflict), or the lower cluster refuses.
         """
         await _patch(self._context.lower, lower, patch)
 
@@ -161,7 +161,7 @@ class ClaimRequests:
         """Add and remove finalizers of an upper claim.
 
         Raises:
-            Conflict: it has changed since we read it; the caller reconciles again.
+            Conflict: the claim has changed since we read it; the caller reconciles again.
         """
         patch = translate.finalizers_patch(upper, add=add, remove=remove)
         if patch is None:
@@ -179,10 +179,11 @@ class ClaimRequests:
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
     async def is_anothers(self, upper: dict[str, Any]) -> bool:
-        """Report whether another lower cluster has or gets the claim and observes its deletion.
+        """Report whether another lower cluster manages the claim, or will, and so observes its deletion.
 
-        False for the volume of a real node, where the scheduler selected our virtual node first and then
-        another node, and for a virtual node that no longer exists: nothing else observes the deletion there.
+        False if the claim has a volume of a real node, which can happen after the scheduler selected our
+        virtual node first. False also if its virtual node no longer exists, because then no other process
+        observes the deletion.
         """
         above = self._context.upper
         volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
@@ -199,7 +200,7 @@ class ClaimRequests:
         """Patch an upper claim.
 
         Raises:
-            Conflict: another claim has its name by now.
+            Conflict: another claim has the name now.
         """
         await _patch(self._context.upper, upper, patch, subresource=subresource)
 
@@ -207,7 +208,7 @@ class ClaimRequests:
 async def _patch(
     client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
 ) -> None:
-    """Patch a claim by uid; ignore one that is gone."""
+    """Patch the claim of that uid; ignore a claim that is gone."""
     metadata = claim["metadata"]
     with contextlib.suppress(NotFound):
         await patch_only(

@@ -15,13 +15,13 @@ class ClaimUsers:
         self._blocked: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def add(self, uid: str, keys: Sequence[str]) -> None:
-        """Note all claims of a pod."""
+        """Register a pod as a user of its claims."""
         self._claims[uid] = keys
         for key in keys:
             self._users[key][uid] = None
 
     def block(self, uid: str, key: str) -> None:
-        """Note that a pod waits for the lower claim."""
+        """Register that a pod waits for a lower claim."""
         self._blocked[key][uid] = None
 
     def of(self, key: str) -> Collection[str]:
@@ -29,11 +29,11 @@ class ClaimUsers:
         return self._users.get(key, ())
 
     def unblock(self, key: str) -> Collection[str]:
-        """Return the uids of pods that waited for the lower claim; they no longer wait."""
+        """Return the uids of pods that waited for the lower claim, and forget that they waited."""
         return self._blocked.pop(key, ())
 
     def remove(self, uid: str) -> Sequence[str]:
-        """Forget a pod and return its claims; other pods that use or wait for them stay."""
+        """Forget a pod and return its claims; other pods that use or wait for these claims stay registered."""
         keys = self._claims.pop(uid, ())
         for key in keys:
             for pods in (self._users, self._blocked):

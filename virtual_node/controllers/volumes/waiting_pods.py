@@ -1,7 +1,7 @@
 """Finds the upper pod that waits for a claim, without a LIST per claim and without caching a namespace's pods.
 
-Every user can annotate claims with a selected node, and create pods that no scheduler can place. So the
-claims of one namespace share one LIST for some seconds, and only the name of each listed pod is kept.
+Every user can annotate claims with a selected node, and create pods that no scheduler can place. So all
+claims of a namespace share one LIST for some seconds, and only the name of the oldest pod per claim is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtual_node.controllers.base.context import ClusterContext
 _PAGE = 100
 """Pods per page; one pod may have more than 1 MiB."""
 _FRESH, _PER_SECOND, _LONGEST = 5.0, 10.0, 60.0
-"""Seconds for which a LIST is used: at least, per second that it took, and at most."""
+"""Seconds for which the result of a LIST is used: at least, per second that the LIST took, and at most."""
 _DROPPED = Object(ObjectMeta(), "", "")
 
 
@@ -36,7 +36,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The result of one LIST; ``by_claim`` has only names of claims that exist."""
+    """The result of one LIST: the oldest pod by claim, for existing claims only."""
 
     by_claim: dict[str, _Waiting]
     until: float
@@ -46,11 +46,11 @@ class WaitingPods:
     """Unbound pods of the upper cluster, by the claims that they reference."""
 
     def __init__(self, context: ClusterContext, claims: Store) -> None:
-        """Compile the pod selector.
+        """Create without any IO.
 
         Args:
             context: the two clusters.
-            claims: the upper claims; pods that reference no claim in it are ignored.
+            claims: the upper claims; references to any other claim are ignored.
         """
         self._upper = context.upper
         self._claims = claims
@@ -59,7 +59,7 @@ class WaitingPods:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def oldest(self, key: str) -> dict[str, Any] | None:
-        """Return the oldest unbound pod that references a claim, read live; a scheduler handles that pod.
+        """Return the oldest unbound pod that references a claim; the pod itself is read live.
 
         None: there is none, or it was created after the last LIST, which is shared for up to a minute.
 
@@ -101,7 +101,7 @@ class WaitingPods:
             waiting = _Waiting(pod.metadata.creation_timestamp or "", pod.name)
             for name in self._claims_of(pod):
                 if self._claims.get(f"{namespace}/{name}") is None:
-                    continue  # claim names that users made up take no memory
+                    continue  # names of claims that do not exist must not use memory
                 known = by_claim.get(name)
                 if known is None or waiting.created < known.created:
                     by_claim[name] = waiting
@@ -117,7 +117,7 @@ class WaitingPods:
         return by_claim
 
     def _claims_of(self, pod: Object) -> list[str]:
-        """Return the claims of a pod that this cluster may take and that is not being deleted."""
+        """Return a pod's claims; empty if this cluster does not select the pod or it is being deleted."""
         if pod.metadata.deletion_timestamp is not None or not self._selects(pod.labels):
             return []
         return claim_names({"metadata": {"name": pod.name}, "spec": pod.spec})

@@ -10,7 +10,7 @@ from virtual_node.translate.base.ownership import Owner
 
 
 def same_namespace(namespace: str) -> str:
-    """Return the name itself: by default an upper namespace has the same name in the lower cluster."""
+    """Return the name unchanged, because by default an upper namespace has the same name in the lower cluster."""
     return namespace
 
 
@@ -21,10 +21,9 @@ class PodOptions:
     owner: Owner
     ignore_labels: tuple[str, ...] = ()
     service_accounts: bool = True
-    """Whether lower pods get tokens of the upper cluster; if not, they have an identity of the lower cluster."""
+    """Whether lower pods get tokens of the upper cluster; if not, they use a ServiceAccount of the lower cluster."""
     namespace_map: Callable[[str], str] = same_namespace
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the virtual node that a clusterSelector may match."""
+    """Labels of the virtual node, against which clusterSelectors are matched."""
     policy: PolicySet = field(default_factory=PolicySet)
-    """What pods may request from the lower cluster. Translation reads it to decide which PriorityClasses are
-    carried."""
+    """What pods may request from the lower cluster. Translation reads from it which PriorityClasses are copied."""

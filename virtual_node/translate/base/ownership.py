@@ -1,7 +1,8 @@
 """Mark lower objects with the upper object they were created for, and decide whether a lower object is owned.
 
-Only data on the lower object counts. Users can write to upper objects and could name any lower object there.
-Translation overwrites our marks, so users cannot set them on lower objects either.
+Only data on the lower object counts, because users can write to upper objects and could name any lower object
+there. Translation overwrites our labels and annotations, so users cannot set them on lower objects through an
+upper one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class Marked(Protocol):
 
 
 class Marks(NamedTuple):
-    """Labels and annotations of plain metadata; satisfies ``Marked``."""
+    """Labels and annotations of plain metadata, which satisfy ``Marked``."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
-        """Return the marks of an object's metadata."""
+        """Return the labels and annotations in an object's metadata."""
         return cls(metadata.get("labels") or {}, metadata.get("annotations") or {})
 
 
@@ -60,9 +61,9 @@ def made_for(cluster_id: str, upper: Mapping[str, Any]) -> str:
 
 
 def is_made_for(lower: Marked, cluster_id: str, upper: Mapping[str, Any]) -> bool:
-    """Report whether the uid label or the ``made-for`` annotation says that a lower pod belongs to an upper pod.
+    """Report whether a lower pod belongs to an upper pod by its uid label or its ``made-for`` annotation.
 
-    One of the two suffices, in case the other was removed.
+    Either one suffices, in case the other was removed.
     """
     return bool(
         lower.labels.get(names.LABEL_UPPER_UID) == upper["uid"]
@@ -71,19 +72,19 @@ def is_made_for(lower: Marked, cluster_id: str, upper: Mapping[str, Any]) -> boo
 
 
 def proof_of_mirroring(lower_uid: str, upper_uid: str) -> str:
-    """Return the mark of an upper pod that has been mirrored: ``<lower uid>/<upper uid>``.
+    """Return the annotation value of an upper pod that has been mirrored: ``<lower uid>/<upper uid>``.
 
-    A copy of the pod (from a backup or from ``kubectl get -o yaml``) has another uid, so a copied mark is not
-    valid.
+    A copy of the pod (from a backup or from ``kubectl get -o yaml``) has another uid, so a copied value is
+    not valid.
     """
     return f"{lower_uid}/{upper_uid}"
 
 
 def mirrored_as(mark: str | None, upper_uid: str) -> str:
-    """Return the lower uid in a valid mark of an upper pod, else an empty string.
+    """Return the lower uid in an upper pod's ``proof_of_mirroring`` value; empty: missing or not valid.
 
-    The upper pod's user can write the mark. Use it only to decide about that upper pod, never to recognise a
-    lower one.
+    The upper pod's user can write that value. Use it only to decide about that upper pod, never to decide
+    which lower pod is ours.
     """
     lower_uid, _, whose = (mark or "").partition("/")
     return lower_uid if whose == upper_uid else ""
@@ -103,10 +104,10 @@ def is_owned_by(lower: Marked, cluster_id: str, upper_namespace: str, *, upper_u
     Args:
         lower: the lower object.
         cluster_id: identity of the upper cluster.
-        upper_namespace: namespace of the upper object. A lower object without the annotation counts as
-            created for it.
+        upper_namespace: namespace of the upper object. A lower object without the namespace annotation counts
+            as created for this namespace.
         upper_uid: uid of the upper object, if there is one. A lower object with this uid in its label was
-            created for it, even if the annotation was changed.
+            created for that object, even if the annotation was changed.
     """
     if not is_owned(lower.labels, cluster_id):
         return False

@@ -1,12 +1,12 @@
 """The resources that a virtual node offers: the sum of its lower nodes minus what unmanaged pods use there.
 
-``capacity`` is the sum over lower nodes that are Ready and schedulable. Virtual nodes of the lower cluster count only
-if the selector asks for them (``type: virtual-kubelet``). ``allocatable`` is the sum of *their*
-allocatable, minus the requests of unmanaged (foreign) pods bound to them, minus the reserve. Owned pods are
-not subtracted because the upper scheduler already counts them against the virtual node.
+``capacity`` is the sum over lower nodes that are Ready and schedulable. Virtual nodes in the lower cluster
+count only if the selector requires them (``type: virtual-kubelet``). ``allocatable`` is the sum of these
+nodes' allocatable, minus the requests of unmanaged (foreign) pods bound to them, minus the reserve. Owned
+pods are not subtracted, because the upper scheduler already counts them on the virtual node.
 
-Sums are kept per node and per pod, so an update costs only what changed. They are integers, so they do not
-drift.
+Sums are kept per node and per pod, so an update only computes what changed. They are integers, so rounding
+errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Node:
     capacity: dict[str, int]
     allocatable: dict[str, int]
     facts: dict[str, Any]
-    """Labels and nodeInfo, as input of ``node_object``."""
+    """The node's ``labels`` and ``nodeInfo``, as input of ``node_object``."""
     foreign: dict[str, int] = field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ class Capacity:
 
     @property
     def ready_nodes(self) -> int:
-        """Number of lower nodes that are Ready and schedulable."""
+        """Number of selected lower nodes that are Ready and schedulable."""
         return sum(node.counts for node in self._nodes.values())
 
     @property
@@ -70,7 +70,7 @@ class Capacity:
         return {name: dict(node.foreign) for name, node in self._nodes.items()}
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
-        """Add or update a lower node."""
+        """Add or update a lower node; remove it if the selector does not match."""
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
         if not self._selects(node):
@@ -88,7 +88,8 @@ class Capacity:
         )
 
     def _selects(self, node: Mapping[str, Any]) -> bool:
-        # Two clusters that stand for each other would count each other's sums, and double them with every write.
+        # If two clusters each offer the other as a virtual node, each would count the other's sums, and the
+        # sums would grow with every write.
         if names.LABEL_NODE_TYPE not in self._selector and not is_real(node):
             return False
         labels = node["metadata"].get("labels") or {}
@@ -107,8 +108,8 @@ class Capacity:
         Args:
             uid: the pod's uid.
             node_name: the lower node that it is bound to.
-            requests: as ``pod_requests`` returns them.
-            counts: whether it is bound and not finished.
+            requests: in the form that ``pod_requests`` returns.
+            counts: whether the pod is bound and not finished; if not, it is removed.
         """
         known = self._pods.get(uid)
         if not counts:
@@ -143,7 +144,7 @@ class Capacity:
                 del self._unplaced[node_name]
 
     def totals(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return capacity and allocatable as quantities that are never negative."""
+        """Return capacity and allocatable as quantities, never negative."""
         capacity: dict[str, int] = {}
         allocatable: dict[str, int] = {}
         for node in self._nodes.values():
@@ -151,7 +152,7 @@ class Capacity:
                 continue
             _add(capacity, node.capacity, 1)
             for name, count in node.allocatable.items():
-                # Clamped per node: an overcommitted node does not reduce what the others offer.
+                # Clamped per node, so that an overcommitted node does not reduce what the others offer.
                 allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
         for name, text in self._reserve.items():
             if name in allocatable:

@@ -22,7 +22,7 @@ _PRESSURES = (
 
 
 def is_real(node: Mapping[str, Any]) -> bool:
-    """Report whether a Node is not virtual, by a label that tensile-kube's virtual nodes have, too."""
+    """Report whether a Node is not virtual, by a label that virtual nodes of tensile-kube have, too."""
     return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
 
 
@@ -46,15 +46,15 @@ def node_object(
     Args:
         name: the virtual node's name.
         cluster_name: the lower cluster's name in the configuration.
-        labels: the user's labels, which override ours.
+        labels: labels from the configuration, which override our own.
         taints: the Node's taints.
         addresses: ``status.addresses``.
         kubelet_port: port of the kubelet API.
         lower_nodes: ``labels`` and ``nodeInfo`` of the lower nodes, as ``Capacity.nodes`` returns them.
-        kubelet_version: the lower cluster's version.
-        release: our own version; empty: unknown.
-        capacity: quantities.
-        allocatable: quantities.
+        kubelet_version: the lower cluster's version, such as v1.34.4.
+        release: the version of this program; empty: unknown.
+        capacity: quantities by resource.
+        allocatable: quantities by resource.
         conditions: as ``node_conditions`` returns them.
     """
     info = {field: _common(lower_nodes, field) for field in _INFO}
@@ -108,7 +108,7 @@ def node_conditions(
     now: datetime,
     previous: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return Ready and the pressure conditions of a kubelet. A transition time changes only with the status."""
+    """Return Ready and the pressure conditions of a kubelet. A transition time changes only with its status."""
     moment = timestamps.rfc3339(now)
     before = {condition["type"]: condition for condition in previous}
     wanted = [("Ready", "True" if ready else "False", reason, message)]
@@ -131,13 +131,13 @@ def node_conditions(
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a strategic merge patch for labels and our record of them; None if nothing differs.
+    """Return a strategic merge patch for the Node's labels and our record of them; None: nothing differs.
 
-    A label that is no longer in the configuration is removed unless its value was changed on the Node. The
+    A label that is no longer in the configuration is removed, unless its value was changed on the Node. The
     annotation ``applied`` records which labels came from the configuration.
 
-    Like a kubelet, we write taints at registration only. Afterwards they belong to the user and the control
-    plane (cordon, not-ready, drain).
+    Like a kubelet, we write taints only at registration. Later they belong to users and the control plane
+    (cordon, not-ready, drain).
     """
     before, wanted = current["metadata"], desired["metadata"]
     there = before.get("labels") or {}
@@ -158,9 +158,9 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
 def node_status_patch(
     current: Mapping[str, Any], desired: Mapping[str, Any], *, heartbeat: bool
 ) -> dict[str, Any] | None:
-    """Return a strategic merge patch for ``nodes/status``; None if nothing differs and no heartbeat is due.
+    """Return a strategic merge patch for ``nodes/status``; None: nothing differs and no heartbeat is due.
 
-    The patch keeps conditions that others set, because the list is merged by type.
+    The patch keeps conditions of other writers, because the API server merges that list by type.
     """
     there, wanted = current.get("status") or {}, desired["status"]
     change: dict[str, Any] = {}
@@ -204,14 +204,14 @@ def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapp
 
 
 def _common(lower_nodes: Sequence[Mapping[str, Any]], field: str) -> str:
-    """Return the most frequent value among the lower nodes; in a tie, the first seen."""
+    """Return the most frequent value of a nodeInfo field; in a tie, the value seen first; empty: there is none."""
     values = Counter(node["nodeInfo"].get(field) or "" for node in lower_nodes)
     values.pop("", None)
     return values.most_common(1)[0][0] if values else ""
 
 
 def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the region and zone labels that all lower nodes share."""
+    """Return the region and zone labels that all lower nodes have with the same value."""
     shared = {}
     for key in _SHARED_LABELS:
         values = {node["labels"].get(key) for node in lower_nodes}

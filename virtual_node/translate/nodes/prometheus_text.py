@@ -1,10 +1,10 @@
 """Merge the Prometheus text of several lower kubelets into that of one virtual node.
 
-Samples of owned pods get the upper names. All others are dropped because the upper cluster must not see the
-lower cluster's other pods. Node counters are not handled here because they are sums (``usage``). Samples of
-one metric stay together, as the format requires.
+Samples of owned pods get the upper names. All other samples are dropped, because the upper cluster must not
+see the lower cluster's other pods. Counters of nodes are summed in ``usage`` instead. Samples of one metric
+stay together, as the format requires.
 
-A kubelet's ``/metrics/cadvisor`` has ten thousand lines. To save CPU time they are searched, not parsed.
+A kubelet's ``/metrics/cadvisor`` has ten thousand lines. To save CPU time, lines are searched, not parsed.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -69,7 +69,7 @@ def render(parts: Iterable[Exposition]) -> str:
 
 
 def translate(line: str, pods: Pods) -> str | None:
-    """Return a sample with the upper names; None if it is not about an owned pod."""
+    """Return a sample line with the upper names; None: it is not about an owned pod."""
     namespace, pod = _find(line, 'namespace="'), _find(line, 'pod="')
     if not namespace or not pod:
         return None
@@ -97,7 +97,7 @@ def node_samples(text: str) -> dict[str, tuple[float, int]]:
 
 
 def is_plausible(value: float, at: float) -> bool:
-    """Report whether a sample's value and timestamp (ms) are usable; a lower kubelet may send any number."""
+    """Report whether a sample's value and timestamp (ms) are usable, because a lower kubelet may send any number."""
     return abs(value) < _LARGEST and 0 <= at < _LATEST
 
 
@@ -114,7 +114,7 @@ def node_exposition(cpu_seconds: float, memory_bytes: float, *, at: int) -> str:
 
 
 def _find(line: str, marker: str) -> int:
-    """Return the index of a label's value, or 0 if missing. ``marker`` is the label's name with ``="``."""
+    """Return the index of a label's value; 0: the label is missing. ``marker`` is the label's name with ``="``."""
     at = line.find(marker)
     while at > 0 and line[at - 1] not in "{, ":
         at = line.find(marker, at + 1)
@@ -122,7 +122,7 @@ def _find(line: str, marker: str) -> int:
 
 
 def _value(line: str, begin: int) -> str:
-    """Return the label value that begins at an index. Names of objects contain no escapes."""
+    """Return the label value that begins at an index. Names of Kubernetes objects contain no escapes."""
     return line[begin : line.find('"', begin)]
 
 

@@ -45,9 +45,10 @@ def summary(
 
     Args:
         summaries: Summaries of the lower nodes.
-        pods: owned pods.
+        pods: upper pods by namespace and name of their lower pods.
         node_name: the virtual node.
-        cpu_seconds: the node's CPU counter, kept monotonic by the caller; None: the sum of the counters.
+        cpu_seconds: the virtual node's CPU counter, which the caller keeps from decreasing; None: the sum
+            over nodes.
     """
     nodes = [one.get("node") or {} for one in summaries]
     node: dict[str, Any] = {"nodeName": node_name}
@@ -63,9 +64,9 @@ def summary(
 
 
 def from_resource_metrics(text: str, node_name: str) -> dict[str, Any]:
-    """Build a lower node's Summary from its ``/metrics/resource``, in place of the Summary API.
+    """Return a lower node's Summary built from its ``/metrics/resource``, in place of the Summary API.
 
-    It contains CPU and memory usage only because these metrics have nothing else.
+    It contains only CPU and memory usage, because these metrics contain nothing else.
     """
     node: dict[str, Any] = {"nodeName": node_name}
     pods: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -116,7 +117,7 @@ def _pods(found: Iterable[Mapping[str, Any]], pods: Pods) -> Iterable[dict[str, 
 
 
 def _volume(volume: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
-    """Return a volume's usage with its claim in the upper namespace."""
+    """Return a volume's usage with the upper namespace for its claim."""
     if "pvcRef" not in volume:
         return volume
     return {**volume, "pvcRef": {**volume["pvcRef"], "namespace": namespace}}

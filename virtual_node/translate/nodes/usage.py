@@ -1,9 +1,10 @@
 """A virtual node's usage: the sum over its lower nodes, as counters that never decrease.
 
-A sum of counters drops when a node leaves and jumps when a node joins, and readers would take both for usage.
-Therefore a node counts from when it was first seen. Its earlier usage is excluded, except for the nodes of
-the first round: without them the counter would start at 0, which metrics-server treats as missing. Usage of a
-node that left stays included. After a counter reset (a reboot) the sum continues from its last value.
+A plain sum of counters drops when a node leaves and jumps when a node joins, and readers would take both for
+usage. So a node's counter is counted only from when the node was first seen. The usage before that is
+included only for the nodes of the first round, because otherwise the sum would start at 0, which
+metrics-server treats as missing. Usage of a node that left stays included. After a counter reset (a reboot)
+the sum continues from its last value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CounterSum:
         """Update the counters and return the sum.
 
         Args:
-            values: the counter by node. A node that is missing has left or did not answer.
+            values: the counters by node. A node that is not in it has left or did not answer.
         """
         past = sum(values.values()) if self._past is None else self._past
         for node in [node for node in self._nodes if node not in values]:
@@ -60,11 +61,11 @@ class RateIntegral:
     def update(self, key: str, rate: float, *, at: float, window: float) -> float:
         """Add a rate sample and return the counter of its key.
 
-        The counter starts with the usage in the first sample's window and never at 0. metrics-server treats a
-        container at 0 as missing and drops its whole pod.
+        The counter starts with the usage in the first sample's window, and never at 0, because metrics-server
+        treats a container at 0 as missing and drops its whole pod.
 
         Args:
-            key: what the rate belongs to.
+            key: the container or node that the rate belongs to.
             rate: units per second, as of ``at``.
             at: Unix time of the sample, in seconds.
             window: seconds over which the rate is averaged.

@@ -11,7 +11,7 @@ from virtual_node.translate.base.ownership import ownership_labels
 
 _CONTENT = ("data", "binaryData", "immutable", "type")
 _NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
-"""Keys that a copy must not have. The first marks a placeholder; earlier releases copied the others from
+"""Keys that a copy must not have. The first marks a placeholder. Earlier releases copied the others from
 users' objects."""
 _TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not a token
 
@@ -19,8 +19,8 @@ _TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not 
 def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     """Return the lower object to create for an upper ConfigMap or Secret.
 
-    A legacy token Secret becomes an Opaque one. The lower cluster's token controller deletes Secrets of the
-    token type whose ServiceAccount does not exist there.
+    A legacy token Secret becomes an Opaque Secret, because the lower cluster's token controller deletes
+    Secrets of the token type if their ServiceAccount does not exist in that cluster.
     """
     metadata = upper["metadata"]
     kept = {
@@ -82,9 +82,10 @@ def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict
 
 
 def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes a lower copy equal to the desired one; None if it is equal.
+    """Return a merge patch that makes a lower copy equal to the desired one; None: they are equal.
 
-    Labels and annotations that others added in the lower cluster are kept. Data that others added is removed.
+    Labels and annotations that other clients added in the lower cluster are kept. Data that they added is
+    removed.
     """
     patch: dict[str, Any] = {}
     for field in ("data", "binaryData"):
@@ -101,7 +102,7 @@ def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str
         current, wanted = lower["metadata"].get(field) or {}, desired["metadata"].get(field) or {}
         change = {key: value for key, value in wanted.items() if current.get(key) != value}
         if field == "labels" and names.LABEL_NODE in change and names.LABEL_NODE in current:
-            # The virtual nodes of one upper cluster share copies: the first one's name stays.
+            # Virtual nodes of one upper cluster share copies, so the name of the first one stays.
             del change[names.LABEL_NODE]
         change |= {key: None for key in _NOT_OF_COPIES if key in current and key not in wanted}
         if change:

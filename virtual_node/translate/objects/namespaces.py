@@ -1,6 +1,6 @@
 """Labels and annotations of a lower namespace, and unmanaged objects in it.
 
-``api.namespace_map`` maps its name.
+``api.namespace_map`` maps the name of the namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 refuse a pod that Pod Security admitted in the upper cluster, or the reverse.
 https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
 _COUNT_NOT = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
-"""Resources that only describe other objects, which are counted themselves."""
+"""Resources that are not counted, because they only describe other objects, which are counted."""
 
 
 def lower_namespace(
@@ -63,10 +63,11 @@ def upper_name(lower: Named) -> str:
 
 
 def marks(lower: ownership.Marked) -> list[tuple[str, str]]:
-    """Return upper cluster and upper namespace from each of a lower namespace's two ownership marks.
+    """Return upper cluster and upper namespace from each of a lower namespace's ownership marks.
 
-    The list is empty if virtual-node did not create the namespace. The marks agree unless one of them was
-    changed. An empty namespace means that its annotation was removed.
+    The marks are the ownership label with the namespace annotation, and the ``made-for`` annotation. The list
+    is empty if virtual-node did not create the namespace. The marks agree unless a user changed one. An empty
+    namespace means that its annotation was removed.
     """
     found = []
     if cluster_id := lower.labels.get(names.LABEL_UPPER_CLUSTER):
@@ -78,13 +79,13 @@ def marks(lower: ownership.Marked) -> list[tuple[str, str]]:
 
 
 def upper_names(lower: Named) -> list[str]:
-    """Return the upper namespaces in an owned lower namespace's marks: two if one mark was changed."""
+    """Return the upper namespaces in an owned lower namespace's marks: one, or two if one mark was changed."""
     _, _, name = lower.annotations.get(names.ANNOTATION_MADE_FOR, "").partition("/")
     return list(dict.fromkeys(one for one in (upper_name(lower), name) if one))
 
 
 def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) -> dict[str, Any] | None:
-    """Return a merge patch that restores the marks of an owned namespace; None if they are complete."""
+    """Return a merge patch that restores the marks of an owned namespace; None: they are complete."""
     marks = lower_namespace(None, name="", upper_name=upper_name, cluster_id=cluster_id)["metadata"]
     del marks["name"], marks["annotations"][names.ANNOTATION_APPLIED]
     current = {"labels": lower.labels, "annotations": lower.annotations}
@@ -96,10 +97,11 @@ def marks_patch(lower: ownership.Marked, *, upper_name: str, cluster_id: str) ->
 
 
 def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that copies the carried labels to an owned namespace; None if they are current.
+    """Return a merge patch that copies the Pod Security labels to an owned namespace; None: they are current.
 
-    If the label or version label of a mode (``enforce``, ``audit``, ``warn``) was changed or removed in the
-    lower cluster, the mode belongs to the lower administrator from then on. It is never weakened or removed.
+    Each mode (``enforce``, ``audit``, ``warn``) has a label and a version label. If one of the two was
+    changed or removed in the lower cluster, we no longer change that mode, because it belongs to the lower
+    administrator.
     """
     wanted, present = _carried(upper), _carried(lower)
     ours = label_record.recorded(lower["metadata"])
@@ -162,5 +164,5 @@ def _carried(namespace: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _mode(key: str) -> str:
-    """Return the mode label for a Pod Security mode label or its version label."""
+    """Return the label of a Pod Security mode, given that label or its version label."""
     return key.removesuffix("-version")

@@ -21,15 +21,15 @@ class Dependency:
     name: str
     optional: bool = False
     volume: str = ""
-    """The volume that references it; empty: an environment variable or a pull secret does."""
+    """The volume that references the object; empty: an environment variable or a pull secret references it."""
 
 
 def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
     """Return the ConfigMaps and Secrets that a pod references, each once, in order of first reference.
 
-    An object is mandatory if one of its references is. Pull secrets are optional because a kubelet starts a
-    pod without them. The root CA ConfigMap of the injected token volume is left out because
-    ``service_account`` handles it.
+    An object is mandatory if one of its references is. Pull secrets are optional, because a kubelet starts a
+    pod without them. The root CA ConfigMap of the injected token volume is left out, because
+    ``service_account`` translates it.
     """
     found: dict[tuple[str, str], Dependency] = {}
     for need in _mentions(pod["spec"]):

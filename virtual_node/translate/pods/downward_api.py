@@ -1,14 +1,14 @@
 """The downward API of lower pods: containers see the values of the upper pod.
 
 The lower kubelet fills these fields from the lower pod. If the lower pod has the same value (name, IPs,
-single labels and annotations, resources) the reference is kept. If the value differs:
+single labels and annotations, resources), the reference is kept. If the value differs:
 
 - In the environment, a value that cannot change (uid, namespace, node, ServiceAccount) becomes a literal.
 - In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
-  kubelet follows changes of annotations, so a changed upper label changes the file in the container.
+kubelet writes changed annotations to the file, so a changed upper label changes the file in the container.
 
 ``resourceFieldRef`` without a limit means the allocatable of the node that runs the pod. That is the lower
-node, which is the right base for a heap size.
+node's, which is the right basis for a heap size.
 
 Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 """
@@ -34,7 +34,7 @@ _SIMPLE_ESCAPES = {
 def literal(
     variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """Return an environment variable of the lower pod, with upper values where the lower ones differ.
+    """Return an environment variable of the lower pod; replace its reference by the upper value if they differ.
 
     Args:
         variable: variable of a container of the upper pod.
@@ -64,7 +64,7 @@ def literal(
 def volumes(
     spec_volumes: Sequence[Mapping[str, Any]], upper: Mapping[str, Any]
 ) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """Return a pod's volumes with downward API items that read annotations, and these annotations.
+    """Make downward API items read annotations instead; return the volumes and these annotations.
 
     Args:
         spec_volumes: the lower pod's volumes.

@@ -23,9 +23,10 @@ _CARRIED = (
 def upper_event(
     lower_event: Mapping[str, Any], upper_pod: Mapping[str, Any], *, node_name: str, namespace: str
 ) -> dict[str, Any]:
-    """Return the event to create in the upper cluster.
+    """Return the event to create in the upper cluster for a lower event.
 
-    Its name derives from the lower event's uid, so that repeated watch events never create a second one.
+    Its name is derived from the lower event's uid, so that an event that the watch delivers twice is created
+    once.
 
     Args:
         lower_event: a core/v1 Event about the lower pod.

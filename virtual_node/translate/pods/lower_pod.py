@@ -1,7 +1,7 @@
 """Translation of an upper pod to the pod to create in the lower cluster.
 
-What describes the *upper cluster* is not copied: node, scheduling, priority, owners, identity. What describes
-the *workload* is copied unchanged, including unknown fields.
+Fields that refer to the *upper cluster* (node, scheduling, priority, owners, identity) are not copied as they
+are. Fields that describe the *workload* are copied unchanged, including unknown fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTAINER_KINDS = ("containers", "initContainers")
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     """Return the lower pod to create for an upper pod.
 
-    ``lower_spec`` describes its scheduling.
+    ``controller_runtime.api.lower_spec`` documents its scheduling fields.
     """
     metadata = upper["metadata"]
     carried, tripped = tripping.trip(metadata.get("labels"), options.ignore_labels)
@@ -114,7 +114,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 def _literal_fields(
     container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
 ) -> Mapping[str, Any]:
-    """Replace environment references whose lower value would differ by their upper value."""
+    """Replace environment references that would have another value in the lower pod by the upper value."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container

@@ -1,7 +1,7 @@
-"""Node pools: virtual nodes that share a lower cluster, each for the lower nodes with certain labels.
+"""Node pools: several virtual nodes for one lower cluster, each for the lower nodes with certain labels.
 
-A nodeSelector keeps the pods of a virtual node in its pool. A pod that selects nodes of another pool is never
-moved into this one, because no node of this pool has the label values that the pod selects.
+A nodeSelector keeps the pods of a virtual node in its pool. If the pod itself selects nodes of another pool,
+``contradiction`` reports that no node of this pool can run it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def keep_to(spec: dict[str, Any], pool: Mapping[str, str]) -> None:
 
     Args:
         spec: the lower pod's spec.
-        pool: labels of the pool's nodes; empty: all nodes of the cluster belong to it.
+        pool: labels of the pool's nodes; empty: all nodes of the lower cluster belong to it.
     """
     if pool:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **pool}

@@ -1,7 +1,6 @@
 """Decide which changes of a running pod the policy of its lower cluster allows.
 
-A change may not add a violation. Violations that a running pod already has are no reason to refuse other
-changes.
+A change may not add a violation. Violations that the running pod already has do not make other changes fail.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from virtual_node.translate.pods.update import PodChanges, without_annotations, 
 def allowed_changes(
     lower: Mapping[str, Any], changes: PodChanges, rules: Effective
 ) -> tuple[PodChanges, list[Violation]]:
-    """Return the changes that the policy allows, and the violations of the others.
+    """Return the allowed part of the changes, and the violations that the refused part would add.
 
-    Debug containers are checked one by one because users cannot remove a refused one. All other changes of
-    the spec are allowed or refused together. A refused spec change is not recorded on the lower pod, so it is
-    tried again. Annotations are checked one by one, and their removal is always allowed.
+    Debug containers are checked one by one, because users cannot remove a refused one. All other changes of
+    the spec are allowed or refused together. The lower pod's annotation does not record a refused spec change
+    as requested, so the change is tried again. Annotations are checked one by one, and their removal is
+    always allowed.
 
     Args:
         lower: the current lower pod.
-        changes: as ``pod_patch`` returns them.
+        changes: the result of ``pod_patch``.
         rules: the rules for the pod's upper namespace.
     """
     before: list[Violation] | None = None
@@ -74,10 +74,10 @@ def allowed_changes(
 def _opens_control_plane(
     current: Mapping[str, Any], changed: Mapping[str, Any], rules: Effective
 ) -> list[Violation]:
-    """Return a violation if new tolerations would let a pod without a node run on control-plane nodes.
+    """Return a violation if new tolerations would let a pod that is not bound yet run on control-plane nodes.
 
-    A new pod with such tolerations gets an affinity against these nodes, but the affinity of an existing pod
-    cannot change.
+    A new pod with such tolerations gets an affinity that excludes these nodes, but the affinity of an
+    existing pod cannot change.
     """
     spec = {**current, **changed}
     if "tolerations" not in changed or spec.get("nodeName") or keep_off_control_plane(spec, rules) == spec:
@@ -88,7 +88,7 @@ def _opens_control_plane(
 
 
 def _patched(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the new values of the spec fields that a patch of ``pod_patch`` changes."""
+    """Return the spec fields that a patch of ``pod_patch`` changes, with their new values."""
     changed: dict[str, Any] = {}
     for field, value in patch.items():
         if field in {"containers", "initContainers"}:

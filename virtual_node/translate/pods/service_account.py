@@ -1,10 +1,10 @@
 """A pod's identity: token volumes are rewritten so that lower pods get tokens of the upper cluster.
 
 The API server's admission gives every pod a projected volume ``kube-api-access-…`` with three sources: a
-bound token, the cluster's CA and the namespace. In the lower cluster the token would be the lower cluster's.
-Therefore each token source becomes a key of a Secret that we fill by TokenRequest in the upper cluster. The
-CA comes from a copy of the upper cluster's ConfigMap with a different name, because each cluster has a
-``kube-root-ca.crt`` in every namespace.
+bound token, the cluster's CA and the namespace. In the lower cluster, that would be a token of the lower
+cluster. Therefore each token source becomes a key of a Secret that we fill by TokenRequest in the upper
+cluster. The CA comes from a copy of the upper cluster's ConfigMap under another name, because each cluster
+has a ``kube-root-ca.crt`` in every namespace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TokenRequestSpec:
     """A token that a pod's volumes request."""
 
     audience: str
-    """Audience of the token; empty: the upper apiserver."""
+    """Audience of the token; empty: the upper API server."""
     expiration_seconds: int
     key: str
     """Key of the lower Secret that holds the token."""
@@ -39,7 +39,7 @@ def root_ca_name(cluster_id: str) -> str:
 
 
 def token_secret_name(pod: Mapping[str, Any]) -> str:
-    """Return the name of the lower Secret with a pod's tokens. It is stable and has a valid length."""
+    """Return the name of the lower Secret with a pod's tokens: always the same for a pod, and of valid length."""
     metadata = pod["metadata"]
     return access_volume.token_secret_name(metadata["name"], metadata["uid"])
 
@@ -47,24 +47,24 @@ def token_secret_name(pod: Mapping[str, Any]) -> str:
 def token_owner(name: str, labels: Mapping[str, str]) -> str:
     """Return the uid of the upper pod whose tokens an owned lower Secret holds; empty: not a token Secret.
 
-    The label alone is not sufficient because earlier releases copied such a label from users' Secrets.
+    The label alone does not suffice, because earlier releases copied such a label from users' Secrets.
     """
     uid = labels.get(names.LABEL_TOKEN_OF, "")
     return uid if uid and name.endswith(f"-token-{uid[:8]}") else ""
 
 
 def is_token_secret_of(name: str, labels: Mapping[str, str], uid: str) -> bool:
-    """Report whether an owned lower Secret holds that upper pod's tokens. One of two labels suffices.
+    """Report whether an owned lower Secret has that pod's token Secret name, and its uid in one of two labels.
 
-    Copies of users' Secrets are never accepted, whatever their name, because they do not have the pod's uid
-    in these labels.
+    Copies of users' Secrets are never accepted, whatever their name, because these labels do not have the
+    pod's uid there.
     """
     is_named_so = name.endswith(f"-token-{uid[:8]}")
     return is_named_so and uid in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}
 
 
 def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
-    """Return hashes of a token Secret's data, labels and annotations."""
+    """Return hashes of the entries of a token Secret's data, labels and annotations."""
     metadata = secret["metadata"]
     parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
     return frozenset(
@@ -87,7 +87,7 @@ def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
 
 
 def token_volume(pod: Mapping[str, Any]) -> str:
-    """Return the name of the first volume that requests a token; empty: none does."""
+    """Return the name of the first volume that requests a token; empty: there is none."""
     for volume in pod["spec"].get("volumes") or ():
         if any("serviceAccountToken" in one for one in (volume.get("projected") or {}).get("sources") or ()):
             return str(volume["name"])
@@ -119,7 +119,7 @@ def token_secret(
 
 
 def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster_id: str) -> None:
-    """Rewrite a lower pod spec, in place, so that the pod keeps its upper identity."""
+    """Rewrite a lower pod spec, in place, so that the pod uses its tokens of the upper cluster."""
     secret = token_secret_name(pod)
     count = 0
     volumes = []
@@ -147,7 +147,7 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster
 
 
 def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
-    """Rewrite references to the root CA ConfigMap, in place, to the copy of the upper cluster's."""
+    """Rewrite references to the root CA ConfigMap, in place, so that they name the copy of the upper cluster's."""
     name = root_ca_name(cluster_id)
 
     def renamed(source: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -186,7 +186,7 @@ def _with_sources(
 
 
 def with_lower_identity(spec: dict[str, Any]) -> None:
-    """Rewrite a lower pod spec, in place, so that the lower cluster's admission adds an identity."""
+    """Rewrite a lower pod spec, in place, so that the lower cluster's admission adds a ServiceAccount token."""
     injected = {volume["name"] for volume in spec.get("volumes") or () if is_injected(volume)}
     injected |= _legacy_token_volumes(spec)
     if injected:
@@ -197,7 +197,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
 
 
 def is_injected(volume: Mapping[str, Any]) -> bool:
-    """Report whether admission, not the user, added this volume."""
+    """Report whether admission, not the user, added a volume."""
     return volume["name"].startswith(access_volume.PREFIX) and any(
         "serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or ()
     )

@@ -1,8 +1,8 @@
 """Service variables that a kubelet sets in containers: ``REDIS_SERVICE_HOST`` and the Docker links.
 
-A kubelet knows the Services of its own cluster only, but a mirrored pod needs the upper ones, at addresses
-that it can reach. Variables that the user sets (``env``, ``envFrom``) override these, and can refer to them
-as ``$(…)``.
+A kubelet knows only the Services of its own cluster, but a mirrored pod needs the upper Services, at
+addresses that the pod can reach. Variables that the user sets (``env``, ``envFrom``) override these, and can
+refer to them as ``$(…)``.
 
 Source: kubelet ``pkg/kubelet/envvars``, ``getServiceEnvVarMap``.
 """
@@ -26,12 +26,12 @@ def service_variables(
     """Return the service variables of a pod by name.
 
     Args:
-        services: Services in any order; those of other namespaces are skipped.
+        services: Services in any order; Services of other namespaces are skipped.
         namespace: the pod's namespace.
         links: the pod's enableServiceLinks.
-        address: returns the clusterIP of a Service that the pod can reach; empty: it has none.
-        master: host and port of the apiserver for ``KUBERNETES_SERVICE_HOST`` and related variables. None:
-            the lower kubelet sets them to the lower cluster's apiserver.
+        address: returns the clusterIP at which the pod can reach a Service; empty: there is none.
+        master: host and port of the API server for ``KUBERNETES_SERVICE_HOST`` and related variables. None:
+            the lower kubelet sets them to the lower cluster's API server.
     """
     variables: dict[str, str] = {}
     if master is not None:
@@ -61,8 +61,9 @@ def with_variables(
 
     Args:
         container: a container of the lower pod.
-        variables: as ``service_variables`` returns them.
-        env_from: names that its ``envFrom`` sources define; they are not overridden.
+        variables: the result of ``service_variables``.
+        env_from: names of variables that the container's ``envFrom`` sources define; these are not
+            overridden.
     """
     own = {variable["name"] for variable in container.get("env") or ()}
     added = [

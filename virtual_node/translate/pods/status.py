@@ -13,13 +13,13 @@ from controller_runtime.api import names
 FINISHED = ("Succeeded", "Failed")
 
 _UPPER_OWN = (
-    "nominatedNodeName",  # a node
-    "resourceClaimStatuses",  # claims are objects of one cluster
+    "nominatedNodeName",  # names an upper node
+    "resourceClaimStatuses",  # names claims of the upper cluster
     "extendedResourceClaimStatus",
     "observedGeneration",  # set from the upper pod's generation
 )
-"""Fields whose values are valid in one cluster only. The upper pod keeps those of the upper control plane,
-and those of the lower cluster are not copied."""
+"""Fields with values that are valid in one cluster only. The upper pod keeps the values of the upper control
+plane, and those of the lower cluster are not copied."""
 _KUBELET_CONDITIONS = frozenset(
     {
         "PodScheduled",
@@ -33,9 +33,9 @@ _KUBELET_CONDITIONS = frozenset(
         names.CONDITION_ADMITTED,
     }
 )
-"""Conditions that describe the lower pod. They are removed with the lower condition, but other conditions of
-the upper pod stay. DisruptionTarget is not included because the upper control plane sets it, too (eviction,
-preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
+"""Conditions that describe the lower pod. They are removed when the lower pod no longer has them; other
+conditions of the upper pod stay. DisruptionTarget is not included, because the upper control plane sets it,
+too (eviction, preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
 ``PodConditionSharedByKubelet``."""
 _MERGED_LISTS = {"conditions": "type"}
 _REPLACED_LISTS = ("podIPs", "hostIPs")
@@ -46,16 +46,16 @@ def upper_status(
 ) -> dict[str, Any]:
     """Return the status that the upper pod should have.
 
-    It is a complete copy of the lower status, including unknown fields, except for fields that name lower
-    objects and the QoS class. The API server does not allow changes of the QoS class, but a lower LimitRange
-    may change it. Conditions that others set on the upper pod stay, including readiness gates. As in a
-    kubelet, Ready depends on the readiness gates.
+    It is a complete copy of the lower status, including unknown fields, except for fields that name objects
+    of one cluster and for the QoS class. The API server does not allow changes of the QoS class, but a lower
+    LimitRange may change it. Conditions that other clients set on the upper pod stay, including readiness
+    gates. As in a kubelet, Ready depends on the readiness gates.
 
     Args:
         lower: the lower pod with generation and status.
         upper: the upper pod with generation, readiness gates and status.
-        reached: generation of the lower pod that has the current upper spec; 0: the lower pod does not have
-            it yet; None: the lower pod's current generation.
+        reached: lower generation from which on the lower pod has the current upper spec; 0: the lower pod
+            does not have it yet; None: the lower pod's current generation.
     """
     below, above = lower.get("status") or {}, upper.get("status") or {}
     generation = upper["metadata"].get("generation")
@@ -80,14 +80,15 @@ def status_patch(
     uid: str,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
-    """Return a strategic merge patch for ``pods/status`` that turns one status into another; None if equal.
+    """Return a strategic merge patch for ``pods/status`` that turns one status into another; None: nothing to do.
 
-    Conditions are merged by type, so a condition set by others between our read and our write is kept.
+    Conditions are merged by type, so a condition that another client sets between our read and our write is
+    kept.
 
     Args:
         current: the upper pod's status.
-        desired: as ``upper_status`` returns it.
-        uid: the upper pod's uid, as a precondition: another pod of the same name is not changed.
+        desired: the result of ``upper_status``, or another complete status.
+        uid: the upper pod's uid, as a precondition, so that another pod of the same name is not changed.
         annotations: annotations to set in the same patch.
     """
     change: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Statuses of upper pods that we create ourselves because no lower pod has a status for them.
+"""Statuses of upper pods that we create ourselves, because there is no lower pod to copy the status from.
 
-Each is a complete status, based on the pod's current one. ``status.status_patch`` makes a patch of it.
+Each is a complete status, based on the pod's current one. ``status.status_patch`` computes the patch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIGKILL = 137
 def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
     """Return the status of a pod whose lower pod disappeared: Failed, with all started containers terminated.
 
-    The texts are the kubelet's for containers with an unknown state.
+    The texts are those of the kubelet for containers with an unknown state.
     """
     status = dict(upper.get("status") or {})
     status |= {"phase": "Failed", "reason": reason, "message": message}
@@ -43,13 +43,13 @@ def lost(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) 
 
 
 def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:
-    """Return the status of a pod without a lower pod yet: Pending, with waiting containers.
+    """Return the status of a pod that has no lower pod yet: Pending, with waiting containers.
 
     Args:
         upper: the upper pod.
         reason: why the containers wait, such as CreateContainerConfigError.
         message: the complete message.
-        pod_reason: reason in the pod's status too; empty: only the containers have one.
+        pod_reason: also the reason in the pod's status; empty: only the containers have a reason.
     """
     status = dict(upper.get("status") or {})
     status["phase"] = "Pending"
@@ -74,7 +74,7 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
 
 
 def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """Return the status of a pod that the lower cluster refuses: Pending, with a condition that gives the reason.
+    """Return the status of a pod that the lower cluster refuses: Pending, with a condition that says why.
 
     Args:
         upper: the upper pod.
@@ -87,11 +87,11 @@ def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetim
 
 
 def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> dict[str, Any]:
-    """Return the status of a pod that fits no lower node: Pending, with a scheduler's Unschedulable condition.
+    """Return the status of a pod that no lower node can run: Pending, with a scheduler's Unschedulable condition.
 
     Args:
         upper: the upper pod.
-        message: why it fits no lower node.
+        message: why no lower node can run it.
         now: time of the result.
     """
     status = {**(upper.get("status") or {}), "phase": "Pending"}
@@ -99,9 +99,9 @@ def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> d
 
 
 def refusal_reason(status: int, reason: str, message: str) -> str:
-    """Return an apiserver's reason for refusing a pod, or our own for quota and Pod Security.
+    """Return the API server's reason for refusing a pod, or our own reason for quota and Pod Security.
 
-    For these two only the apiserver's message gives the cause.
+    For these two, only the API server's message gives the cause.
     """
     if "exceeded quota" in message:
         return "ExceededQuota"
@@ -113,7 +113,7 @@ def refusal_reason(status: int, reason: str, message: str) -> str:
 def _with_condition(
     status: dict[str, Any], *, kind: str, reason: str, message: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the status with a condition that is False. If it was False before, it keeps its transition time."""
+    """Return the status with a condition that is False; if it was False before, its transition time is kept."""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     old = conditions.get(kind) or {}
     conditions[kind] = {

@@ -1,9 +1,9 @@
 """Changes of a lower pod that make it match its upper pod.
 
 Kubernetes allows few changes of a running pod: labels, annotations, images, activeDeadlineSeconds and added
-tolerations, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). An
-annotation records which keys are ours, so what others added in the lower cluster (sidecars, CNI annotations,
-labels) stays.
+tolerations, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). The
+annotation ``applied`` records which labels and annotations we set, so those that other clients added in the
+lower cluster stay. It also records a digest of the spec that was requested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PodChanges:
 def pod_patch(
     lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
 ) -> PodChanges:
-    """Return the patches that turn a lower pod into the one that ``lower_pod`` would create now.
+    """Return the patches that turn a lower pod into the pod that ``lower_pod`` would create now.
 
     Args:
         lower: the current lower pod.
@@ -63,17 +63,17 @@ def has_been_asked(
         lower: the lower pod.
         desired: the result of ``lower_pod``.
         is_as_created: whether the upper spec has never changed. Then a lower pod without a record of the
-            requested spec, as earlier releases created them, was created with the desired one.
+            requested spec, which earlier releases did not write, was created with the desired spec.
     """
     asked = _applied(lower["metadata"]).get("spec")
     return is_as_created if asked is None else asked == _applied(desired["metadata"]).get("spec")
 
 
 def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
-    """Return a patch of ``pod_patch`` without the record of the requested spec, so that it is tried again.
+    """Return a patch of ``pod_patch`` that does not record the spec as requested, so that it is requested again.
 
-    The lower pod's record stays unchanged. If the patch changes images, the new record matches neither the
-    previous nor the desired spec, so that each of them counts as a change later.
+    The lower pod keeps its previous record. If the patch changes images, the record is emptied, so that it
+    matches neither the previous nor the desired spec and both count as a change later.
 
     Args:
         patch: patch of metadata and spec; may be empty.
@@ -96,15 +96,15 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
 def without_annotations(
     patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a patch of ``pod_patch`` that does not set some annotations and does not record them newly as ours.
+    """Return a patch of ``pod_patch`` that neither sets some annotations nor adds them to our record.
 
-    An annotation that is recorded as ours is removed when the upper pod loses it. Therefore one that a
-    program of the lower cluster has set must not be recorded, and one that was carried earlier must stay
+    A recorded annotation is removed when the upper pod no longer has it. Therefore an annotation that a
+    program in the lower cluster has set must not be recorded, and one that we recorded earlier must stay
     recorded.
 
     Args:
         patch: patch of metadata and spec.
-        keys: the annotations; empty: the patch is returned unchanged.
+        keys: these annotations; empty: the patch is returned unchanged.
         current: the lower pod's annotations.
     """
     if not keys:
@@ -127,7 +127,7 @@ def without_annotations(
 def _applied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = decode((metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # changed by others; the next patch writes it again
+    except ValueError:  # changed by another client; the next patch writes it again
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -168,13 +168,13 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
     tolerations = lower.get("tolerations") or []
     added = [toleration for toleration in desired.get("tolerations") or () if toleration not in tolerations]
     if added:
-        # The list is atomic in a strategic merge patch, so existing entries must be repeated.
+        # A strategic merge patch replaces the whole list, so existing entries must be repeated.
         patch["tolerations"] = [*tolerations, *added]
     return patch
 
 
 def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an in-place resize: cpu and memory of common containers (KEP-1287) and of the pod (KEP-5419)."""
+    """Return an in-place resize of containers (KEP-1287) and pod (KEP-5419): cpu and memory; None: no change."""
     patch: dict[str, Any] = {}
     for kind in ("containers", "initContainers"):
         current = {container["name"]: container for container in lower.get(kind) or ()}

@@ -9,8 +9,8 @@ from typing import Any
 def with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
     """Rewrite generic ephemeral volumes of a lower pod spec, in place, to claims that the upper cluster created.
 
-    The upper pod owns such a claim. If the volume stayed as it is, the lower cluster would create another
-    claim.
+    The upper pod owns such a claim. If the volume stayed as it is, the lower cluster would create a claim of
+    its own.
     """
     volumes = spec.get("volumes")
     if not volumes or not any("ephemeral" in volume for volume in volumes):

@@ -25,7 +25,9 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
 
     Returns:
         namespace, name, node, lowerNamespace, lowerNode, status (as kubectl prints it), why (empty: no
-        problem), ready (``1/2``), restarts, created (RFC 3339), trouble (bool).
+        problem), ready (``1/2``), restarts, created (RFC 3339), trouble (bool: it neither runs nor succeeded,
+            nor starts
+        normally).
     """
     metadata, spec, status = upper["metadata"], upper["spec"], upper.get("status") or {}
     word, why = status_word(upper)
@@ -62,7 +64,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
 
 
 def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the STATUS column of ``kubectl get pods`` and its message."""
+    """Return what ``kubectl get pods`` prints in the STATUS column, and the message for it."""
     status = pod.get("status") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
     word, why = status.get("reason") or status.get("phase") or "Unknown", status.get("message") or ""
@@ -97,7 +99,7 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         if ended and ended.get("exitCode") == 0:
             continue
-        # Ordinary init containers have "started" too while they run.
+        # Init containers that are not sidecars also have ``started`` set while they run.
         if container.get("name") in sidecars and container.get("started"):
             continue
         if ended:
@@ -109,7 +111,7 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _is_initialized(status: Mapping[str, Any]) -> bool:
-    """Report whether the init containers completed once; a sidecar may have ended since."""
+    """Report whether all init containers have completed once. A sidecar may have ended since."""
     return any(
         one["type"] == "Initialized" and one.get("status") == "True" for one in status.get("conditions") or ()
     )
@@ -139,7 +141,7 @@ def _condition_message(status: Mapping[str, Any]) -> str:
 
 
 def _exits(status: Mapping[str, Any]) -> str:
-    """Return the nonzero exit codes of containers; for a waiting container, of its last run."""
+    """Return a text with the nonzero exit codes of containers; for a waiting container, of its last run."""
     found = []
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state = one.get("state") or {}

@@ -1,9 +1,9 @@
 """Endpoints of a Service in the lower cluster: EndpointSlices, or Endpoints for older clusters.
 
 Pods have addresses of their own cluster. On a flat network the upper cluster's endpoints are therefore valid
-in every cluster. Names of upper objects (nodes, zones, pods) are translated if this lower cluster runs the
-pod, and dropped otherwise, because kube-proxy ignores an endpoint with a hint that is not valid in its
-cluster.
+in every cluster. Names of the node and the pod are translated if this lower cluster runs the pod. Otherwise
+they are left out, as zones always are, because kube-proxy ignores an endpoint with a hint that is not valid
+in its cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from virtual_node.translate.services.services import metadata_patch, mirror_labe
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY = "virtual-node.io"
-"""Other controllers do not change slices of this manager.
+"""Value of the managed-by label. Other controllers do not change slices of this manager.
 https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#management"""
 ANNOTATION_TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
 LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
@@ -41,17 +41,17 @@ class LowerPod:
 
 
 FindPod = Callable[[str, str, str], LowerPod | None]
-"""Returns the lower pod for namespace, name and uid (may be empty) of an upper pod; None: another cluster or
-process runs it."""
+"""Returns the lower pod for namespace, name and uid (may be empty) of an upper pod; None: another lower
+cluster or process runs the pod."""
 Known = Mapping[tuple[str, str], LowerPod]
 """Lower pods by address and pod name. Two processes may share a lower cluster, and each knows only its own
-pods. What a copy contains about the other's pods is kept, or each process would undo the other's writes
-repeatedly."""
+pods. Each keeps what a copy contains about the pods of the other process. Otherwise they would undo each
+other's writes."""
 _NOBODY: Known = MappingProxyType({})
 
 
 def slice_name(service: str, uid: str, cluster_id: str) -> str:
-    """Return the name of a lower slice: deterministic, and unique to an upper slice."""
+    """Return the name of the lower EndpointSlice for an upper one: deterministic, and unique."""
     digest = hashlib.sha256(f"{cluster_id}/{uid}".encode()).hexdigest()[:_HASH]
     return f"{service}-{digest}"
 
@@ -116,7 +116,7 @@ def lower_slice(
 
 
 def slice_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes a lower slice equal to the desired one; None if it is equal."""
+    """Return a merge patch that makes a lower slice equal to the desired one; None: they are equal."""
     patch: dict[str, Any] = {
         field: desired[field]
         for field in ("endpoints", "ports")
@@ -138,8 +138,8 @@ def lower_endpoints(
 ) -> dict[str, Any]:
     """Return the lower Endpoints to create for a Service, from all its upper slices.
 
-    Ports of a slice belong to its addresses only, so each slice becomes a subset. Endpoints cannot contain
-    names, so FQDN slices are skipped.
+    The ports of a slice apply to its addresses only, so each slice becomes a subset. Endpoints cannot contain
+    DNS names, so FQDN slices are skipped.
     """
     metadata = service["metadata"]
     return {
@@ -161,7 +161,7 @@ def lower_endpoints(
 
 
 def endpoints_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes lower Endpoints equal to the desired ones; None if they are equal."""
+    """Return a merge patch that makes lower Endpoints equal to the desired ones; None: they are equal."""
     patch: dict[str, Any] = {}
     if (lower.get("subsets") or []) != desired["subsets"]:
         patch["subsets"] = desired["subsets"]
@@ -183,7 +183,7 @@ def _endpoint(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known
 def _pod(upper: Mapping[str, Any], namespace: str, find_pod: FindPod, known: Known) -> LowerPod | None:
     target = upper.get("targetRef")
     if not target or target.get("kind") != "Pod" or target.get("namespace", namespace) != namespace:
-        # Users write slices, too: they must not learn where another namespace's pod runs.
+        # Users can write slices, too, and must not learn where another namespace's pod runs.
         return None
     name = target.get("name", "")
     found = find_pod(namespace, name, target.get("uid", ""))
@@ -199,7 +199,7 @@ def _port(upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(items: Any) -> list[dict[str, Any]]:
-    """Return a list without empty fields, because servers may or may not include a port's empty name."""
+    """Return the items without their empty fields, because servers may or may not send an empty port name."""
     return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
 
 
@@ -213,7 +213,8 @@ def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: 
             more["targetRef"] = _reference(pod)
             if pod.node_name:
                 more["nodeName"] = pod.node_name
-        # Absent means ready: https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
+        # If absent, it is ready:
+        # https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
         is_ready = (endpoint.get("conditions") or {}).get("ready", True) is not False
         (ready if is_ready else not_ready).extend({"ip": ip, **more} for ip in endpoint["addresses"])
     if not ready and not not_ready:

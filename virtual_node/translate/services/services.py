@@ -1,8 +1,8 @@
 """The lower copy of a Service: same name and ports, an address of the lower cluster, and no selector.
 
-The endpoints are mirrored (``endpoints``) because a selector would find only the pods of this lower cluster.
-Access from outside (node ports, load balancers, external addresses) belongs to the upper cluster. In the
-lower cluster such a Service is an ordinary one with a cluster IP.
+The endpoints are mirrored (``endpoints``), because a selector would find only the pods of this lower cluster.
+Access from outside (node ports, load balancers, external addresses) belongs to the upper cluster, so the copy
+of such a Service has only a cluster IP.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _PORT_FIELDS = ("name", "protocol", "appProtocol", "port", "targetPort")
 _MANAGED = (*_KEPT, "type", "externalName", "ports", "selector", "externalIPs", "ipFamilyPolicy")
 """Fields of the spec that follow the upper Service; the lower cluster chooses all others."""
 _DEFAULTS = {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "publishNotReadyAddresses": False}
-"""Defaults that a server fills in; absent fields count as equal to them.
+"""Defaults that an API server fills in. An absent field counts as equal to its default.
 https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/"""
 _NONE = "None"
 
 
 def is_always(namespace: str, name: str, patterns: Sequence[str]) -> bool:
-    """Report whether a Service is copied even if no pod uses it: ``namespace/name`` matches a shell pattern."""
+    """Report whether ``namespace/name`` matches a pattern, so that the Service is copied even if no pod uses it."""
     return any(fnmatch.fnmatchcase(f"{namespace}/{name}", pattern) for pattern in patterns)
 
 
 def always_mark(node: str) -> str:
-    """Return the annotation key by which a virtual node marks a Service that it needs even without pods."""
+    """Return the annotation key with which a virtual node marks the copy of a Service that it always needs."""
     return f"{names.ALWAYS_PREFIX}{node}"
 
 
 def wanted_by(annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return the virtual nodes that marked a Service as always needed; each installation sets its own marks."""
+    """Return the virtual nodes that marked a Service's copy as always needed; each installation sets its own mark."""
     return frozenset(
         key.removeprefix(names.ALWAYS_PREFIX) for key in annotations if key.startswith(names.ALWAYS_PREFIX)
     )
@@ -59,8 +59,8 @@ def lower_service(
         upper: the upper Service.
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity.
-        with_families: request the upper Service's IP families. The lower cluster may not have them; without
-            this it chooses.
+        with_families: request the upper Service's IP families, which the lower cluster may not have. Without
+            this, the lower cluster chooses.
     """
     metadata, spec = upper["metadata"], upper["spec"]
     body: dict[str, Any] = {
@@ -79,7 +79,7 @@ def lower_service(
     ]
     if spec.get("type") == "ExternalName":
         below |= {"type": "ExternalName", "externalName": spec["externalName"]}
-        # Traffic is not routed here, and servers refuse some of these fields.
+        # Traffic is not routed here, and API servers refuse some of these fields.
         for field in ("internalTrafficPolicy", "trafficDistribution"):
             below.pop(field, None)
     else:
@@ -99,10 +99,10 @@ def upper_addresses(upper: Mapping[str, Any]) -> list[str]:
 
 
 def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the Services to try to create, in this order, with all upper cluster IPs or only the first one.
+    """Return the Services to try to create, in this order: with all upper cluster IPs, then with only the first.
 
-    With one address for two families the server derives the first family from it and chooses the other
-    address.
+    If only one of two addresses is given, the API server derives the first family from it and chooses the
+    other address.
 
     Args:
         upper: the upper Service, with cluster IPs.
@@ -117,10 +117,10 @@ def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> lis
 
 
 def address_refusal(message: str) -> str:
-    """Return why a server refused to create a Service with given cluster IPs; empty: another reason.
+    """Return why an API server refused to create a Service with given cluster IPs; empty: another reason.
 
-    The texts are those of pkg/registry/core/service/ipallocator. Servers with ServiceCIDR objects use the
-    second.
+    The texts are those of pkg/registry/core/service/ipallocator; "does not match" comes from servers with
+    ServiceCIDR objects.
     """
     if "provided IP is already allocated" in message:
         return "already allocated"
@@ -137,8 +137,8 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     Either its label names an upper Service that no longer exists, or it differs in a field that is fixed at
     creation: having a cluster IP
     (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services) or being of type
-    ExternalName. A Service whose label was removed keeps its address. The first IP family is also fixed, but
-    the lower cluster chose it from those that it has.
+    ExternalName. A Service that only lost the label is not replaced. The first IP family is also fixed, but
+    the lower cluster chose it among its own families.
     """
     old, new = lower["spec"], desired["spec"]
     uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
@@ -151,9 +151,10 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
 
 
 def service_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that makes a lower Service equal to the desired one; None if it is equal.
+    """Return a merge patch that makes a lower Service equal to the desired one; None: they are equal.
 
-    Addresses and families that the lower cluster chose are kept, and so are labels and annotations of others.
+    Addresses and families that the lower cluster chose are kept, and so are labels and annotations of other
+    clients.
     """
     spec: dict[str, Any] = {}
     old, new = lower["spec"], desired["spec"]
@@ -222,7 +223,7 @@ def mirrored_metadata(
 
 
 def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch of labels and annotations; those that we set and are no longer desired are removed."""
+    """Return a merge patch of labels and annotations; it removes those that we set and that are no longer desired."""
     applied = _applied(lower.get("annotations") or {})
     patch: dict[str, Any] = {}
     for field in ("labels", "annotations"):
@@ -237,7 +238,7 @@ def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict
 def _applied(annotations: Mapping[str, str]) -> dict[str, list[str]]:
     try:
         found = decode(annotations.get(names.ANNOTATION_APPLIED, "{}"))
-    except ValueError:  # changed by others; the next patch writes it again
+    except ValueError:  # changed by another client; the next patch writes it again
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""The placeholder pod that makes a lower scheduler select a node, and thus a volume, before the real pod."""
+"""The placeholder pod that makes a lower scheduler select a node, and thus a volume, before the real pod exists."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def binder_pod(
 ) -> dict[str, Any]:
     """Return the placeholder of a pod that waits for its claims.
 
-    It requests the same node from the lower scheduler: same selectors, resources (including sidecars and init
+    For the lower scheduler it is like the pod: same selectors, resources (including sidecars and init
     containers), host ports and claims. It runs none of the pod's programs.
 
     Args:
-        lower_pod: what ``lower_pod`` would create for the upper pod.
+        lower_pod: the lower pod that ``lower_pod`` would create for the upper pod.
         uid: the upper pod's uid.
         cluster_id: the upper cluster's identity.
         claims: names of the lower claims.
-        image: an image that does nothing. The placeholder is deleted before it could start.
+        image: an image that does nothing. The placeholder is normally deleted before it starts.
     """
     above = lower_pod["spec"]
     spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
@@ -77,7 +77,7 @@ def binder_name(uid: str) -> str:
 
 
 def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
-    """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds, else empty."""
+    """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds; empty: it is not."""
     scheduled = condition(pod, "PodScheduled")
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     if (

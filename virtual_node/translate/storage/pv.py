@@ -1,8 +1,8 @@
 """Mirrors of lower PersistentVolumes in the upper cluster.
 
-A mirror's volume source is inert: a CSI driver that no node has. The upper cluster's controllers can neither
-attach, provision nor delete anything through it. The mirror has all that they need to know about a volume:
-capacity, modes, class and the nodes that can reach it.
+A mirror's volume source is a CSI driver that no node has, so the upper cluster's controllers cannot attach,
+provision or delete anything through it. The mirror has the data that they need about a volume: capacity,
+modes, class and the nodes that can reach it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_A_SOURCE = frozenset(
 
 
 def mirror_name(cluster: str, volume: str) -> str:
-    """Return the mirror's name from cluster and lower volume. A name that is too long is shortened with a hash."""
+    """Return the mirror's name from cluster and lower volume. A name that is too long is shortened, with a hash."""
     name = f"{cluster}-{volume}"
     if len(name) <= _LONGEST:
         return name
@@ -38,7 +38,7 @@ def is_mirror(volume: Mapping[str, Any]) -> bool:
 
 
 def lower_name(mirror: Mapping[str, Any], cluster: str) -> str:
-    """Return the name of the lower volume that an upper one mirrors; empty: none of this cluster."""
+    """Return the name of the lower volume that an upper volume mirrors; empty: it mirrors none of this cluster."""
     csi = mirror["spec"].get("csi") or {}
     prefix = f"{cluster}/"
     handle = str(csi.get("volumeHandle") or "")
@@ -63,8 +63,8 @@ def upper_volume(
         cluster: the lower cluster's name.
         cluster_labels: labels that identify the lower cluster.
         nodes: the virtual nodes that can reach the volume.
-        storage_class: its upper StorageClass.
-        claim: the upper claim that it is bound to; None: it is free.
+        storage_class: the mirror's StorageClass in the upper cluster.
+        claim: the upper claim that the mirror is bound to; None: it is free.
     """
     below = lower["spec"]
     spec: dict[str, Any] = {field: below[field] for field in _CARRIED if field in below}
@@ -91,7 +91,7 @@ def upper_volume(
 
 
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata, or None."""
+    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: none."""
     metadata = {
         field: missing
         for field in ("labels", "annotations")
@@ -139,7 +139,7 @@ def reachable_from(volume: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 
 def csi_driver() -> dict[str, Any]:
-    """Return the CSIDriver that makes the upper attach-detach controller attach nothing."""
+    """Return the CSIDriver for mirrors; it makes the upper attach-detach controller attach nothing."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",
