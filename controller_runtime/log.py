@@ -4,11 +4,11 @@
 if it has one. Records of the standard library's ``logging`` (asyncio, aiohttp) are rendered the same way.
 Three guarantees:
 
-- Logging never fails its caller: a broken pipe, a full non-blocking pipe or a value that cannot be encoded loses at
-  most the line.
+- Logging never fails its caller: after a broken pipe, a full non-blocking pipe or a value that cannot be
+  encoded, at most the line is lost.
 - Lines have no secrets, and no value makes a line long or slow: ``redaction``.
-- Level names and JSON keys are those of logrus (``time level msg``), because tensile-kube's users have them in their
-  flags and log pipelines.
+- Level names and JSON keys are those of logrus (``time level msg``), because users of tensile-kube have these
+  names in their flags and log pipelines.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def configure(
     klog_v: int | None = None,
     stream: ByteStream | None = None,
 ) -> None:
-    """Configure logging of the process, including the standard library's. A later call replaces it.
+    """Configure logging of the process, including the standard library's. May be called again.
 
     Args:
         level: one of ``LEVELS``, in any case. ``trace`` is ``debug`` plus the debug lines of libraries.
@@ -130,10 +130,10 @@ class _Sink:
         try:
             while rest:
                 taken = self._stream.write(bytes(rest))
-                if taken is None:  # a non-blocking stream is full: a lost line is better than a stalled loop
+                if taken is None:  # a full pipe: drop the line, because waiting would stall the loop
                     return
                 rest = rest[taken:]
-        except (OSError, ValueError):  # the reader is gone, or the stream is closed
+        except (OSError, ValueError):  # a broken pipe, or the stream is closed
             return
 
     def __getattr__(self, name: str) -> Callable[[bytes], None]:
@@ -186,7 +186,7 @@ def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int
 
 
 def _no_clients_doing(record: logging.LogRecord) -> bool:
-    """Exclude errors that aiohttp's server logs for closed connections and for port scans."""
+    """Return False for errors that aiohttp's server logs because of closed connections and port scans."""
     kind = (record.exc_info and record.exc_info[0]) or Exception
     theirs = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
     return not theirs or record.name != "aiohttp.server"
@@ -217,7 +217,7 @@ def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
     try:
         return msgspec.json.encode(event, enc_hook=str)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        # Lone surrogates and keys that JSON does not allow: slower, but the line is kept.
+        # The line has lone surrogates or invalid keys: encode it more slowly instead of losing it.
         return json.dumps({str(key): str(value) for key, value in event.items()}).encode()
 
 

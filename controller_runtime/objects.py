@@ -1,9 +1,9 @@
 """The object that informers cache: metadata is decoded, other fields stay JSON until they are read.
 
-A cache of plain dicts takes five times the memory and makes every full garbage collection a pause of a tenth
-of a second per 5,000 pods, because each nested dict and list is tracked. Bytes are not tracked. Decoding on
-read takes about ten microseconds per pod and returns new dicts to every reader, so a cache cannot be changed
-by accident and no defensive copies are needed.
+A cache of plain dicts takes five times the memory. It also makes every full garbage collection pause for a
+tenth of a second per 5,000 pods, because the collector tracks each nested dict and list, but not bytes.
+Decoding on read takes about ten microseconds per pod and returns new dicts to every reader, so a cache cannot
+be changed by accident and no defensive copies are needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = msgspec.Raw()
 class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, eq=False):
     """``metadata`` of an object, without managedFields and selfLink, which are not used.
 
-    Read-only by contract: informers share it with all readers.
+    Do not change it, because informers share it with all readers.
     """
 
     name: str = ""
@@ -38,7 +38,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, e
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
     raw_owner_references: msgspec.Raw = msgspec.field(default=_NOTHING, name="ownerReferences")
-    """As JSON; read ``owner_references``."""
+    """The owners as JSON; use ``owner_references`` to read them."""
 
     @property
     def owner_references(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True, gc=False, e
 
 
 class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One object as a server sent it. Immutable; a newer state is another Object.
+    """One object as a server sent it. Immutable; a newer state of the object is a new ``Object``.
 
     Compared by identity; use ``has_spec_equal`` and ``has_status_equal`` for contents. Created by
     ``decode_object``, ``from_dict``, and ``client.decoding`` for server responses.
@@ -91,7 +91,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def resource_version(self) -> str:
-        """Return ``metadata.resourceVersion``; opaque."""
+        """Return ``metadata.resourceVersion``."""
         return self.metadata.resource_version
 
     @property
@@ -106,12 +106,12 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def spec(self) -> Any:
-        """Return ``spec``, decoded at each call, so store it before reading it twice. None if absent."""
+        """Return ``spec``, None if absent. It is decoded at each call, so store it to read it twice."""
         return None if self._spec is None else decode(self._spec)
 
     @property
     def status(self) -> Any:
-        """Return ``status``, decoded at each call. None if absent."""
+        """Return ``status``, decoded at each call; None if absent."""
         return None if self._status is None else decode(self._status)
 
     def field(self, name: str) -> Any:
@@ -183,7 +183,7 @@ class WatchEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 Fields = dict[str, msgspec.Raw]
-"""Top-level fields by name; views of a larger text."""
+"""JSON of top-level fields by name; views of a larger text, which they keep in memory."""
 
 
 _decode_fields = decoder(Fields)
@@ -192,12 +192,12 @@ _decode_string = decoder(str)
 
 
 def decode_object(raw: bytes | msgspec.Raw, *, api_version: str = "", kind: str = "") -> Object:
-    """Return one object.
+    """Return the Object in a JSON text.
 
     Args:
-        raw: its JSON.
-        api_version: used if the JSON has none, as items of a list.
-        kind: likewise.
+        raw: the JSON.
+        api_version: used if the JSON has none, as in items of a list.
+        kind: used if the JSON has none.
 
     Raises:
         msgspec.DecodeError: not JSON, or not an object with metadata.
@@ -209,7 +209,7 @@ def from_dict(whole: Mapping[str, Any]) -> Object:
     """Return the Object of a plain dict, such as a write's answer.
 
     Raises:
-        msgspec.DecodeError: it has no metadata, or metadata of wrong types.
+        msgspec.DecodeError: the dict has no metadata, or metadata of wrong types.
     """
     return decode_object(msgspec.json.encode(whole))
 
@@ -229,7 +229,7 @@ def assemble(fields: Fields, *, api_version: str = "", kind: str = "") -> Object
     metadata.namespace = sys.intern(metadata.namespace)
     api_version = sys.intern(_decode_string(raw_version) if raw_version is not None else api_version)
     kind = sys.intern(_decode_string(raw_kind) if raw_kind is not None else kind)
-    # A Raw is a view that keeps the complete line or list in memory, so the bytes are copied.
+    # A Raw would keep the complete line or list in memory, so its bytes are copied.
     spec, status = fields.pop("spec", None), fields.pop("status", None)
     return Object(
         metadata,
@@ -245,7 +245,7 @@ def _metadata(raw: msgspec.Raw) -> ObjectMeta:
     try:
         metadata = _decode_meta(raw)
     except msgspec.ValidationError:
-        # Some writers send null for empty fields, which a strict schema refuses.
+        # Some writers send null for empty fields, which the schema refuses, so these fields are removed.
         plain = decode(raw)
         if not isinstance(plain, dict):
             raise

@@ -15,18 +15,19 @@ from typing import Any
 
 REDACTED = "[redacted]"
 LONGEST_VALUE = 4096
-"""Characters kept of one value."""
+"""Maximum characters kept of one value."""
 LONGEST_TRACEBACK = 16 * 1024
-"""Characters kept of a traceback, which contains the text of values and the code locations."""
+"""Maximum characters kept of a traceback, which contains values and code locations."""
 LONGEST_LINE = 32 * 1024
-"""Characters of all values of one line; each list item and mapping entry counts a few more."""
+"""Maximum characters of all values of one line; each list item and mapping entry also counts ``_ITEM``."""
 
 _LONGEST_NAME = 256
 _LONGEST_SECRET_NAME = 64
-"""Characters of a key that is looked up and cached, because tenants may control the keys of logged mappings."""
+"""Maximum characters of a key that is looked up and cached. Tenants may control keys of logged mappings."""
 _NESTING = 8
 _ITEM = 8
-"""Minimum characters that a value counts, so that a million empty ones are limited, too."""
+"""Characters that each value counts in addition to its text, so that a million empty values are limited,
+too."""
 _TRACEBACKS = frozenset({"exception", "stack"})
 _SECRET_NAMES = frozenset(
     {
@@ -62,7 +63,7 @@ def redact(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Cleaner:
-    """Cleans the values of one line, which share its limit."""
+    """Cleans the values of one line, which share the limit of the line."""
 
     def __init__(self) -> None:
         self._left = LONGEST_LINE

@@ -1,4 +1,4 @@
-"""The API resources that we use, and their URLs."""
+"""The API resources that this project uses, and their URLs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """Return ``v1`` or ``apps/v1``."""
+        """Return group and version, such as ``v1`` or ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
-        """Return ``pods`` or ``deployments.apps``, for logs and metrics."""
+        """Return plural and group, such as ``pods`` or ``deployments.apps``, for logs and metrics."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(
@@ -32,14 +32,14 @@ class Resource:
         """Return the URL path of the collection, an object, or an object's subresource.
 
         Args:
-            namespace: of a namespaced resource; None or empty: the collection of all namespaces. Ignored for
+            namespace: the namespace; None or empty: the collection of all namespaces. Ignored for
                 cluster-scoped resources.
-            name: of an object; None: the collection.
+            name: the object's name; None: the collection.
             subresource: such as ``status``, ``binding`` or ``eviction``.
 
         Raises:
-            ValueError: a name without its namespace, an empty name, a name with a slash, or ``.`` or ``..``,
-                which servers or proxies would read as another path.
+            ValueError: a namespaced object without a namespace; an empty name; or a name that servers or
+                proxies would read as another path (``.``, ``..``, with a slash).
         """
         for what, value in (("namespace", namespace), ("name", name)):
             if value and ("/" in value or value in {".", ".."}):

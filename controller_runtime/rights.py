@@ -9,7 +9,7 @@ from typing import Any
 
 READ = ("get", "list", "watch")
 OWN_NAMESPACE = "<own>"
-"""Placeholder of the namespace that a component is installed in."""
+"""Placeholder in ``Right.namespace`` of the namespace that a component is installed in."""
 VIRTUAL_NODE = "<virtual-node>"
 """Placeholder in ``Right.names`` of the name of each virtual node."""
 LEASE = "<lease>"
@@ -21,10 +21,11 @@ TOKEN_SECRET = "<token-secret>"  # noqa: S105 - a placeholder
 WEBHOOK_CONFIGURATION = "<webhook-configuration>"
 """Placeholder in ``Right.names`` of the name of both webhook configurations."""
 EXTENDER_SECRET = "<extender-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` of both Secrets with the extender's own certificates; none if a user
-supplies them."""
+"""Placeholder in ``Right.names`` of both Secrets with the extender's own certificates; has no value if a user
+supplies the certificates."""
 WEBHOOK_SECRET = "<webhook-secret>"  # noqa: S105 - a placeholder
-"""Placeholder in ``Right.names`` of the Secret with the webhook's certificates; none if a user supplies them."""
+"""Placeholder in ``Right.names`` of the Secret with the webhook's certificates; has no value if a user
+supplies the certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class Right:
     subresource: str = ""
     namespace: str = ""
     names: tuple[str, ...] = ()
-    """The only objects that it applies to (``resourceNames``). Empty: all. May have placeholders, see
-    ``resolved``."""
+    """Names of the only objects that the right applies to (``resourceNames``). Empty: all. May have
+    placeholders, see ``resolved``."""
 
     @property
     def full_resource(self) -> str:
-        """Return ``pods/log``, as RBAC rules write it."""
+        """Return the resource as in RBAC rules, such as ``pods`` or ``pods/log``."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def attributes(self) -> Iterator[dict[str, str]]:
@@ -60,7 +61,7 @@ class Right:
 
 
 def leader_election(lease: str, purpose: str) -> tuple[Right, Right]:
-    """Return the rights to elect a leader by the Lease of that name in the component's own namespace."""
+    """Return the rights to elect a leader by the Lease ``lease`` in the component's own namespace."""
     group, resource = "coordination.k8s.io", "leases"
     return (
         Right(group, resource, ("create",), purpose, "", OWN_NAMESPACE),
@@ -73,8 +74,8 @@ def resolved(
 ) -> tuple[Right, ...]:
     """Return rights with placeholders replaced by the names of one installation.
 
-    A right whose names are all placeholders without a value is omitted, because without ``resourceNames`` it
-    would apply to all objects.
+    If all names of a right are placeholders without a value, the right is omitted, because without
+    ``resourceNames`` it would apply to all objects.
 
     Args:
         rights: a component's table.

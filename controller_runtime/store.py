@@ -13,7 +13,7 @@ Indexer = Callable[[Object], Iterable[str]]
 
 
 class Store:
-    """Objects by key, and by the values of indexers.
+    """Stores objects by key, and by the values that indexers return for them.
 
     Objects are returned in the order in which they were first stored, so that the order of writes is
     reproducible.
@@ -51,7 +51,7 @@ class Store:
         return key in self._objects
 
     def put(self, key: str, new: Object) -> Object | None:
-        """Store an object; return the one it replaces, or None."""
+        """Store an object; return the object that it replaces, or None."""
         old = self._objects.get(key)
         self._objects[key] = new
         if self._indexers:
@@ -59,7 +59,7 @@ class Store:
         return old
 
     def remove(self, key: str) -> Object | None:
-        """Remove an object and return it, or None."""
+        """Remove an object and return it; None if there is none."""
         old = self._objects.pop(key, None)
         if old is not None and self._indexers:
             self._reindex(key, old, None)

@@ -1,9 +1,9 @@
 """Records Events of a component without blocking it.
 
-``EventRecorder.event`` is a plain function that decides at once (``correlator``) which Event a happening
-belongs to and queues that Event; workers write it. An Event that changes again while queued is written once,
-in its latest state, so a burst causes only one request per Event. This follows client-go's EventBroadcaster,
-but retries after errors of the server, too, not only of the connection.
+``EventRecorder.event`` is a plain function that decides at once (``correlator``) to which Event a report is
+added and queues that Event; workers write it. An Event that changes again while queued is written once, in
+its latest state, so a burst causes only one request per Event. This follows client-go's EventBroadcaster, but
+also retries after errors that the server returns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EventRecorder:
     """Records core/v1 Events in one cluster. Not thread-safe: call it in the event loop's thread.
 
     Args:
-        client: of the cluster.
+        client: client of the cluster.
         component: the reporting component, such as ``virtual-node``.
         host: reporting instance; may be empty.
         capacity: maximum Events that wait to be written (``queue``).
@@ -127,7 +127,7 @@ class EventRecorder:
             type_: Normal or Warning.
             reason: one CamelCase word, the same for all occurrences.
             message: for users; cut at 1,024 characters.
-            annotations: on the Event.
+            annotations: annotations of the Event.
             field_path: the part of the object, such as ``spec.containers{app}``.
         """
         reference = reference_to(involved)
@@ -149,9 +149,9 @@ class EventRecorder:
     def record(self, event: dict[str, Any]) -> None:
         """Write a complete Event, such as one mirrored from another cluster; returns at once.
 
-        The Event is created. If one of this name exists, its count, times and message are updated. An Event
-        that the server already has in this state causes no request. There is no aggregation or spam filter,
-        because the Event's own recorder applied them. The caller must not change the dict afterwards.
+        The Event is created. If one of this name exists, its count, times and message are updated. If the
+        server already has the Event in this state, no request is sent. There is no aggregation or spam
+        filter, because the Event's own recorder applied them. The caller must not change the dict afterwards.
         """
         metadata = event.get("metadata") or {}
         key = (metadata.get("namespace") or "", metadata.get("name") or "")
@@ -169,7 +169,7 @@ class EventRecorder:
             self._enqueue(series)
 
     async def run(self) -> None:
-        """Write Events until cancelled, then waiting ones for at most ``flush_timeout`` seconds."""
+        """Write Events until cancelled, then write queued Events for at most ``flush_timeout`` seconds."""
         workers = [asyncio.create_task(self._work(), name="event recorder") for _ in range(self._workers)]
         try:
             await asyncio.wait(workers)
@@ -240,7 +240,7 @@ class EventRecorder:
             try:
                 await self._client.create(resources.EVENTS, body, namespace=series.namespace)
             except AlreadyExists:
-                # From an earlier attempt without an answer, or an Event mirrored before a restart.
+                # Created by an earlier attempt that got no answer, or mirrored before a restart.
                 await self._patch(series, changing)
         else:
             try:

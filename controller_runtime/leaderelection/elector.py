@@ -5,11 +5,11 @@ clock: the holder has ``leaseDurationSeconds`` from the moment this candidate la
 The holder's timestamps are only informative; clocks may differ by any amount, but must run at similar rates.
 Writes carry the resourceVersion, so of two candidates that see a lease expire, one gets a conflict.
 
-The leader counts from the *start* of its last successful renewal. ``renew_deadline`` after it, the work is
-cancelled. Others wait ``lease_duration`` from a later moment. The work must stop within the difference. Two
-risks remain, as in client-go: work that ignores its cancellation for longer, and a manual deletion of the
-Lease. The monotonic clock of a suspended machine also stops, so check ``is_leader`` before anything that must
-not be done twice.
+The leader cancels its work ``renew_deadline`` after the *start* of its last successful renewal. Other
+candidates wait ``lease_duration`` from a later moment. The work must stop within the difference. Two risks
+remain, as in client-go: work that ignores its cancellation for longer, and a manual deletion of the Lease.
+The monotonic clock also stops while a machine is suspended, so check ``is_leader`` before any action that
+must not be done twice.
 
 Candidates poll every ``retry_period``, because expiry is the absence of a change, which no watch reports.
 """
@@ -57,17 +57,17 @@ class LeaderElector:
     """One candidate.
 
     Args:
-        client: of the cluster with the Lease.
+        client: client of the cluster with the Lease.
         namespace: the Lease's namespace.
         name: the Lease's name.
-        identity: of this candidate, unique. Empty: host name, process id and a random part.
-        lease_duration: seconds that others wait for a silent leader.
+        identity: unique name of this candidate. Empty: host name, process id and a random part.
+        lease_duration: seconds without a renewal after which another candidate may lead.
         renew_deadline: seconds after which a leader that cannot renew stops working.
         retry_period: seconds between attempts to acquire and to renew.
         on_started: the leader's work. It is cancelled when the lease is lost, and must then stop within
             ``lease_duration - renew_deadline``.
-        release_on_cancel: whether to release the lease at a clean end, so that another candidate leads within
-            a retry period.
+        release_on_cancel: whether to release the lease after the work has stopped, so that another candidate
+            leads within a retry period.
         now: wall clock, for tests.
 
     Raises:
@@ -127,11 +127,11 @@ class LeaderElector:
 
     @property
     def leader(self) -> str:
-        """Return the last seen holder's identity; empty if unknown or none."""
+        """Return the identity of the lease's holder as last read; empty if none or unknown."""
         return record.holder_of(self._lease)
 
     async def run(self) -> None:
-        """Acquire the lease and run the work, again after the lease was lost, until cancelled.
+        """Acquire the lease and run the work; repeat after the lease was lost, until cancelled.
 
         Errors of the server only cause retries. Returns when the work ends by itself, or raises the work's
         exception. If cancelled while leading, it cancels the work and awaits it while still renewing the
@@ -169,7 +169,7 @@ class LeaderElector:
         return True
 
     async def _stop(self, work: asyncio.Future[None], renewing: asyncio.Task[None], *, lost: bool) -> None:
-        """Stop the work, then the renewals, then release the lease. This way no other candidate starts early."""
+        """Stop the work, then the renewals, then release the lease; so no other candidate starts early."""
         if work.cancel():
             work.add_done_callback(self._log_failure)
         try:
@@ -181,7 +181,7 @@ class LeaderElector:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            if not work.done():  # cancelled again: the lease must expire
+            if not work.done():  # this was cancelled again: do not release, the lease must expire
                 self._renewed_at = None
         if not lost and self._release_on_cancel and self.is_leader:
             await self._release()
@@ -194,8 +194,8 @@ class LeaderElector:
     async def _renew(self) -> None:
         """Renew until the lease is lost; mark it lost before the work is cancelled."""
         await self._renew_while_possible()
-        # A timer may fire a nanosecond early, and a lease may be lost to another holder long before the
-        # deadline.
+        # ``is_leader`` could still be true: a timer may fire a nanosecond early, and another candidate may
+        # take the lease long before the deadline.
         self._renewed_at = None
 
     async def _renew_while_possible(self) -> None:
@@ -249,7 +249,7 @@ class LeaderElector:
         try:
             lease = await self._client.get(resources.LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            if self._is_taken():  # deleted while a leader may not have noticed
+            if self._is_taken():  # deleted, but its holder may not have noticed yet
                 return False
             body = self._held(record.new(self._namespace, self._name))
             self._observe(await self._client.create(resources.LEASES, body, namespace=self._namespace))

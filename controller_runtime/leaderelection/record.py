@@ -31,12 +31,12 @@ def new(namespace: str, name: str) -> dict[str, Any]:
 
 
 def held(lease: Mapping[str, Any], *, identity: str, duration: float, now: datetime) -> dict[str, Any]:
-    """Return the Lease acquired or renewed by a candidate; other content is kept.
+    """Return the Lease as a candidate writes it to acquire or renew it; other content is kept.
 
     Args:
-        lease: as last read, or ``new``.
-        identity: the candidate's.
-        duration: seconds, rounded up to an integer.
+        lease: the Lease as last read, or from ``new``.
+        identity: the candidate's identity.
+        duration: lease duration in seconds, rounded up to an integer.
         now: wall clock.
     """
     old = spec_of(lease)

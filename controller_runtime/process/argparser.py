@@ -19,7 +19,7 @@ _CHOICE = re.compile(r"argument (.*): invalid choice: (.*) \(choose from (.*)\)"
 
 
 def complain(program: str, error: Exception) -> int:
-    """Print one line on standard error, without a traceback; return the exit code for it."""
+    """Print an error in one line on standard error, without a traceback; return the exit code."""
     print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the answer
     return USAGE_ERROR
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
         Args:
             program: the program's name.
-            command: one of the program's commands; empty: it has none.
+            command: the program's command that this parser is for; empty: the program has no commands.
             about: the description.
             examples: pairs of a purpose and the arguments for it.
             exit_codes: ``0 …, 1 …``.
@@ -89,14 +89,14 @@ class Parser(argparse.ArgumentParser):
             self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a one-line error that points to ``--help``; the usage would hide the error."""
+        """Exit with a one-line error that points to ``--help``; the long usage would hide the error."""
         told = self._missing(message) or _chosen(message) or self._unknown(message)
         told = told.removeprefix("argument ")
         end = "" if told.endswith("?") else f"; see '{self.prog} --help'"
         self.exit(USAGE_ERROR, f"{self.prog}: {told}{end}\n")
 
     def _unknown(self, message: str) -> str:
-        """Return an error with the unknown arguments and a suggestion for the first that resembles a flag."""
+        """Return an error with the unknown arguments and a suggestion; other messages unchanged."""
         found = _UNKNOWN.fullmatch(message)
         if found is None:
             return message
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown flag{'s'[: len(flags) > 1]} {', '.join(flags)}{next(close, '')}"
 
     def _missing(self, message: str) -> str:
-        """Return an error with the choices of a missing positional argument, before missing flags."""
+        """Return an error for missing arguments, positional ones first; empty for other errors."""
         if not message.startswith(_REQUIRED):
             return ""
         words = [word for word in self._given if not word.startswith("-")]

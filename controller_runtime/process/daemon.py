@@ -46,8 +46,8 @@ def main(
 
     Args:
         program: its name, for errors.
-        argv: the arguments; None: the process's.
-        parse: returns options for arguments, or raises ConfigError.
+        argv: the arguments; None: those of the process.
+        parse: returns the options for the arguments, or raises ConfigError.
         run: the daemon; returns the exit code (``lifecycle.run_until_signal``).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)

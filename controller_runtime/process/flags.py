@@ -1,7 +1,7 @@
 """Flags that all components share: Go's syntax of durations, booleans and lists, and klog's flags.
 
-A flag overrides the environment, which overrides the default. Booleans follow Go: ``--flag`` and
-``--flag=false``. Manifests written for Go programs remain valid.
+A flag overrides the environment, which overrides the default. Booleans follow Go (``--flag`` and
+``--flag=false``), so manifests written for Go programs remain valid.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Klog:
 
     verbosity: int = 0
     ignored: tuple[str, ...] = ()
-    """Flags without effect, as they were typed: the log goes only to standard error."""
+    """Flags without effect as they were typed, because logs are only written to standard error."""
 
 
 def parse_duration(text: str) -> float:
@@ -82,7 +82,7 @@ def boolean(text: str) -> bool:
 
 
 def address(text: str) -> str:
-    """Return ``host:port`` if valid, or empty for none; an argparse type."""
+    """Return the text if it is ``host:port`` or empty; an argparse type."""
     try:
         if text:
             parse_address(text)
@@ -142,7 +142,7 @@ def read_text(flag: str, path: str | Path) -> str:
     """Return the text of a file that a flag names.
 
     Raises:
-        ConfigError: the file cannot be read; names the flag and the file.
+        ConfigError: the file cannot be read; the message names the flag and the file.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -152,7 +152,7 @@ def read_text(flag: str, path: str | Path) -> str:
 
 
 def comma_list(text: str) -> list[str]:
-    """Return the parts of a comma-separated list, stripped and without empty ones."""
+    """Return the parts of a comma-separated list, stripped and without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -160,7 +160,7 @@ def positive(flag: str, value: float) -> float:
     """Return the value if it is more than 0.
 
     Raises:
-        ConfigError: it is not; names the flag.
+        ConfigError: the value is 0 or less; names the flag.
     """
     if value <= 0:
         raise ConfigError(f"{flag}: {value:g} must be more than 0")
@@ -170,8 +170,8 @@ def positive(flag: str, value: float) -> float:
 def take_klog(argv: Sequence[str]) -> tuple[list[str], Klog]:
     """Remove klog's flags from a command line and return the other arguments and the flags' values.
 
-    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` set the verbosity. The others have no
-    effect. All spellings of Go programs are accepted: ``-`` or ``_`` in names, one dash or two, and
+    ``--v=6``, ``--v 6``, ``-v=6``, ``-v 6``, ``-v6`` and ``--klog.v=6`` set the verbosity. klog's other flags
+    have no effect. All spellings of Go programs are accepted: ``-`` or ``_`` in names, one dash or two, and
     node-cli's prefix ``klog.``.
 
     Raises:

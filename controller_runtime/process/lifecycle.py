@@ -21,12 +21,12 @@ _log = log.get_logger(component="lifecycle")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
-"""Errors of the machine whose text is sufficient; other OSErrors are logged with a traceback."""
+"""Errors of the machine that are logged as text; other OSErrors are logged with a traceback."""
 
 
 _YOUNG_OBJECTS = 20_000
-"""New objects between two collections. Each collection stops the event loop: 0.15 s of CPU time where 59,000
-of 100,000 objects were cyclic garbage, as after thousands of refused requests. A higher number does not make
+"""New objects between two collections. Each collection stops the event loop: for 0.15 s of CPU time if 59,000
+of 100,000 objects are cyclic garbage, as after thousands of refused requests. A higher number does not make
 lists decode faster."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
@@ -47,12 +47,12 @@ async def run_until_signal(
     """Run the daemon until it ends, fails or is stopped by a signal; return the exit code for the process.
 
     SIGTERM or SIGINT cancels ``main``, which then has ``grace`` seconds to clean up. A second signal ends the
-    process at once with 128 plus its number, as in shells. The end of the grace period ends it with 1.
-    Otherwise a task that ignores its cancellation would keep ``asyncio.run`` waiting until the kubelet kills
+    process at once with 128 plus its number, as in shells. The end of the grace period ends it with 1,
+    because a task that ignores its cancellation would keep ``asyncio.run`` waiting until the kubelet kills
     the process.
 
     Args:
-        main: the daemon. Cancelling the caller cancels it too, and waits for it.
+        main: the daemon. If the caller is cancelled, ``main`` is cancelled, too, and awaited.
         grace: seconds; less than the pod's ``terminationGracePeriodSeconds``.
         exit_now: ends the process without cleanup.
 
@@ -61,7 +61,7 @@ async def run_until_signal(
             text is sufficient (``describe``), otherwise with a traceback.
 
     Raises:
-        ConfigError: ``main`` ended only with such errors: flags, files, addresses that the user must correct.
+        ConfigError: ``main`` failed only with ConfigErrors, which the user must correct.
     """
     task = asyncio.ensure_future(main)
     stopping = asyncio.Event()
@@ -94,7 +94,7 @@ async def run_until_signal(
 
 
 def describe(error: BaseException) -> str | None:
-    """Return one line for an error that a user can correct without knowing the code; None for others.
+    """Return one line for an error that a user can correct without knowing the code; None for other errors.
 
     A group of such errors is one line, too.
     """
@@ -113,9 +113,9 @@ def tune_gc() -> None:
     """Configure the cyclic garbage collector for a process with large, long-lived caches.
 
     Collects once, freezes the live objects so that later collections skip them, and raises the thresholds.
-    Otherwise decoding lists spends four fifths of its time in collections that find nothing. Call it after
-    start, and again when caches have been filled or frozen objects were released. It takes as long as one
-    full collection (milliseconds).
+    Without this, decoding lists spends four fifths of its time in collections that find nothing. Call it
+    after start, and again when caches have been filled or frozen objects were released. It takes as long as
+    one full collection (milliseconds).
     """
     gc.unfreeze()
     gc.collect()
@@ -127,11 +127,11 @@ def open_all_files() -> None:
     """Raise the limit of open files to its maximum, as every Go program does at start.
 
     The usual soft limit of 1024 exists for programs that use ``select``. A stream takes two files and a watch
-    one. When none are left, no API server can be reached, and leases are lost.
+    takes one. At the limit, no API server can be reached, and leases are lost.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # The kernel may have a lower limit (macOS); then the soft limit stays.
+        # On macOS the kernel may refuse the hard limit; the soft limit then stays.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -148,7 +148,7 @@ def tune_tls() -> None:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, object], *, name: str = "") -> AsyncIterator[None]:
-    """Run a coroutine during the block and cancel it at the end. Its exceptions are lost: it should log."""
+    """Run a coroutine during the block, then cancel it. Its exceptions are dropped: it must log them."""
     task = asyncio.create_task(work, name=name or None)
     try:
         yield

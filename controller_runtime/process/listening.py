@@ -1,4 +1,4 @@
-"""Listening addresses as flags contain them, and sockets bound to them."""
+"""Parses listening addresses of flags and binds sockets to them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def is_loopback(host: str) -> bool:
 def bind(host: str, port: int) -> socket.socket:
     """Return a bound TCP socket; "" and "::" listen on IPv4 and IPv6 if the machine has both.
 
-    One socket for both families also means that port 0 is the same port for both.
+    One socket serves both families, so port 0 becomes the same free port for both.
 
     Raises:
-        OSError: has the errno of the cause and a sentence that names the address.
+        OSError: has the errno of the cause; ``strerror`` is a sentence that names the address.
     """
     shown = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
     try:

@@ -18,7 +18,7 @@ _INTERVAL = 0.05
 
 @contextlib.asynccontextmanager
 async def measured() -> AsyncIterator[None]:
-    """Measure during the block."""
+    """Measure how late a timer of the event loop is while the block runs."""
     task = asyncio.create_task(_measure(), name="event loop stalls")
     try:
         yield

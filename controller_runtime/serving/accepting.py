@@ -1,14 +1,14 @@
 """Handles a new connection before aiohttp does: limits, TLS, and the first request head.
 
-The first head of a connection is read here for two reasons. Little memory is used for a connection before it
-has sent a request; `Connections` closes those that send none. And aiohttp knows only one upgrade, WebSocket.
-It parses bytes after the head of any other upgrade, such as SPDY/3.1, as the next request, so they would be
-lost when a handler takes over the connection. So aiohttp gets only the head of a stream, and the rest is kept
-for the handler.
+The first head of a connection is read here for two reasons. First, a connection uses little memory before it
+has sent a request; `Connections` closes those that send none. Second, aiohttp knows only one upgrade,
+WebSocket. It would parse the bytes after the head of another upgrade, such as SPDY/3.1, as the next request,
+and the handler that takes over the connection would not get them. So aiohttp gets only the head of a stream,
+and the rest is kept for the handler.
 
 Where callers must be authorized (`Gate`, ``hold``), the bytes after the first head are kept here, too, until
-a request was authorized (`Peer.trust`): an unknown client can send only one request head. After that, aiohttp
-gets the connection.
+a request was authorized (`Peer.trust`), so that an unknown client can send only one request head. After that,
+aiohttp gets the connection.
 
 A stream requested on a connection after an ordinary request works too, except for bytes sent before the 101.
 Kubernetes clients send none.
@@ -34,7 +34,7 @@ from controller_runtime.serving.connections import Connections, Peer
 from controller_runtime.serving.raw_connection import Connection, keep_alive, start_tls
 
 MAX_EARLY = 16 * 1024
-"""Bytes kept after a client's first request before it is answered; above this, reading is paused."""
+"""Maximum bytes kept after a client's first request head; above this, reading is paused."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -42,7 +42,7 @@ ContextSource = Callable[[], ssl.SSLContext | None]
 
 
 class HttpHandler(web.RequestHandler):
-    """aiohttp's protocol of one connection; informs `Connections` when it ends."""
+    """aiohttp's protocol of one connection; informs `Connections` when the connection ends."""
 
     __slots__ = ("peer",)
 
@@ -112,7 +112,7 @@ class Gate:
         return HttpHandler(self._server, peer, **self._options)
 
     async def close(self) -> None:
-        """Close the connections that have not sent a request."""
+        """Close the connections that have not sent a request head."""
         for task in tuple(self.handshakes):
             task.cancel()
         await asyncio.gather(*self.handshakes, return_exceptions=True)
@@ -137,7 +137,7 @@ class Accepted(asyncio.Protocol):
             transport.set_protocol(front)
             front.begin(Connection(transport, transport))
             return
-        # Otherwise this protocol would receive the client's hello.
+        # Without this, the client's hello would reach this protocol instead of TLS.
         transport.pause_reading()
         task = asyncio.get_running_loop().create_task(self._start_tls(front, transport, context))
         self._gate.handshakes.add(task)
@@ -157,7 +157,7 @@ class Accepted(asyncio.Protocol):
 
 
 class Front(asyncio.Protocol):
-    """Reads one request head, then passes on the connection or only the head."""
+    """Reads the first request head, then passes the connection, or at first only the head, to aiohttp."""
 
     def __init__(self, gate: Gate, peer: Peer) -> None:
         self._gate = gate
@@ -169,7 +169,7 @@ class Front(asyncio.Protocol):
         self._lost = False
 
     def begin(self, connection: Connection) -> None:
-        """Start reading requests on the connection. Its first bytes, or its end, may have arrived before."""
+        """Start reading requests. The connection's first bytes, or its end, may have arrived before."""
         if self._lost:
             return
         self._connection = connection
@@ -183,7 +183,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.abort()
 
     def release(self) -> tuple[Connection, bytes]:
-        """Give the connection to the handler of a stream; its reading is paused.
+        """Return the connection to the handler of a stream, with reading paused.
 
         Returns:
             The connection and the bytes that the client sent after its request head.
@@ -202,7 +202,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Inform aiohttp, which cancels the handler, if it serves this connection."""
+        """Inform aiohttp, which cancels the request's handler, if it has got a request head."""
         self._lost = True
         self._gate.fronts.discard(self)
         self._peer.owner.close(self._peer)

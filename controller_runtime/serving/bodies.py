@@ -1,4 +1,4 @@
-"""Reads request bodies and writes answers within limits: size and time of each, and the memory of all."""
+"""Reads request bodies and writes answers within limits of size and time for each, and of memory for all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Bodies:
 
     Args:
         max_bytes: Largest body of a request.
-        total_bytes: Bytes of all bodies that are being read or written; above this the oldest is dropped.
-        seconds: Time limit to receive one body, or for the client to read it.
+        total_bytes: Maximum bytes of all bodies that are being read or written; above this, the oldest
+            transfer is dropped.
+        seconds: Seconds within which a body must be received, or an answer must be read by the client.
     """
 
     def __init__(self, *, max_bytes: int, total_bytes: int, seconds: float) -> None:
@@ -67,7 +68,7 @@ class Bodies:
     async def write(self, request: web.Request, answer: web.Response) -> web.Response:
         """Write an answer and return it; close the connection of a client that does not read it in time.
 
-        Otherwise aiohttp would keep the complete answer in memory while the client is connected.
+        Without the limit, aiohttp would keep the complete answer in memory while the client is connected.
         """
         writing = _Transfer(asyncio.timeout(self._seconds))
         try:
@@ -94,6 +95,6 @@ class _Transfer:
     is_dropped: bool = False
 
     def drop(self) -> None:
-        """Make the reader or writer stop."""
+        """Stop the transfer: its deadline expires now."""
         self.is_dropped = True
         self.deadline.reschedule(asyncio.get_running_loop().time())

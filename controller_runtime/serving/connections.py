@@ -1,8 +1,8 @@
 """Limits a server's connections: their number, the time without a request, and the memory of request heads.
 
 A peer is a *stranger* until one of its requests is authorized (`Peer.trust`). A new connection is always
-accepted; above the limit another one is closed instead. So an attacker who opens connections displaces its
-own, and no number of them locks out an API server, whatever its address.
+accepted; above the limit another connection is closed (``victim``). So an attacker who opens many connections
+displaces mostly its own and cannot lock out an API server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLOSED = prometheus_client.Counter(
     ["server", "limit"],
 )
 _FRESH = 1.0
-"""Seconds in which a new connection counts as used: time for the handshake and the first request."""
+"""Seconds for which a new connection counts as used, to have time for the handshake and the first request."""
 _SWEEP = 1.0
 """Seconds between two checks for connections without a request for too long."""
 _WARN = 60.0
@@ -42,18 +42,19 @@ class ConnectionLimits:
     total: int = 512
     """Maximum number of open connections."""
     strangers: int = 512
-    """Maximum number of connections of peers that have not been authorized."""
+    """Maximum number of connections of strangers."""
     head_bytes: int = 16 * 1024
-    """Bytes of a request head from a peer without a verified client certificate."""
+    """Maximum bytes of a request head from a peer without a verified client certificate."""
     verified_head_bytes: int = 16 * 1024
-    """Bytes of a request head from a peer with a verified client certificate."""
+    """Maximum bytes of a request head from a peer with a verified client certificate."""
     held_bytes: int = 8 * 1024**2
-    """Bytes of the request heads of all strangers."""
+    """Maximum bytes of unauthorized requests that all strangers hold."""
     first_request: float = 10.0
-    """Seconds from the connection to the end of its first request head, including the TLS handshake."""
+    """Maximum seconds from the connection to the end of its first request head, including the TLS
+    handshake."""
     idle: float = 120.0
-    """Seconds without a request. More than the 90 s after which Go closes an idle connection itself, because
-    a request that is sent during the close would fail."""
+    """Maximum seconds without a request. Longer than the 90 s after which a Go client closes an idle
+    connection, because a request that is sent while the server closes the connection would fail."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +66,7 @@ class Peer:
     abort: Callable[[], None]
     """Closes the connection at once."""
     since: float
-    """When it was accepted, or its last request ended; the loop's time in seconds."""
+    """Time at which it was accepted or its last request ended, in the loop's seconds."""
     owner: Connections
     requests: int = 0
     """Number of current requests."""
@@ -90,7 +91,7 @@ class Peer:
             self.since = asyncio.get_running_loop().time()
 
     def hold(self, size: int) -> None:
-        """Record how many bytes of unauthorized requests the connection holds."""
+        """Record how many bytes of its unauthorized requests are in memory."""
         self.owner.held.set(self, size)
 
     def trust(self) -> None:
@@ -129,7 +130,7 @@ class Connections:
         return len(self._peers)
 
     def open(self, transport: asyncio.BaseTransport, abort: Callable[[], None]) -> Peer:
-        """Count a new connection; above a limit, close another one."""
+        """Add a new connection; above a limit, close one, usually another."""
         loop = asyncio.get_running_loop()
         peer = Peer(source_of(transport.get_extra_info("peername")), abort, loop.time(), self)
         strangers = [other for other in self._peers if not other.is_trusted]
@@ -174,8 +175,8 @@ class Connections:
 
     def _end(self, peer: Peer, limit: str) -> None:
         _CLOSED.labels(self._name, limit).inc()
-        # Removed now: the transport reports its end in the loop's next pass, and more connections may arrive
-        # before.
+        # Removed now, because the transport reports the end only in the loop's next pass, and more
+        # connections may arrive before.
         self.close(peer)
         asyncio.get_running_loop().call_soon(peer.abort)
 
@@ -189,8 +190,8 @@ class Connections:
 def victim(candidates: Iterable[Peer], *, now: float) -> Peer:
     """Choose the connection to close when there are too many.
 
-    In this order: those without a verified client certificate, those without a request, those of the address
-    with the most connections, the oldest.
+    Prefer, in this order: no verified client certificate, no current request, the address with the most
+    connections, the oldest.
     """
     found = list(candidates)
     sources = Counter(peer.source for peer in found)

@@ -1,7 +1,7 @@
 """Kubernetes health endpoints: named checks at ``/healthz``, ``/livez`` and ``/readyz``.
 
 The output is exactly the API server's, including ``?verbose``, ``?exclude=name`` and ``/readyz/name``.
-Reasons are only logged, because probes are not authenticated.
+The reason of a failure is only logged, not answered, because probes are not authenticated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controller_runtime import log
 _log = log.get_logger(component="health")
 
 Check = Callable[[], "str | Awaitable[str | None] | None"]
-"""A health check: returns None if healthy, otherwise the reason. An exception is a reason, too. May be a
+"""A health check: returns None if healthy, otherwise the reason. An exception counts as a failure. May be a
 coroutine function."""
 
 _CHECK_TIMEOUT = 5.0
@@ -34,7 +34,7 @@ class HealthChecks:
         self.add("ping", lambda: None, live=True)
 
     def add(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Add or replace a check; with ``live`` it is a check of liveness as well as readiness."""
+        """Add or replace a check of readiness; with ``live`` also of liveness."""
         known = self._checks.get(name)
         self._checks[name] = (check, live or (known is not None and known[1]))
 
@@ -78,7 +78,7 @@ class HealthChecks:
         return handle
 
     async def _run(self, name: str) -> str | None:
-        """Return why a check fails, or None; log when a failure begins, changes and ends, not at every probe."""
+        """Return why a check fails, None if it passes; log only when a failure begins, changes or ends."""
         reason: str | None
         try:
             answer = self._checks[name][0]()

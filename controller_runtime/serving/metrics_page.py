@@ -9,19 +9,19 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 _MANY = 4
-"""Concurrent scrapes above which scrapers share a page."""
+"""Number of concurrent scrapes above which scrapers share a page."""
 _SHARED_SECONDS = 1.0
 """Maximum age in seconds of a shared page."""
 _WRITE_SECONDS = 10.0
-"""Seconds for a scraper to read its page. Prometheus's default is the same."""
+"""Seconds within which a scraper must read its page; the same as Prometheus' default timeout."""
 _CHUNK = 64 * 1024
 
 
 class MetricsPage:
     """Serves Prometheus text or OpenMetrics, as the scraper requests.
 
-    A page may have megabytes, which stay in memory while a client does not read them. So many clients share a
-    page, and it is written in parts within a time limit.
+    A page may have megabytes, which stay in memory while a client does not read them. So concurrent clients
+    share a page if they are many, and a page is written in parts within a time limit.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class MetricsPage:
             async with asyncio.timeout(_WRITE_SECONDS):
                 return await self._answer(request)
         except TimeoutError:
-            # Unread data must not stay in memory.
+            # Close the connection, because unread data must not stay in memory.
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()

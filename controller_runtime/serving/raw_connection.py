@@ -1,4 +1,4 @@
-"""Connections below HTTP: TLS over a connected socket, either side, and the detection of dead peers."""
+"""Connections below HTTP: TLS over a connected socket, as client or server; dead peers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ async def start_tls(
 ) -> asyncio.Transport:
     """Return a TLS transport after the handshake, like the loop's ``start_tls``, without garbage on failure.
 
-    The loop's error and its frames reference each other, and the frames reference the connection. Every port
-    scan or health check of a load balancer would keep a quarter of a megabyte until the next garbage
-    collection (``tune_gc``). So the frames are removed.
+    The loop's error and its frames reference each other and the connection. Without removing the frames,
+    every port scan or health check of a load balancer would keep a quarter of a megabyte until the next
+    garbage collection (``tune_gc``).
 
     Raises:
         OSError: The handshake failed, or the connection was closed meanwhile.
     """
     if transport.is_closing():
-        # The end was reported before, so the handshake would wait for a minute.
+        # The end was already reported, so the handshake would not notice it and wait for a minute.
         raise ConnectionResetError("the connection was closed before the TLS handshake")
     try:
         started = await asyncio.get_running_loop().start_tls(transport, protocol, context, **options)

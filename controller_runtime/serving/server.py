@@ -31,26 +31,25 @@ from controller_runtime.tls.reloader import CertificateReloader, common_name
 __all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer"]
 
 _BACKLOG = 128
-"""Connections that wait to be accepted; asyncio accepts up to this number in one pass of its loop."""
+"""Maximum connections that wait to be accepted; asyncio accepts up to this number in one pass of its loop."""
 _BODIES = 4
-"""Bodies of the maximum size that are in memory at once; more if they are smaller."""
+"""Number of bodies of maximum size that may be in memory at once; smaller bodies may be more."""
 _BODY_SECONDS = 10.0
 """Seconds to receive a body."""
 _OPTIONS = {
     "access_log": None,
-    # Seconds for which the rest of an unwanted body is read.
+    # Seconds for which aiohttp reads the rest of a body that the handler did not read.
     "lingering_time": 1.0,
-    # Kubernetes compresses no requests, and a small body must not become a large one.
+    # Kubernetes compresses no requests, and a small compressed body could become a large one.
     "auto_decompress": False,
 }
 """Arguments of aiohttp's protocol."""
 _NO_CERTIFICATE = "a client certificate is required"
 _OPEN = ("/healthz", "/livez", "/readyz", "/metrics")
 """Path prefixes that need no certificate."""
-# Otherwise each counter and histogram has a second series with its creation time: a third more series,
-# unused.
+# Without this, each counter and histogram has an unused series with its creation time: a third more series.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-# Always 1, as usual for Prometheus. The component and the replica are labels of the scrape.
+# The value is always 1, as usual for Prometheus. The component and the replica are labels of the scrape.
 prometheus_client.Gauge(
     "virtual_node_build_info",
     "1; its labels are the version that runs and its Python.",
@@ -65,7 +64,7 @@ class HttpsServer:
         host: address to bind; "" and "::" mean all IPv4 and IPv6 addresses of the machine.
         port: TCP port; 0: a free port, see ``port`` after ``start``.
         tls: certificates to serve. With a client CA, clients without its certificate are refused, except for
-            health and metrics. A reloader follows its files while the server runs, unless
+            health and metrics. A reloader's ``run`` is started with the server, unless
             ``follow_certificates`` is false because another task runs it. None: plain HTTP.
         client_names: common names allowed in a client certificate; empty: any.
         middlewares: applied to every handler, including the health endpoints; the first is the outermost.
@@ -73,10 +72,10 @@ class HttpsServer:
         metrics: whether to serve ``/metrics``.
         shutdown_timeout: seconds that current requests may take to finish when the server stops.
         max_body_bytes: largest request body that is read.
-        limits: of the server's connections; None: 512, and with a client CA 128 of those without a
-            certificate.
+        limits: limits of the server's connections; None: 512 connections, with a client CA 128 of them from
+            clients that have not been authorized.
         name: label of the metrics of the server's connections.
-        setting: the flag or field of the address, for the error when binding fails.
+        setting: the flag or field with the address, for the error if binding fails.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class HttpsServer:
     def add_check(self, name: str, check: Check, *, live: bool = False) -> None:
         """Add a check to ``/readyz``; with ``live`` also to ``/livez`` and ``/healthz``.
 
-        Use liveness only for failures that a restart can repair; an unreachable cluster is not one.
+        Use ``live`` only for failures that a restart repairs, not for an unreachable cluster.
         """
         self.health.add(name, check, live=live)
 
@@ -164,7 +163,8 @@ class HttpsServer:
             raise
 
     async def _serve(self, sock: socket.socket) -> None:
-        # Streaming handlers (logs -f) end with their client instead of writing on for hours.
+        # ``handler_cancellation``: streaming handlers (logs -f) end when their client disconnects, instead of
+        # hours later.
         self._runner = web.AppRunner(
             self.app,
             handle_signals=False,
@@ -177,7 +177,7 @@ class HttpsServer:
         self._gate = Gate(
             self._runner.server, lambda: context, connections=self._connections, options=_OPTIONS
         )
-        # Not aiohttp's SockSite: if cancelled while it starts, it leaves a socket that the loop keeps
+        # aiohttp's SockSite is not used: if its start is cancelled, it leaves a socket that the loop keeps
         # polling.
         self._listener = await asyncio.get_running_loop().create_server(
             self._gate, sock=sock, backlog=_BACKLOG, start_serving=False
@@ -187,7 +187,7 @@ class HttpsServer:
             self._follower = asyncio.create_task(self._tls.run(), name="certificate reloader")
 
     async def announce_shutdown(self, seconds: float) -> None:
-        """Fail readiness and serve for some more seconds, because clients notice the shutdown late."""
+        """Fail readiness and keep serving for some seconds, because clients notice the shutdown late."""
         self._stopping = True
         if seconds:
             await asyncio.sleep(seconds)
@@ -229,7 +229,7 @@ class HttpsServer:
 
 
 def _certificate_required(names: Collection[str]) -> Middleware:
-    """Return a middleware that refuses requests without a client certificate, which TLS has verified."""
+    """Return a middleware that requires a verified client certificate, except for health and metrics."""
 
     @web.middleware
     async def required(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -239,7 +239,7 @@ def _certificate_required(names: Collection[str]) -> Middleware:
             if (peer := peer_of(request)) is not None:
                 peer.trust()
             return await handler(request)
-        # Probes and scrapers have no certificate.
+        # Kubelet probes and metric scrapers have no certificate.
         if request.method == "GET" and request.path.startswith(_OPEN):
             return await handler(request)
         text = "the client certificate's name is not one of those allowed" if certificate else _NO_CERTIFICATE

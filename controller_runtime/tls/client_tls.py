@@ -20,10 +20,10 @@ class TlsMaterial:
     """The parts of a TLS context.
 
     Attributes:
-        source: their origin, for messages.
-        authority: the CAs to trust; None: the system's.
-        certificate: our own, optionally followed by its chain; None: none.
-        key: its key; None: in the certificate's file.
+        source: the origin of these parts, for messages.
+        authority: the CAs to trust; None: those of the system.
+        certificate: our client certificate, optionally followed by its chain; None: none.
+        key: the private key; None: it is in the certificate's file.
         verify: whether to verify the server's certificate.
     """
 
@@ -46,8 +46,7 @@ class TlsMaterial:
             context = ssl.create_default_context(cafile=authority)
         # Kubernetes' own CAs often lack the extensions that Python >= 3.13 requires.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        # CAs in a kubeconfig are trusted even if intermediate and without their root, as in Go and Python >=
-        # 3.13.
+        # An intermediate CA in a kubeconfig is trusted without its root, as in Go and Python >= 3.13.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if not self.verify:
             context.check_hostname = False
@@ -66,7 +65,7 @@ class TlsMaterial:
         return context
 
     def stamp(self) -> tuple[object, ...]:
-        """Return a value that changes when a file changes. A missing file counts as changed."""
+        """Return a value that changes when a file changes. It also changes when a file disappears."""
         return tuple(
             _stamp(part) for part in (self.authority, self.certificate, self.key) if isinstance(part, Path)
         )

@@ -22,9 +22,10 @@ Usage = Literal["server", "client", "both"]
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 _BACKDATE = timedelta(minutes=5)
-"""Tolerance for peers whose clock is behind ours."""
+"""Certificates are valid from this long before their creation, for peers with a clock behind ours."""
 _COMMON_NAME_LENGTH = 64
-"""Upper bound of RFC 5280. Serving certificates are not verified by their common name."""
+"""Maximum length (RFC 5280); longer names are cut. Clients do not verify serving certificates by this
+name."""
 _YEAR = timedelta(days=365)
 
 
@@ -78,12 +79,12 @@ def sign(
     """Return a new key and a certificate for it, signed by a CA.
 
     Args:
-        ca: the authority. The certificate never outlives it.
-        common_name: in Kubernetes the user's name; cut at 64 characters.
-        organizations: in Kubernetes the user's groups.
+        ca: the authority. The certificate expires no later than the authority's certificate.
+        common_name: for Kubernetes the name of the user; cut at 64 characters.
+        organizations: for Kubernetes the groups of the user.
         hosts: DNS names and IP addresses of a server, mixed.
-        usage: the allowed use of the certificate.
-        validity: from now; the certificate is also valid for the last five minutes.
+        usage: whether the certificate is for servers, clients or both.
+        validity: time from now until the certificate expires; it is also valid for the last five minutes.
         now: the current time, for tests.
 
     Raises:
@@ -125,7 +126,7 @@ def self_signed(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """Return when the first certificate of a PEM bundle expires (aware, UTC).
+    """Return when the first certificate of a PEM bundle expires (UTC).
 
     Raises:
         ValueError: there is no certificate in it.
@@ -134,7 +135,7 @@ def expiry(certificate: bytes) -> datetime:
 
 
 def share_left(certificate: bytes, now: datetime) -> float:
-    """Return the remaining share of the first certificate's lifetime: 1 at its start, 0 or less at its end.
+    """Return the remaining fraction of the first certificate's lifetime: 1 at its start, 0 at its end.
 
     Raises:
         ValueError: there is no certificate in it.
@@ -168,7 +169,7 @@ def is_issued_by(certificate: bytes, ca: bytes) -> bool:
 
 @contextlib.contextmanager
 def as_file(data: bytes) -> Iterator[str]:
-    """Yield a path from which OpenSSL can read the bytes, not on disk where the system allows it."""
+    """Yield a path from which OpenSSL can read the bytes; in memory if possible, otherwise on disk."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
             file.write(data)

@@ -2,9 +2,9 @@
 
 A server listens with one *front* context for its lifetime. At every handshake the front's SNI callback
 assigns the newest *loaded* context to the connection, so a new certificate or client CA applies to the next
-connection while open ones continue. A pair that does not load never reaches the front, because OpenSSL would
-keep half of it and refuse every handshake. OpenSSL also calls the callback for clients that send no server
-name, as API servers that dial a kubelet's IP do.
+connection, and open connections continue. Pairs are not loaded into the front itself, because after a failed
+load OpenSSL would keep half of the pair and refuse every handshake. OpenSSL also calls the callback for
+clients that send no server name, as API servers that dial a kubelet's IP do.
 
 Session tickets are off, because a resumed session would skip the check against the client CA.
 """
@@ -59,10 +59,10 @@ class CertificateReloader:
     Args:
         cert_path: PEM certificate, followed by its chain.
         key_path: PEM private key, not encrypted.
-        pair: instead of the two files (``from_pair``).
+        pair: a pair in memory, used instead of the two files (``from_pair``).
         client_ca: the CAs of client certificates. With them, clients are asked for a certificate and may
-            connect without one (``CERT_OPTIONAL``); an invalid one fails the handshake. None: clients are not
-            asked.
+            connect without one (``CERT_OPTIONAL``); an invalid certificate fails the handshake. None: clients
+            are not asked.
         name: label of the metrics.
         interval: seconds between two checks of the files.
 
@@ -128,7 +128,7 @@ class CertificateReloader:
         return connection.context is self._current
 
     def replace(self, pair: KeyPair) -> None:
-        """Serve another pair from the next connection on, if the pair is in memory (``from_pair``).
+        """Serve another pair from the next connection on; only for a reloader created by ``from_pair``.
 
         Raises:
             ConfigError: the pair cannot be used; the previous one stays.
@@ -141,7 +141,7 @@ class CertificateReloader:
             raise
 
     def trust(self, client_ca: bytes) -> None:
-        """Replace the CAs of client certificates by this one (PEM) from the next connection on.
+        """Replace the CAs of client certificates by this CA (PEM) from the next connection on.
 
         Raises:
             ConfigError: the CA cannot be used; nothing changes.
@@ -172,21 +172,20 @@ class CertificateReloader:
             await self.check()
 
     async def check(self) -> bool:
-        """Check the files once and load them if they changed; return whether new ones are in use.
+        """Check the files once and load them if they changed; return True if the new content is now in use.
 
-        A change that does not load is logged and counted once. The files are loaded again when they change
-        again.
+        If the new content cannot be loaded, this is logged and counted once, and tried again only after
+        another change.
         """
         stamp = self._look()
         if stamp == self._stamp:
             return False
-        # Set before reading: a change in between is found by the next check.
+        # Set before reading, so that the next check finds a change made during the reading.
         self._stamp = stamp
         before = self._fixed_pair, self._client_cas
         try:
             loaded = await asyncio.to_thread(self._load)
-            # A pair or CA set by ``replace`` or ``trust`` in the meantime must not be replaced by an older
-            # one.
+            # If ``replace`` or ``trust`` was called meanwhile, load again with the new pair or CA.
             self._current = loaded if (self._fixed_pair, self._client_cas) == before else self._load()
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
@@ -233,7 +232,8 @@ def server_context(
 def common_name(certificate: Mapping[str, Any]) -> str:
     """Return the common name of a verified certificate (``SSLSocket.getpeercert``); empty if it has none.
 
-    Of several the last counts, as in Go, because approvers of the certificate checked that one.
+    If there are several, the last is returned, as in Go, because approvers of the certificate checked the
+    last.
     """
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     return next((str(value) for key, value in reversed(names) if key == "commonName"), "")
@@ -261,7 +261,7 @@ def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
-    # aiohttp supports nothing newer; clients that offer h2 fall back at once.
+    # aiohttp has no HTTP/2; clients that offer h2 fall back at once.
     context.set_alpn_protocols(["http/1.1"])
     if ask_clients:
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -271,7 +271,7 @@ def _bare_context(*, ask_clients: bool) -> ssl.SSLContext:
 
 
 def _no_password() -> bytes:
-    # Otherwise OpenSSL would prompt on the terminal.
+    # Raises, because OpenSSL would prompt for a password on the terminal.
     raise ValueError("the private key is encrypted")
 
 

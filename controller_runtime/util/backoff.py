@@ -9,11 +9,11 @@ def exponential(failures: int, *, base: float, maximum: float) -> float:
     """Return the seconds to wait after failures in a row: ``base * 2**failures``, at most ``maximum``.
 
     Args:
-        failures: number before the last one; may be very large, because a loop may fail for days.
+        failures: number of failures before the last one; may be large, because a loop may fail for days.
         base: seconds after the first failure.
-        maximum: seconds.
+        maximum: longest delay in seconds.
     """
-    # Limits the exponent so that the power fits into a float.
+    # The exponent is limited so that the power fits into a float.
     return min(base * 2.0 ** min(failures, 63), maximum)
 
 

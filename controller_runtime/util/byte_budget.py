@@ -1,4 +1,4 @@
-"""A limit on the bytes that many holders have at the same time."""
+"""A limit on the bytes that many holders, such as connections, have in memory at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Holder = TypeVar("_Holder")
 class ByteBudget(Generic[_Holder]):
     """Counts bytes by holder. Above the limit, the holders that began first are dropped.
 
-    A normal peer sends a request within milliseconds, so the oldest holders are those that stall.
+    A normal client sends a request within milliseconds, so the oldest holders are stalled clients.
     """
 
     def __init__(self, limit: int, *, drop: Callable[[_Holder], None]) -> None:

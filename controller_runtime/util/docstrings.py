@@ -13,7 +13,7 @@ from typing import Any
 def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
     """Return the docstrings below the assignments of a class or a module, by the name assigned to.
 
-    Those of base classes are included. Without source text, as for built-in classes, there are none.
+    Docstrings of base classes are included. Without source text, as for built-in classes, there are none.
     """
     found: dict[str, str] = {}
     if isinstance(subject, type):

@@ -1,7 +1,7 @@
 """Detects changed files, such as configurations and kubeconfigs.
 
 Secret and ConfigMap volumes swap symlinks, which no portable file watch reports; a stat every two seconds is
-cheap. They rewrite all of their files when one has changed, so the content decides.
+cheap. A volume rewrites all of its files when one has changed, so the content is compared, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _look(path: str, before: _Look | None) -> _Look | None:
         stamp = (status.st_mtime, status.st_ino, status.st_size)
         if before is not None and stamp == before.stamp:
             return before
-        # Read after the stamp was taken: a change in between is found by the next check.
+        # Read after the stamp was taken, so that the next check finds a change made during the reading.
         return _Look(stamp, hashlib.sha256(Path(path).read_bytes()).digest())
     except (OSError, ValueError):  # ValueError: not a valid path
         return None

@@ -8,8 +8,9 @@ import socket
 def keep_alive(connection: socket.socket, *, probes: int) -> None:
     """Probe after 30 s of silence every 10 s, and end the connection after this many probes without an answer.
 
-    While bytes are unacknowledged the kernel gives up only after all retransmissions, in a quarter of an
-    hour, as everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams of slow readers.
+    While sent bytes are unacknowledged, the kernel ends the connection only after all retransmissions, a
+    quarter of an hour, as everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams
+    of slow readers.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", probes)):

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 
 _WHOLE = 1 - 1e-9
-"""One token, less the floating-point error of refills."""
+"""One token minus a tolerance for floating-point errors of refills."""
 
 
 class TokenBucket:
@@ -50,7 +50,7 @@ class TokenBucket:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                # The token was assigned in the same pass of the loop: give it to the next waiter.
+                # The token was assigned just before the cancellation: give it to the next waiter.
                 self._tokens += 1
                 self._serve()
             raise

@@ -15,7 +15,7 @@ from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
 _QUIET_FAILURES = 3
-"""Failures of one key that are only logged at debug level: conflicts and races resolve themselves."""
+"""Number of failures of one key that are only logged at debug level, because conflicts resolve themselves."""
 _STALE_RETRY = 1.0
 """Seconds until a key that waits for our last write is checked again. The write's event normally comes
 earlier."""
@@ -30,7 +30,7 @@ class Result:
 
 
 class Controller(Generic[K]):
-    """N workers on one queue that call ``reconcile(key)``.
+    """Runs N workers that take keys from one queue and call ``reconcile(key)``.
 
     An error requeues its key with the key's own back-off and does not delay other keys. A result may requeue
     the key. Success resets the key's back-off.

@@ -1,4 +1,4 @@
-"""The queued keys of a work queue by flow and priority, and the workers that each flow holds. No IO."""
+"""Queued keys of a work queue by flow and priority, and the number of workers that each flow holds. No IO."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Lanes(Generic[K]):
         self._forget(name)
 
     def pop(self) -> K | None:
-        """Return the next key for a worker; None: none is queued, or their flows hold too many workers."""
+        """Remove and return the next key; None: no key is queued, or their flows hold too many workers."""
         for name, flow in self._turns.items():
             if self._is_bounded and flow.held >= _SHARE * self._free:
                 continue

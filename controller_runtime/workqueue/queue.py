@@ -1,7 +1,7 @@
 """A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
 
-- **Fair**: keys are returned in the order they were added, within a priority. Where keys belong to flows, flows take
-  turns, and none of them holds all workers (``lanes``).
+- **Fair**: keys of one priority are returned in the order they were added. If keys belong to flows, flows
+  take turns, and no flow holds all workers (``lanes``).
 - **Stingy**: only one worker gets a key at a time; added a hundred times before that, it is returned once.
 - **Re-queue while processing**: a key added while a worker has it is returned again after ``done``.
 - **First adds are immediate**: only ``add_rate_limited`` waits, and only for the key that failed.
@@ -64,8 +64,8 @@ class WorkQueue(Generic[K]):
         Args:
             name: the queue's name in metrics.
             rate_limiter: the delays of failing keys; None: client-go's 5 ms doubling to 1000 s.
-            flow: returns the flow of a key, such as its namespace; flows take turns before priorities count.
-                None: all keys are one flow.
+            flow: returns the flow of a key, such as its namespace. Flows take turns; priorities count within
+                a flow. None: all keys are one flow.
             workers: number of workers, so that no flow holds all of them; 0: no limit.
         """
         self.name = name
@@ -86,7 +86,8 @@ class WorkQueue(Generic[K]):
         self._wait: Any = _WAIT.labels(name)
         self._work: Any = _WORK.labels(name)
         self._retries: Any = _RETRIES.labels(name)
-        # Metrics live as long as the process and must not keep an unused queue and its keys.
+        # Weak references, because metrics live as long as the process and must not keep an unused queue and
+        # its keys.
         found = weakref.ref(self)
         self._depth.set_function(lambda: 0 if (queue := found()) is None else len(queue))
         ages = partial(_ages_of, found)
@@ -141,7 +142,7 @@ class WorkQueue(Generic[K]):
         self._limiter.forget(key)
 
     def num_requeues(self, key: K) -> int:
-        """Return the failures of the key since ``forget``."""
+        """Return the number of failures of the key since ``forget``."""
         return self._limiter.num_requeues(key)
 
     async def get(self) -> K:
@@ -152,7 +153,7 @@ class WorkQueue(Generic[K]):
         """
         while (key := self._lanes.pop()) is None:
             if self._shut_down and not self._lanes:
-                self._wake()  # a getter that waits for keys that others have taken since
+                self._wake()  # the next waiting getter must raise, too
                 raise QueueShutDown(self.name)
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
@@ -160,10 +161,10 @@ class WorkQueue(Generic[K]):
                 await getter
             except asyncio.CancelledError:
                 if getter.done() and not getter.cancelled():
-                    self._wake()  # a key is due for us but we are cancelled: wake another getter
+                    self._wake()  # this getter was woken but is cancelled: wake another
                 raise
         if self._getters and (self._lanes or self._shut_down):
-            self._wake()  # a key may be free to take now, or this was the last
+            self._wake()  # for the next key, or to raise after the last
         _, added = self._dirty.pop(key)
         now = self._now()
         self._processing[key] = now
@@ -174,7 +175,7 @@ class WorkQueue(Generic[K]):
         """Record that the worker has finished with a key, with or without success."""
         started = self._processing.pop(key, None)
         if started is None:
-            return  # not held: if it is queued, it would be queued twice
+            return  # not held: to continue could queue it twice
         self._work.observe(self._now() - started)
         self._lanes.release(key)
         again = self._dirty.get(key)
@@ -195,7 +196,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def abandon(self) -> None:
-        """Shut down without workers: drop queued keys, which metrics would show as a backlog."""
+        """Shut down and drop queued keys, which without workers would show as a backlog in metrics."""
         self.shut_down()
         self._lanes.clear()
         self._dirty.clear()
@@ -248,7 +249,7 @@ class WorkQueue(Generic[K]):
         if self._loop is None:
             return []
         now = self._loop.time()
-        # A copy, because metrics are rendered in another thread.
+        # Copy the values, because metrics are rendered in another thread.
         return [now - started for started in list(self._processing.values())]
 
 
