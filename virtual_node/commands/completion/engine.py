@@ -1,7 +1,7 @@
 """Computes completion candidates for a command line from the argparse parsers. Does no IO.
 
-There is no second list of commands, flags or values, because candidates are what a parser accepts. A metavar
-tells which names only a cluster knows (``Names``).
+There is no second list of commands, flags or values, because candidates are what a parser accepts. Metavars
+mark the values that only a cluster or a kubeconfig can list (``Names``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Question:
 
     names: Names
     prefix: str
-    """Prefix of the names."""
+    """The typed start of the name."""
     dest: str
     """argparse dest of the flag or positional argument that is being typed."""
     given: Mapping[str, Sequence[str]]
@@ -67,7 +67,7 @@ class Completion:
 
     candidates: Sequence[Candidate] = field(default_factory=tuple)
     files: bool = False
-    """Whether the shell's file names fit."""
+    """Whether the value is a file name, which the shell completes."""
     question: Question | None = None
     """Names to request instead of ``candidates``; None: the candidates are complete."""
 

@@ -22,7 +22,7 @@ class Facts:
     heartbeat_seconds: float | None
     """Seconds since the node's Lease was renewed; None: unknown."""
     lower: Mapping[str, Any] | None
-    """Its lower pod; None: there is none, or the lower cluster was not read."""
+    """The pod in the lower cluster; None: there is none, or the lower cluster was not read."""
     events: Sequence[Mapping[str, Any]]
     """Events about the pod, the oldest first."""
     virtual_nodes: Sequence[Mapping[str, Any]] | None
@@ -33,7 +33,7 @@ class Facts:
     silence_below: str = ""
     """Why the lower cluster could not be read; empty: it was read, or no kubeconfig was given."""
     logs: Sequence[str] = field(default_factory=tuple)
-    """The last log lines of the failing container."""
+    """The last log lines of the first container that has terminated; empty: none, or not readable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
     Args:
         facts: facts of ``doctor`` about this node alone.
         node: the node.
-        bound: the pods that are bound to it.
+        bound: the pods that are bound to the node.
     """
     found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
     return found or [

@@ -18,9 +18,9 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
     """Return everything about a pod that the caller may read.
 
     Args:
-        reader: of the upper cluster.
+        reader: reader of the upper cluster.
         pod: the upper pod.
-        lower: path of a kubeconfig of its lower cluster; empty: the lower cluster is not read.
+        lower: path of a kubeconfig of the pod's lower cluster; empty: the lower cluster is not read.
         timeout: seconds to wait for each response.
 
     Raises:
@@ -67,7 +67,7 @@ async def _heartbeat(reader: Reader, node: str) -> float | None:
 
 
 async def _below(path: str, uid: str, *, timeout: float) -> tuple[dict[str, Any] | None, str]:  # noqa: ASYNC109 - of each request
-    """Return the lower pod, and the error of reading it; an unreachable lower cluster does not end the diagnosis."""
+    """Return the lower pod, or None and the error, because the diagnosis goes on without the lower cluster."""
     selector = f"{names.LABEL_UPPER_UID}={uid}"
     try:
         async with connect.by_file(path, agent="virtual-node-diagnose", timeout=timeout) as client:

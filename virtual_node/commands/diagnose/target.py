@@ -48,7 +48,7 @@ def target(first: str, second: str | None) -> tuple[str, str, str]:
     The namespace is empty if none is given.
 
     Raises:
-        ConfigError: it has none of these forms.
+        ConfigError: the words have none of these forms.
     """
     word, slash, rest = first.partition("/")
     if bool(slash) == (second is not None):

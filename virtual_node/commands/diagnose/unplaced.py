@@ -15,12 +15,12 @@ from virtual_node.health.objects import taints
 from virtual_node.health.pods import SCHEDULING
 
 _LIFECYCLE = "node.kubernetes.io/"
-"""Prefix of the taints that Kubernetes sets on nodes that are not Ready, unreachable or cordoned."""
+"""Prefix of the taints that Kubernetes sets on cordoned, unreachable and not Ready nodes."""
 Json = Mapping[str, Any]
 
 
 def unscheduled(facts: Facts) -> Iterator[Finding]:
-    """Yield why a pod waits for a node. The cause to remove first comes first."""
+    """Yield why a pod has no node, with the cause to remove first at the start; nothing if it has one."""
     if facts.pod["spec"].get("nodeName"):
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
@@ -82,7 +82,7 @@ def _by_words(facts: Facts, said: str, evidence: Sequence[str]) -> Iterator[Find
     doctor, status = program.name("doctor"), program.name("status")
     namespace = pod_namespace(facts)
     if "lower cluster" in said:
-        # Earlier text is about real nodes of the upper cluster.
+        # The text before these words is about real nodes of the upper cluster.
         below = advice.steps(said[said.index("lower cluster") :], namespace=namespace)
         yield Finding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
     elif "Insufficient" in said:

@@ -1,4 +1,4 @@
-"""Judges why a pod does not run: facts in, findings out, no IO. The first finding is the verdict.
+"""Judges from facts why a pod does not run. Does no IO. The first finding is the verdict.
 
 Each rule yields findings with a rank and next steps, independent of other rules. Sorting by rank puts causes
 before their consequences.

@@ -39,8 +39,8 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
     """Return the findings of a workload as a whole; equal verdicts of several pods become one finding.
 
     Args:
-        workload: the object.
-        verdicts: findings of its pods, by pod name.
+        workload: the Deployment, Job or other object.
+        verdicts: findings of the workload's pods, by pod name.
     """
     found = list(_controller(workload, len(verdicts)))
     by_title: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The chain of links, in the order in which a pod passes them. A link after a broken one is skipped."""
+"""Judges the chain of links, in the order in which a pod passes them. A link that needs a broken one is skipped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | N
             return Outcome(link.state, link.detail)
     for name in rule.reads:
         if name in facts.unread:
-            # A missing right may affect many links, so only the link for rights names it.
+            # A missing right may affect many links, so only the link about rights names the right.
             why = f"see {links[RIGHTS].title}" if facts.denied else facts.unread[name]
             return unknown(f"cannot be seen: {why}")
     return None

@@ -18,20 +18,17 @@ WEBHOOK_NAME = "virtual-node-webhook"
 DESCHEDULER_LEASE = "virtual-node-descheduler"
 SCHEDULER_LEASE = "kube-scheduler"
 PROBE_SELECTOR = f"{names.DOMAIN}/doctor"
-"""Lower node label that the dry-run pod selects.
-
-Where the selector ends up shows whether the webhook works.
-"""
+"""Node label that the dry-run pod selects. The webhook works if it moves the selector into the annotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Objects labelled as parts of our installation in the upper cluster; it may also run elsewhere."""
+    """Objects in the upper cluster with the labels of our installation, which may also run elsewhere."""
 
     deployments: Sequence[Json] = ()
     pods: Sequence[Json] = ()
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The last log lines, or the last warning, of pods that fail, by ``namespace/name``."""
+    """Last log lines of a terminated container, or the last warning of a pod that is not Ready, by pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +37,9 @@ class Webhook:
 
     configurations: Sequence[Json] = ()
     endpoints: Mapping[str, int] = field(default_factory=dict)
-    """Ready endpoints of its Services, by ``namespace/name``."""
+    """Ready endpoints by Service (``namespace/name``)."""
     urls: Mapping[str, Probe] = field(default_factory=dict)
-    """Responses of its URLs to this machine; the API server may get others."""
+    """Responses to this machine by URL of the webhook; the API server may get others."""
     dry_run: Probe | None = None
     """Result of the dry-run creation of a labelled pod; None: there is no webhook."""
     dry_run_pod: Json = field(default_factory=dict)
@@ -60,7 +57,7 @@ class Lower:
     """Result of ``/version``; the text is the version."""
     nodes: Sequence[Json] = ()
     pods: Sequence[Json] = ()
-    """Our pods in phase Pending."""
+    """Mirrored pods in phase Pending."""
     usable: bool = True
     """False: the kubeconfig cannot be used, and the answer's text says why."""
 

@@ -49,6 +49,6 @@ def installation_trouble(installation: Installation, now: datetime) -> tuple[str
 
 
 def _runs_virtual_nodes(one: Json) -> bool:
-    """Report whether an object is a virtual node's, and not the webhook's or of a failed `helm test`."""
+    """Report whether an object runs virtual nodes, unlike the webhook's or those of a failed `helm test`."""
     component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
     return component in {None, INSTALLED_AS}

@@ -1,4 +1,4 @@
-"""Types of the chain: a link and the rule that judges it."""
+"""Types of ``doctor``'s chain: a link is one condition for pods to run, and a rule judges it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class State(enum.StrEnum):
     SKIPPED = "skipped"
     """Cannot be judged because an earlier link is broken or the component is not installed."""
     UNKNOWN = "unknown"
-    """Could not be read, so it does not count as holding."""
+    """Its facts could not be read, so the link does not count as holding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link as it is printed."""
+    """A judged link as it is printed."""
 
     name: str
     """Stable name for programs."""
@@ -51,7 +51,7 @@ class Rule:
     title: str
     examine: Callable[[Facts], Outcome]
     needs: Sequence[str] = ()
-    """Names of earlier links that must hold; otherwise this one cannot be judged."""
+    """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[str] = ()
     """Fields of ``Facts`` that the rule needs."""
 

@@ -26,7 +26,7 @@ def meant_for_us(facts: Facts, pod: Json) -> bool:
 
 
 def taints(facts: Facts) -> Outcome:
-    """Check that pods waiting for virtual nodes tolerate their taints."""
+    """Check that pods waiting for virtual nodes tolerate the taints of these nodes."""
     nodes = virtual_nodes(facts)
     if closed := faults(facts, Kind.NODE_CLOSED):
         return of_faults(closed)

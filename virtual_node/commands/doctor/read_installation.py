@@ -22,11 +22,11 @@ async def look_at_installation(upper: Client) -> Installation:
     """Return Deployments and pods with the chart's labels, and the last words of pods that fail.
 
     Raises:
-        ApiError: they cannot be listed.
+        ApiError: Deployments or pods cannot be listed.
     """
     found: dict[Resource, dict[str, Json]] = {}
     for resource in (resources.DEPLOYMENTS, resources.PODS):
-        # A manual installation may have only the first label, one of the chart has the second.
+        # A manual installation may have only the first label, an installation by the chart has the second.
         listed = await asyncio.gather(
             *(
                 upper.list(resource, label_selector=f"{label}={INSTALLED_AS}")

@@ -22,7 +22,7 @@ _URL_SECONDS = 5.0
 
 
 async def look_at_webhook(upper: Client, namespace: str) -> Webhook:
-    """Read configurations, endpoints and URLs, and create a labelled pod as a dry run, which stores nothing.
+    """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod.
 
     Raises:
         ApiError: the configurations cannot be read.
@@ -84,7 +84,7 @@ async def _try(upper: Client, namespace: str) -> tuple[Probe, Json]:
 
 
 def trial_pod() -> dict[str, Any]:
-    """Return a labelled pod with a node selector that any namespace admits (Pod Security "restricted", quotas)."""
+    """Return a labelled pod with a node selector; Pod Security "restricted" and quotas for requests admit it."""
     amounts = {"cpu": "1m", "memory": "1Mi"}
     return {
         "metadata": {

@@ -51,7 +51,7 @@ async def look(upper: Client, *, namespace: str) -> Facts:
     """Return what was read of the upper cluster.
 
     Args:
-        upper: its client.
+        upper: client of the upper cluster.
         namespace: namespace of the dry-run pod.
     """
     answer = await probes.version(upper)
@@ -61,7 +61,7 @@ async def look(upper: Client, *, namespace: str) -> Facts:
 
 
 async def look_below(lower: Client, file: str) -> Lower:
-    """Return what was read of a lower cluster."""
+    """Return what was read of the lower cluster of a kubeconfig ``file``; errors are in ``answer``."""
     answer = await probes.version(lower)
     if not answer.ok:
         return Lower(file, answer)

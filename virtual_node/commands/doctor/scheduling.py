@@ -29,7 +29,7 @@ _EXTENDER = re.compile(
 
 
 def scheduler(facts: Facts) -> Outcome:
-    """Check that kube-scheduler runs and that each waiting pod's scheduler has looked at it."""
+    """Check that kube-scheduler runs and that each waiting pod's scheduler has looked at the pod."""
     unseen: dict[str, list[str]] = {}
     for pod in waiting(facts):
         created = pod["metadata"].get("creationTimestamp")

@@ -29,7 +29,7 @@ from virtual_node.config.types import ClusterConfig, Config
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
-"""Seconds before a second read confirms transient findings; in a healthy system, a change takes about one."""
+"""Seconds before a second read confirms transient findings; a healthy system completes a change in about 1 s."""
 _MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
 _DAYS = re.compile(r"(\d+)d(.*)")
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 async def run(
     config: Config, limits: Limits, *, context: str = "", patience: float = connect.TIMEOUT
 ) -> tuple[Facts, list[Finding]]:
-    """Inspect all clusters, and once more if a finding may be transient.
+    """Return facts and findings about all clusters; read twice if a finding may be transient.
 
     Args:
         config: the clusters.

@@ -28,7 +28,7 @@ class Finding:
     severity: str
     """``error``, ``warning``, or ``info``, which never fails a check."""
     check: str
-    """Name of the rule: leaked, missing, drift, …; stable, for programs."""
+    """Name of the check, such as leaked, missing or drift; stable, for programs."""
     cluster: str
     kind: str
     object: str
@@ -36,7 +36,7 @@ class Finding:
     message: str
     next_step: str = ""
     transient: bool = False
-    """Whether it also occurs briefly in healthy systems during a change. Such a finding needs two reads."""
+    """Whether the finding also occurs briefly in healthy systems during a change, so that two reads must have it."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -49,7 +49,7 @@ class VirtualNode:
     """One virtual node of the configuration."""
 
     options: PodOptions
-    """Options that translate its pods."""
+    """Options for the translation of the node's pods."""
     selector: Mapping[str, str] = field(default_factory=dict)
     reserve: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class Cluster:
     version: str = ""
     """``v1.34.1``; empty: unknown."""
     clock_skew: float | None = None
-    """Seconds its clock is ahead of this machine's; None: unknown."""
+    """Seconds by which the cluster's clock is ahead of this machine's, negative if behind; None: unknown."""
     nodes: Mapping[str, VirtualNode] = field(default_factory=dict)
     """For a lower cluster: its virtual nodes, by name."""
     removes_namespaces: bool = True

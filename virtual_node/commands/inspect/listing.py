@@ -23,7 +23,7 @@ async def greet(client: Client, cluster: Cluster) -> None:
     """Store a cluster's version and clock skew; called before anything else.
 
     Raises:
-        ApiError: it does not answer.
+        ApiError: the cluster does not answer.
     """
     version = await client.version(timeout=client.timeout)
     cluster.version = str(version.get("gitVersion") or "")
@@ -58,8 +58,8 @@ async def list_into(
     """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
 
     Args:
-        client: of the cluster.
-        cluster: receives the objects, in addition to those of the same kind.
+        client: client of the cluster.
+        cluster: receives the objects, in addition to earlier objects of the same kind.
         resource: resource to list.
         namespace: None: all namespaces.
         label_selector: None: all objects.
@@ -81,7 +81,7 @@ async def list_into(
 
 
 async def lease_into(client: Client, upper: Cluster, name: str) -> None:
-    """Get a node's Lease into the upper cluster's objects. A virtual node's rights do not allow listing Leases.
+    """Add a node's Lease to the upper cluster's objects; read it by name, as virtual nodes may not list Leases.
 
     Raises:
         ApiError: the cluster does not answer.

@@ -60,11 +60,11 @@ class Opened:
 
 
 async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | None = None) -> Facts:
-    """Read all clusters once.
+    """Return what was read of all clusters in one pass.
 
     Args:
         opened: the clusters.
-        limits: passed on in the facts.
+        limits: thresholds of findings, stored in the facts.
         silent: errors of clusters that did not answer in the first read, by name; they are not tried again.
     """
     silent = silent or {}
@@ -158,7 +158,7 @@ async def _identity(upper: Client) -> str:
 
 
 def _forgive(cluster: Cluster, config: Config) -> None:
-    """Remove missing rights that only a disabled controller needs from the unread kinds."""
+    """Remove from a cluster's unread kinds those that only a disabled controller needs."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
         SERVICE_CONTROLLERS: ("EndpointSlice",),
@@ -170,7 +170,7 @@ def _forgive(cluster: Cluster, config: Config) -> None:
 
 
 async def _guarded(opened: Opened, client: Client, cluster: Cluster, reading: Awaitable[None]) -> None:
-    """Await a read; an error of the cluster is recorded and does not stop the reads of others."""
+    """Await a read of a cluster; record its error, which does not stop the reads of other clusters."""
     try:
         await reading
     except ApiError as error:

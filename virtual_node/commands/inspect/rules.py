@@ -1,4 +1,4 @@
-"""Applies all rules of ``inspect``: facts in, findings out, no IO. Rules do not depend on each other.
+"""Applies all rules of ``inspect`` to facts and returns findings. Does no IO. Rules do not depend on each other.
 
 The rules are in the modules beside this one: ownership, policy, pods, drift, skew, versions, health,
 capacity.
@@ -64,8 +64,8 @@ def inspect(facts: Facts) -> list[Finding]:
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
     """Return the findings of a second read, without transient ones that the first read did not have.
 
-    A deleted upper pod has a lower pod for another moment, also in a healthy system. So a transient finding
-    counts only if both reads have it.
+    In a healthy system, too, a lower pod exists for a moment after its upper pod was deleted. So a transient
+    finding counts only if both reads have it.
     """
     before = {finding.identity for finding in first}
     return [finding for finding in second if not finding.transient or finding.identity in before]

@@ -1,6 +1,6 @@
 """Rules about nodes: lower nodes that take no pods, and virtual nodes that promise too much.
 
-A virtual node promises the sum of its lower nodes, but a pod must fit on one of them.
+A virtual node promises, as its allocatable, the sum of its lower nodes, but a pod must fit on one lower node.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from virtual_node.commands.inspect.rules_pods import mirrored
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _PROMISE_SLACK = 1.01
-"""Factor for rounding of percentages in the reserve."""
+"""Factor by which a promise may exceed the lower nodes' sum, because percentages in the reserve are rounded."""
 _UNUSABLE_SHARE = 0.25
-"""Share of the lower nodes' allocatable whose loss is a warning; less is normal maintenance."""
+"""Unusable share of the lower nodes' allocatable from which a warning is reported; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
 
 
@@ -59,7 +59,7 @@ def lower_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def promises(facts: Facts) -> Iterator[Finding]:
-    """Yield what each virtual node promises and what of it pods can use; report promises beyond the lower nodes."""
+    """Yield each virtual node's promise and its usable part, and promises that exceed the lower nodes."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
@@ -108,7 +108,7 @@ def oversized(facts: Facts) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """One lower node that takes pods."""
+    """One lower node that takes pods, with its allocatable and free resources."""
 
     name: str
     allocatable: Mapping[str, int]

@@ -117,7 +117,7 @@ def not_adopted(facts: Facts) -> Iterator[Finding]:
 
 
 def leaked_marks(facts: Facts) -> Iterator[Finding]:
-    """Yield lower Services that an unknown virtual node always wants: it was renamed, or removed by hand."""
+    """Yield lower Services whose annotation names a virtual node that was renamed or removed by hand."""
     if not facts.upper.knows("Node"):
         return
     present = {node["metadata"]["name"] for node in facts.upper.of("Node")} | facts.virtual_nodes().keys()
@@ -138,7 +138,7 @@ def leaked_marks(facts: Facts) -> Iterator[Finding]:
 
 
 def doubled(facts: Facts) -> Iterator[Finding]:
-    """Yield lower pods that were created for the same upper pod as another one."""
+    """Yield lower pods that were created for an upper pod that has another lower pod."""
     places: dict[str, list[tuple[str, str]]] = {}
     for lower in facts.lowers:
         for uid, pods in by_upper_uid(facts.owned(lower, "Pod")).items():

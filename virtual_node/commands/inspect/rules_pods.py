@@ -106,7 +106,7 @@ def status_drift(facts: Facts) -> Iterator[Finding]:
 
 
 def stuck_pods(facts: Facts) -> Iterator[Finding]:
-    """Yield pods that should be gone by now."""
+    """Yield pods whose graceful deletion should have ended longer ago than the limit."""
     places: list[tuple[str, Mapping[str, Any]]] = []
     ours = facts.virtual_nodes()
     places += [(UPPER, pod) for pod in facts.upper.of("Pod") if pod["spec"].get("nodeName") in ours]
@@ -130,7 +130,7 @@ def stuck_pods(facts: Facts) -> Iterator[Finding]:
 
 
 def stuck_claims(facts: Facts) -> Iterator[Finding]:
-    """Yield claims with our finalizer whose virtual nodes, which would remove it, are all gone."""
+    """Yield claims with our finalizer that nothing removes, because all virtual nodes of the claim are gone."""
     if not facts.upper.knows("PersistentVolumeClaim", "Node"):
         return
     present = {node["metadata"]["name"] for node in facts.upper.of("Node")}

@@ -149,7 +149,7 @@ def unread(facts: Facts) -> Iterator[Finding]:
                 next_step=f"{program.name('check')}, with the same flags, says more",
             )
             continue
-        # Lists of one kind with different selectors fail for the same reason.
+        # Lists of one kind with different selectors fail for the same reason, so they are one finding.
         unread_kinds = {_KINDS.get(kind, kind): why for kind, why in cluster.unread.items()}
         for kind, why in sorted(unread_kinds.items()):
             yield Finding(

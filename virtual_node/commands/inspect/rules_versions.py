@@ -14,7 +14,7 @@ _SAME = "upgrade the older one: they are made to be one release"
 
 
 def of_nodes(facts: Facts) -> Iterator[Finding]:
-    """Yield virtual nodes of another release than this command, whose translation defines what counts as drift."""
+    """Yield virtual nodes of another release than this command, because their translation may look like drift."""
     for node in facts.upper.of("Node"):
         labels = labels_of(node)
         if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL or not facts.release:

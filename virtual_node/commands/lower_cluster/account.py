@@ -150,7 +150,7 @@ async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
 
 
 async def new_token(lower: Client, options: argparse.Namespace, account: str) -> tuple[str, str]:
-    """Return a new token of an account, and its expiry time (RFC 3339)."""
+    """Request a new token of an account; return the token and its expiry time (RFC 3339)."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -199,7 +199,7 @@ async def _filled(
     """Wait until the lower cluster has written fields of an object's data, and return them.
 
     Raises:
-        ConfigError: it did not write them in time.
+        ConfigError: the lower cluster did not write the fields in time.
     """
     for _ in range(_FILLED_SECONDS * 10):
         try:

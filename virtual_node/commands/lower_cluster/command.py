@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return 0 when it is done.
 
     Raises:
-        ConfigError: it cannot be done; the message names the next step. Exit code 2.
+        ConfigError: the action cannot be done; the message names the next step. Exit code 2.
     """
     options = parser().parse_args(argv)
     options.name = options.name or options.cluster
@@ -70,10 +70,12 @@ def _print(options: argparse.Namespace, secrets: Sequence[dict[str, Any]]) -> No
 
 async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     if options.kubeconfig:
-        # Done first, so that an upper cluster that refuses it leaves nothing in the lower cluster.
+        # First, so that an upper cluster that does not answer leaves nothing in the lower one.
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
-            with contextlib.suppress(Forbidden):  # may exist; otherwise creating the Secrets fails
+            with contextlib.suppress(
+                Forbidden
+            ):  # the namespace may exist; otherwise creating the Secrets fails
                 await lower_account.apply(upper, space, say=_say)
     async with connect.by_file(
         options.client_kubeconfig, context=options.client_context, agent=_AGENT

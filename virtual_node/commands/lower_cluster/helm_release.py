@@ -63,7 +63,7 @@ def decode(data: str) -> Release:
         data: value of ``release`` in the data of the record's Secret, in base64.
 
     Raises:
-        ValueError: it is not a release record.
+        ValueError: the value is not a release record.
     """
     try:
         packed = base64.b64decode(base64.b64decode(data))
@@ -141,13 +141,14 @@ async def find(client: Client, namespace: str, name: str | None) -> Release:
     """Return the deployed release of this chart.
 
     Args:
-        client: of the upper cluster.
+        client: client of the upper cluster.
         namespace: namespace of the release. Other namespaces are not searched, because a user with write access
             to one could create a fake release there and so receive a kubeconfig.
         name: name of the release; None: the only one.
 
     Raises:
-        ConfigError: there is none, or several and no name; the message names the next step.
+        ConfigError: no release is deployed, or several are and ``name`` is None; the message names the next
+            step.
     """
     selector = f"owner=helm,name={name}" if name else "owner=helm"
     listed = await client.list(resources.SECRETS, namespace=namespace, label_selector=selector)
@@ -191,7 +192,7 @@ def require_helm() -> str:
     """Return the path of helm.
 
     Raises:
-        ConfigError: it is not on the PATH.
+        ConfigError: helm is not on the PATH.
     """
     found = shutil.which("helm")
     if found is None:
@@ -211,10 +212,10 @@ async def upgrade(
     """Upgrade the release with changed values, wait for its Deployments, and return the new revision.
 
     Args:
-        client: of the upper cluster.
+        client: client of the upper cluster.
         options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
         change: returns the new values for the user's current ones. The release is read again for this call,
-            because another command may have upgraded it and Helm would overwrite that.
+            because another command may have upgraded it, and Helm would overwrite that command's values.
         why: description for ``helm history``.
 
     Raises:

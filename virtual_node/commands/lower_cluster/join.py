@@ -237,7 +237,7 @@ class Join:
         """Wait until a virtual node is Ready.
 
         Raises:
-            ConfigError: it is not Ready in time.
+            ConfigError: the virtual node is not Ready in time.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()

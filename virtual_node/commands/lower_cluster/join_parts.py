@@ -36,7 +36,7 @@ def is_marked(found: Mapping[str, Any]) -> bool:
 
 
 def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
-    """Return the upper clusters that joined a lower one: identity → name of the lower cluster there.
+    """Return the names under which a lower cluster is joined, by identity of the upper cluster.
 
     Args:
         account: the ServiceAccount in the lower cluster.
@@ -61,10 +61,10 @@ def require_reachable(server: str, *, given: bool) -> None:
 
     Args:
         server: URL of the API server.
-        given: whether the user gave it with ``--server``, and so chose it deliberately.
+        given: whether the user gave the URL with ``--server``; then it is never refused.
 
     Raises:
-        ConfigError: it is a loopback address, which pods of the upper cluster would resolve to themselves.
+        ConfigError: the address is a loopback address, which leads pods of the upper cluster to themselves.
     """
     if not given and is_loopback(urlsplit(server).hostname or ""):
         raise ConfigError(

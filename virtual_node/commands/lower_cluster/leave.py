@@ -2,8 +2,8 @@
 
 First the virtual node is cordoned, and its pods terminate while it still runs. Then the release is upgraded
 without the cluster. Then leftovers in the lower cluster, the Node, the account and the Secrets are removed.
-It can be repeated after an interruption: the Secrets go last, because they prove that ``join`` created the
-cluster.
+``leave`` can be repeated after an interruption, because the Secrets, which prove that ``join`` added the
+cluster, are removed last.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Leave:
         say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
 
     def _progress(self, step: str) -> Callable[[str], None]:
-        """Return a function that prints a line of a step; in a dry run it prints nothing, as objects are printed."""
+        """Return a function that prints a line of a step, or nothing in a dry run, which prints objects instead."""
         return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
 
     async def _secrets(self) -> list[dict[str, Any]]:
@@ -176,9 +176,9 @@ class Leave:
         return [one for one in found if one is not None]
 
     async def _nodes(self) -> list[str]:
-        """Return the cluster's virtual nodes: those of its entry, and those registered for it.
+        """Return the cluster's virtual nodes: those of its entry, and those registered for the cluster.
 
-        Real Nodes of such names are left out, because the virtual node refuses their names.
+        Names of real Nodes are left out, because no virtual node starts with such a name.
         """
         selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
         listed = await self._upper.list(resources.NODES, label_selector=selector)
@@ -248,7 +248,7 @@ class Leave:
         await cleaning.run()
 
     async def _remove(self) -> None:
-        """Remove the Nodes and unbound mirror volumes."""
+        """Remove the Nodes and unbound mirror volumes, repeatedly for ``_GONE_SECONDS``."""
         await self._cleanup.remove(namespace="", leases=[], secrets=[], driver=False)
         for _ in range(0 if self._options.dry_run else int(_GONE_SECONDS)):
             await asyncio.sleep(1)

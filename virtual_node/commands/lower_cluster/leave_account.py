@@ -19,14 +19,14 @@ from virtual_node.rights import manifests
 async def refuse_another_cluster(
     options: argparse.Namespace, lower: Client, *, cluster_id: str, is_in_use: bool
 ) -> None:
-    """Refuse a lower cluster that was not joined under the leaving name, because its accounts belong to another.
+    """Refuse a lower cluster that was not joined under the leaving name, because its accounts must stay.
 
     Args:
         options: ``account_namespace``, ``client_kubeconfig`` and ``name`` of the command line.
         lower: client of the lower cluster.
         cluster_id: identity of the upper cluster.
         is_in_use: whether the release still has the cluster, so that no earlier ``leave`` removed the
-            account's mark.
+            annotation of ``join`` from the account.
 
     Raises:
         ConfigError: the kubeconfig leads to another lower cluster.
@@ -89,7 +89,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
 
 
 async def _strangers(lower: Client) -> set[str]:
-    """Return virtual nodes with pods in the lower cluster, because they may use the account without a mark.
+    """Return virtual nodes with pods in the lower cluster, which may use the account without ``join``.
 
     Pods of the leaving cluster are gone by now.
     """

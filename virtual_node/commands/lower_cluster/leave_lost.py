@@ -23,7 +23,8 @@ async def require_answer(options: argparse.Namespace, lower: Client) -> None:
     """Check that the lower cluster answers a version request, before anything is changed.
 
     Raises:
-        ConfigError: it does not answer; the message suggests ``--lost``.
+        ConfigError: the cluster does not answer; the message suggests ``--lost``.
+        ApiError: the cluster answers but refuses the request.
     """
     try:
         await lower.version()
@@ -43,7 +44,7 @@ async def require_silence(options: argparse.Namespace) -> None:
     """Refuse ``--lost`` if a kubeconfig was given and its cluster answers.
 
     Raises:
-        ConfigError: it answers, or the kubeconfig cannot be used.
+        ConfigError: the cluster answers, or the kubeconfig cannot be used.
     """
     if not options.client_kubeconfig:
         return

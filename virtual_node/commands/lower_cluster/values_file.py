@@ -22,7 +22,7 @@ def parse(text: str, *, source: str) -> dict[str, Any]:
     """Return the values in a file's text.
 
     Raises:
-        ConfigError: it is not a YAML map.
+        ConfigError: the text is not a YAML map, or ``virtualNode`` is not a map.
     """
     try:
         found = yaml.safe_load(text)

@@ -27,7 +27,7 @@ _EXPLAINED = 5
 """Number of faults that are printed; ``doctor`` prints the others."""
 _LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
-"""Part of the API server's error if it refuses the caller, rather than the virtual node the API server."""
+"""Part of the error if the API server refuses the caller; other 403 errors come from the virtual node."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -43,8 +43,8 @@ def describe(
 
     Args:
         node: the Node.
-        pods: the pods bound to it; None: the caller may not list them.
-        lease: its Lease; None: it has none, or the caller may not read it.
+        pods: the pods bound to the node; None: the caller may not list them.
+        lease: the node's Lease; None: there is none, or the caller may not read it.
         now: timezone-aware current time.
     """
     metadata, status = node["metadata"], node.get("status") or {}

@@ -15,7 +15,7 @@ from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.status import rows
 
 _COALESCE = 0.5
-"""Seconds to collect changes, so that a rollout prints a few lines and not one per pod."""
+"""Seconds for which changes are collected, so that a rollout prints a few lines and not one per pod."""
 _PASSING = frozenset({"lag", "heartbeatSeconds", "ageSeconds"})
 """Fields that change without an event; a change of these alone is not printed."""
 
@@ -41,7 +41,7 @@ class StatusWatch:
         """Create the watch.
 
         Args:
-            client: of the upper cluster.
+            client: client of the upper cluster.
             selector: label selector of the nodes.
             names: only these nodes; empty: all.
             before: data of the nodes that were printed already.
