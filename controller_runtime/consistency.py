@@ -22,7 +22,7 @@ from controller_runtime.store import Store
 K = TypeVar("K", bound=Hashable)
 _SKIPS = Counter(
     "virtual_node_stale_sync_skips_total",
-    "Reconciliations put off because a cache did not show our last write yet.",
+    "Reconciliations delayed because a cache did not contain our last write yet.",
     ["name"],
 )
 _PATIENCE = 30.0

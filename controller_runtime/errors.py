@@ -149,7 +149,7 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
         decoded = {}
     status = decoded if isinstance(decoded, dict) and decoded.get("kind") == "Status" else {}
     text = " ".join(body[:_EXCERPT].decode("utf-8", "replace").split())
-    message = str(status.get("message") or text or f"the server answered {code} without a word")
+    message = str(status.get("message") or text or f"the server answered {code} without a message")
     return error_from_status(status, code=code, message=message, retry_after=_from_headers(headers))
 
 

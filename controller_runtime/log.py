@@ -179,17 +179,17 @@ def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int
         if isinstance(handler, _StandardLibraryHandler):
             root.removeHandler(handler)
     handler = _StandardLibraryHandler(processors, sink)
-    handler.addFilter(_no_clients_doing)
+    handler.addFilter(_is_not_client_error)
     root.addHandler(handler)
     root.setLevel(level if level != logging.DEBUG else logging.INFO)
     logging.captureWarnings(capture=True)
 
 
-def _no_clients_doing(record: logging.LogRecord) -> bool:
-    """Return False for errors that aiohttp's server logs because of closed connections and port scans."""
+def _is_not_client_error(record: logging.LogRecord) -> bool:
+    """Exclude errors that aiohttp's server logs for closed connections and for port scans."""
     kind = (record.exc_info and record.exc_info[0]) or Exception
-    theirs = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
-    return not theirs or record.name != "aiohttp.server"
+    is_client_error = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
+    return not is_client_error or record.name != "aiohttp.server"
 
 
 def _level_name(number: int) -> str:

@@ -30,7 +30,7 @@ ANNOTATE: tuple[Right, ...] = (
 grants."""
 
 LOWER: tuple[Right, ...] = (
-    Right("", "nodes", ("list", "watch"), "room on every lower node"),
+    Right("", "nodes", ("list", "watch"), "capacity of every lower node"),
     Right("", "pods", ("list", "watch"), "pods that use this room"),
     Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are bound to"),
     # Without these rights, pods are sent to lower clusters that may refuse them.

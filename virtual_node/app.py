@@ -272,7 +272,7 @@ class App:
             refused = {name: why for name, why in refused.items() if why and name in self._supervisor.configs}
             self._refused = refused
             if rotated:
-                self._log.info("kubeconfigs changed; these clusters start again", clusters=rotated)
+                self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
                 await self._supervisor.stop([name for name in rotated if name in self._supervisor.configs])
                 self._apply(endpoints)
             await asyncio.sleep(_CONFIG_POLL)

@@ -22,17 +22,17 @@ _PIPE_CLOSED = 141
 _DAEMON = ("", "run")
 COMMANDS: Mapping[str, str] = {
     "run": "the daemon: virtual nodes for lower clusters",
-    "check": "would it work? Kubeconfigs, versions, clocks, rights, reachability",
-    "status": "every virtual node in a line",
-    "doctor": "why is everything pending? The broken link between the upper API and a running container",
-    "diagnose": "why is this pod not running?",
-    "inspect": "is all well, in all clusters? Leaks, drift, skew, expiry, capacity; for CI, too",
-    "lower-cluster": "a least-privilege account in a lower cluster, and its kubeconfig",
-    "cleanup": "take an installation back out of all clusters; helm uninstall runs it",
-    "completion": "a script that completes all this in bash, zsh or fish",
-    "version": "the installed version",
-    "providers": "the providers (k8s)",
-    "help": "this list",
+    "check": "check kubeconfigs, versions, clocks, rights and connections before the start",
+    "status": "list the virtual nodes, one line each",
+    "doctor": "find the broken link between the upper API and a running container",
+    "diagnose": "find why a pod does not run",
+    "inspect": "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
+    "lower-cluster": "create a least-privilege account in a lower cluster, and its kubeconfig",
+    "cleanup": "remove an installation from all clusters; helm uninstall runs it",
+    "completion": "print a script that completes commands in bash, zsh or fish",
+    "version": "print the installed version",
+    "providers": "list the providers (k8s)",
+    "help": "print this list",
 }
 """Every command and its purpose, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
@@ -143,7 +143,9 @@ def _as_plugin(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(overview())  # noqa: T201 - the answer
         return 0
-    raise ConfigError(f"{arguments[0]}: a command comes first; {program.name('run')} is the daemon")
+    raise ConfigError(
+        f"{arguments[0]}: the command must be the first argument; {program.name('run')} is the daemon"
+    )
 
 
 def _daemon(arguments: list[str]) -> int:

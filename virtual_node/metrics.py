@@ -16,22 +16,26 @@ MIRROR_SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
 REFUSED = Counter(
-    "virtual_node_pods_refused_total", "Pods that could not be created below, by why.", ["cluster", "reason"]
+    "virtual_node_pods_refused_total",
+    "Pods that could not be created in the lower cluster, by reason.",
+    ["cluster", "reason"],
 )
 FOREIGN_SERVICES = Counter(
     "virtual_node_services_foreign_total",
-    "Services that were not mirrored because the name below is not ours.",
+    "Services not mirrored because an unmanaged lower Service has their name.",
     ["cluster"],
 )
-LOST = Counter("virtual_node_pods_lost_total", "Mirrored pods whose lower pod vanished.", ["cluster"])
+LOST = Counter(
+    "virtual_node_pods_lost_total", "Mirrored pods of which the lower pod disappeared.", ["cluster"]
+)
 ORPHANED_CLAIMS = Gauge(
     "virtual_node_orphaned_claims",
-    "Lower claims with data whose upper claim vanished without having been deleted; kept.",
+    "Lower claims with data that are kept although their upper claim disappeared without a deletion.",
     ["cluster"],
 )
 CONFIG_REJECTED = Gauge(
     "virtual_node_config_rejected",
-    "1 while the content of the configuration file is not used because it is wrong, else 0.",
+    "1 while the content of the configuration file is not used because it is invalid, else 0.",
 )
 CLUSTER_UP = Gauge("virtual_node_cluster_up", "1 while the lower cluster answers, else 0.", ["cluster"])
 _REFUSALS = ("ExceededQuota", "PodSecurity", "Forbidden", "Invalid", "NotAllowed")
@@ -40,12 +44,12 @@ NODE_READY = Gauge(
 )
 ALLOCATABLE = Gauge(
     "virtual_node_node_allocatable",
-    "What the virtual node offers; cores, bytes or a count.",
+    "Allocatable resources of the virtual node in cores, bytes or a count.",
     ["cluster", "node", "resource"],
 )
 LOWER_NODES = Gauge(
     "virtual_node_lower_nodes",
-    "Lower nodes behind a virtual node; counting: Ready and schedulable.",
+    "Lower nodes of a virtual node; counting: Ready and schedulable.",
     ["cluster", "node", "state"],
 )
 TOKEN_EXPIRY = Gauge(

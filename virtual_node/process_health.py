@@ -18,7 +18,7 @@ from controller_runtime.util.yielding import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.health.connections import plain
-from virtual_node.health.facts import ClusterState, Facts, PodSign
+from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
@@ -92,7 +92,7 @@ class ProcessHealth:
                         await self._read_pods()
                         metrics.show_health(self.health())
                     except Exception as error:  # noqa: BLE001 - no error here may stop mirroring
-                        self._log.exception("health not judged", error=str(error))
+                        self._log.exception("health not computed", error=str(error))
                     await asyncio.sleep(_INTERVAL)
         finally:
             metrics.forget_health()
@@ -133,7 +133,7 @@ class ProcessHealth:
         self._signs_of_waiting, self._names = seen, names
         self._found_waiting = _found(seen)
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> HealthFacts:
         running = dict(self._app.clusters)
         nodes = {
             name: node
@@ -141,7 +141,7 @@ class ProcessHealth:
             for name, controller in cluster.nodes.items()
             if (node := controller.node) is not None
         }
-        return Facts(
+        return HealthFacts(
             now=self._clock(),
             nodes=list(nodes.values()),
             leases=_leases(running),

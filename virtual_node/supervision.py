@@ -14,7 +14,7 @@ from controller_runtime.util import backoff
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.reports import Report
 
@@ -40,7 +40,7 @@ class Supervisor:
             report: returns what the process reports on its virtual nodes' Leases.
             identity: the holder of these Leases; None: the process itself.
         """
-        self.configs: dict[str, ClusterConfig] = {}
+        self.configs: dict[str, LowerClusterConfig] = {}
         self.clusters: dict[str, LowerCluster] = {}
         self.failures: dict[str, str] = {}
         self._unusable: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Supervisor:
             metrics.forget_cluster(name)
 
     async def _supervise(
-        self, cluster: ClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
+        self, cluster: LowerClusterConfig, config: Config, cluster_id: str, endpoints: KubeletEndpoints
     ) -> None:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         log = self._log.bind(cluster=cluster.name)
@@ -124,7 +124,7 @@ class Supervisor:
             failures = 1 if loop.time() - started > _STEADY else failures + 1
             delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
             delay *= 1 + random.random() / 4  # noqa: S311 - jitter
-            log.info("lower cluster starts again", retry_in=round(delay, 1))
+            log.info("restarting lower cluster", retry_in=round(delay, 1))
             await asyncio.sleep(delay)
 
 

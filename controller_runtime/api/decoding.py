@@ -62,8 +62,8 @@ def convert(document: Any, kind: type[T], *, where: str = "") -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        said = _COMPLAINT.fullmatch(str(error))
-        text, path = (said[1], said[2] or "") if said else (str(error), "")
+        complaint = _COMPLAINT.fullmatch(str(error))
+        text, path = (complaint[1], complaint[2] or "") if complaint else (str(error), "")
         unknown = _UNKNOWN_FIELD.fullmatch(text)
         if unknown:
             fields = (field.encode_name for field in _fields_at(kind, path))

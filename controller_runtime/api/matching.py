@@ -19,7 +19,7 @@ _EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
 _EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
 LABEL_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 """The operators of a LabelSelectorRequirement."""
-_REPELLING = frozenset({"NoSchedule", "NoExecute"})
+_SCHEDULING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Requirement(msgspec.Struct):
@@ -82,10 +82,10 @@ def holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
             return value is None
         case "Gt" | "Lt" as operator:
             try:
-                there, bound = int(value or ""), int("".join(values))
+                number, bound = int(value or ""), int("".join(values))
             except ValueError:
                 return False
-            return there > bound if operator == "Gt" else there < bound
+            return number > bound if operator == "Gt" else number < bound
         case _:
             return False
 
@@ -115,7 +115,7 @@ def admits(
         return False
     tolerations = spec.get("tolerations") or ()
     return all(
-        taint.get("effect") not in _REPELLING or any(tolerates(one, taint) for one in tolerations)
+        taint.get("effect") not in _SCHEDULING_EFFECTS or any(tolerates(one, taint) for one in tolerations)
         for taint in taints
     )
 

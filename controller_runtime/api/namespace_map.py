@@ -54,8 +54,8 @@ class NamespaceMap:
             return name
         return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
-    def given_to(self, upper: str) -> str:
-        """Return the upper namespace whose explicit entry names this one's lower namespace; empty: none."""
+    def conflicting_upper(self, upper: str) -> str:
+        """Return the other upper namespace whose explicit entry has this one's lower namespace; empty: none."""
         if upper in self.explicit:
             return ""
         lower = self(upper)

@@ -89,8 +89,8 @@ def require(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
 
     A term that has this expression is not changed, so the function is idempotent.
     """
-    there = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
-    return with_expression(spec, there)
+    requirement = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
+    return with_expression(spec, requirement)
 
 
 def require_virtual(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import KeyPair
 
 
-class ClusterConfig:
+class ConnectionConfig:
     """One cluster and the user to connect as.
 
     Attributes:
@@ -129,7 +129,7 @@ class ClusterConfig:
         self._identity = identity
 
     def __repr__(self) -> str:
-        return f"<ClusterConfig {self.server} from {self.source}>"
+        return f"<ConnectionConfig {self.server} from {self.source}>"
 
 
 def split_server(server: str, *, source: str) -> tuple[str, int, str]:

@@ -89,7 +89,7 @@ def token_problem(token: str) -> str:
     if not token:
         return "is empty"
     if not token.isascii() or not token.isprintable() or " " in token:
-        return "is no token: it has characters that a header cannot carry"
+        return "is not a token: it has characters that an HTTP header must not have"
     return ""
 
 

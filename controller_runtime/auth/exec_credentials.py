@@ -34,7 +34,7 @@ _EXPIRED_INTERVAL = 1.0
 clock."""
 _RETRY_INTERVAL = 10.0
 """Seconds between two attempts to renew a credential that is still valid."""
-_LAST_WORDS = 300
+_LONGEST_COMPLAINT = 300
 _MOST_OUTPUT = 4 * 1024 * 1024
 """Bytes that a plugin may write to each of its outputs."""
 
@@ -197,7 +197,7 @@ async def _execute(plugin: Plugin) -> bytes:
             f"{plugin.source}.exec: {plugin.command}: more than {_MOST_OUTPUT:,} bytes of output"
         )
     if process.returncode:
-        words = " ".join(complaint.decode("utf-8", "replace").split())[-_LAST_WORDS:]
+        words = " ".join(complaint.decode("utf-8", "replace").split())[-_LONGEST_COMPLAINT:]
         tail = f": {words}" if words else ""
         raise ConfigError(f"{plugin.source}.exec: {plugin.command}: exit code {process.returncode}{tail}")
     return output
@@ -226,13 +226,13 @@ def _read(output: bytes, plugin: Plugin) -> _Status:
     try:
         answer = _decode(output)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{where}: its output is no ExecCredential: {error}") from None
+        raise ConfigError(f"{where}: its output is not an ExecCredential: {error}") from None
     if answer.kind != "ExecCredential" or answer.api_version != plugin.api_version:
         got = " ".join(filter(None, (answer.api_version, answer.kind))) or "something else"
         raise ConfigError(f"{where}: its output is {got}, not {plugin.api_version} ExecCredential")
     status = answer.status or _Status()
     if bool(status.client_certificate_data) != bool(status.client_key_data):
-        raise ConfigError(f"{where}: clientCertificateData and clientKeyData come together or not at all")
+        raise ConfigError(f"{where}: set both clientCertificateData and clientKeyData, or neither")
     if not status.token and not status.client_certificate_data:
         raise ConfigError(f"{where}: its output has neither a token nor a client certificate")
     if status.token and (problem := token_problem(status.token)):

@@ -57,7 +57,7 @@ def headers_of(user: Section) -> Mapping[str, str]:
     if name:
         headers.add(USER, _value(name, user.at("as")))
     elif uid or groups or extra is not None:
-        raise ConfigError(f"{user.at('as')}: is missing; as-uid, as-groups and as-user-extra go with a user")
+        raise ConfigError(f"{user.at('as')}: is missing; as-uid, as-groups and as-user-extra need a user")
     if uid:
         headers.add("Impersonate-Uid", _value(uid, user.at("as-uid")))
     for group in groups:
@@ -85,11 +85,11 @@ def merged(ours: Mapping[str, str], request: Mapping[str, str] | None) -> Mappin
 def _texts(section: Section, name: str) -> list[str]:
     found = section.values.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise ConfigError(f"{section.at(name)}: must be a list of texts")
+        raise ConfigError(f"{section.at(name)}: must be a list of strings")
     return found
 
 
 def _value(text: str, where: str) -> str:
     if not text.isprintable():
-        raise ConfigError(f"{where}: {text!r} has characters that a header cannot carry")
+        raise ConfigError(f"{where}: {text!r} has characters that an HTTP header must not have")
     return text

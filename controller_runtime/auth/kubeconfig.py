@@ -1,6 +1,6 @@
 """Loads a cluster's address and credentials from kubeconfigs, a service account or the environment.
 
-The result is a ``ClusterConfig``: a URL, a TLS context and headers that are always current.
+The result is a ``ConnectionConfig``: a URL, a TLS context and headers that are always current.
 
 Only this module uses kubernetes-asyncio, which signs in ``auth-provider`` users (OpenID Connect). Importing
 that package loads 850 modules of generated models (37 MB, half a second), so it is imported only for such a
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from controller_runtime.auth import kubeconfig_file
-from controller_runtime.auth.connection import ClusterConfig, split_server
+from controller_runtime.auth.connection import ConnectionConfig, split_server
 from controller_runtime.auth.credentials import (
     REREAD_SECONDS,
     Credentials,
@@ -35,7 +35,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import lifecycle
 from controller_runtime.tls.client_tls import TlsMaterial
 
-__all__ = ["ClusterConfig", "Credentials", "load"]
+__all__ = ["ConnectionConfig", "Credentials", "load"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
@@ -43,7 +43,7 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 async def load(
     path: str | None = None, *, context: str | None = None, in_cluster: bool = True, server: str | None = None
-) -> ClusterConfig:
+) -> ConnectionConfig:
     """Return the configuration of one cluster; run its credential plugin if it has one.
 
     Args:
@@ -63,7 +63,7 @@ async def load(
     elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
         config = _from_pod(server=server or "")
     elif server and not context:
-        config = ClusterConfig(
+        config = ConnectionConfig(
             server,
             tls=TlsMaterial(source="--server"),
             proxy_url=proxy_for(server, environment=os.environ),
@@ -106,16 +106,16 @@ def _find(path: str | None, *, context: str) -> Context | None:
     return kubeconfig_file.read(["~/.kube/config"], context=context)
 
 
-def _from_pod(*, server: str) -> ClusterConfig:
+def _from_pod(*, server: str) -> ConnectionConfig:
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
     url = server or (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
     authority, namespace = _ACCOUNT / "ca.crt", _ACCOUNT / "namespace"
     if not (_ACCOUNT / "token").exists():
         raise ConfigError(
-            f"in-cluster: {_ACCOUNT / 'token'} is not there; does the pod mount its service account token?"
+            f"in-cluster: {_ACCOUNT / 'token'} does not exist; does the pod mount its service account token?"
         )
-    return ClusterConfig(
+    return ConnectionConfig(
         url,
         tls=TlsMaterial(source="in-cluster", authority=authority if authority.exists() else None),
         credentials=TokenFile(_ACCOUNT / "token", source="in-cluster"),
@@ -125,7 +125,7 @@ def _from_pod(*, server: str) -> ClusterConfig:
     )
 
 
-def _from_context(context: Context, *, server: str) -> ClusterConfig:
+def _from_context(context: Context, *, server: str) -> ConnectionConfig:
     cluster, user = context.cluster, context.user
     url = server or cluster.text("server")
     if not url:
@@ -139,13 +139,13 @@ def _from_context(context: Context, *, server: str) -> ClusterConfig:
     certificate, key = user.material("client-certificate"), user.material("client-key")
     if (certificate is None) != (key is None):
         missing = "client-certificate" if certificate is None else "client-key"
-        raise ConfigError(f"{user.at(missing)}: is missing; a client certificate and its key come together")
+        raise ConfigError(f"{user.at(missing)}: is missing; set both the client certificate and its key")
     authority, insecure = cluster.material("certificate-authority"), cluster.flag("insecure-skip-tls-verify")
     if insecure and authority is not None:
         raise ConfigError(
-            f"{cluster.at('insecure-skip-tls-verify')}: there is a certificate-authority, too; remove one of them"
+            f"{cluster.at('insecure-skip-tls-verify')}: certificate-authority is set, too; remove one of them"
         )
-    return ClusterConfig(
+    return ConnectionConfig(
         url,
         tls=TlsMaterial(
             source=f"{context.source}: context {context.name}",
@@ -199,10 +199,12 @@ def _plugin(plugin: Section, *, user: Section, cluster: Section, url: str) -> Pl
         known = ", ".join(sorted(API_VERSIONS))
         raise ConfigError(f"{plugin.at('apiVersion')}: {version!r} is not supported (known: {known})")
     if plugin.text("interactiveMode") == "Always":
-        raise ConfigError(f"{plugin.at('interactiveMode')}: Always: there is nobody to talk to")
+        raise ConfigError(
+            f"{plugin.at('interactiveMode')}: Always is not supported, because this program has no terminal for it"
+        )
     args = plugin.values.get("args") or []
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        raise ConfigError(f"{plugin.at('args')}: must be a list of texts")
+        raise ConfigError(f"{plugin.at('args')}: must be a list of strings")
     if os.sep in command:
         command = str(plugin.directory / command)
     return Plugin(

@@ -48,7 +48,7 @@ class Section:
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)  # a password or token of digits only, written without quotes
-        raise ConfigError(f"{self.at(name)}: must be text")
+        raise ConfigError(f"{self.at(name)}: must be a string")
 
     def flag(self, name: str) -> bool:
         """Return a boolean field; False if absent.
@@ -146,7 +146,7 @@ def read(paths: Sequence[str], *, context: str = "", must_exist: bool = False) -
     source = f"kubeconfig {os.pathsep.join(path for path in dict.fromkeys(paths) if path)}"
     name = context or next(filter(None, (file.text("current-context") for file in files)), "")
     if not name:
-        raise ConfigError(f"{source}: current-context: none is set, and no context was asked for")
+        raise ConfigError(f"{source}: current-context: none is set, and no context was given")
     found = _entry(files, "contexts", "context", name, source=source)
     cluster_name, user_name = found.text("cluster"), found.text("user")
     if not cluster_name:
@@ -214,5 +214,5 @@ def _entry(files: Sequence[Section], plural: str, singular: str, name: str, *, s
             if not isinstance(values, dict):
                 raise ConfigError(f"{where}: must be a mapping")
             return Section(where, values, file.directory)
-    there = ", ".join(dict.fromkeys(filter(None, known))) or "none"
-    raise ConfigError(f"{source}: {plural}: there is no {singular} {name!r} (there are: {there})")
+    existing = ", ".join(dict.fromkeys(filter(None, known))) or "none"
+    raise ConfigError(f"{source}: {plural}: there is no {singular} {name!r} (there are: {existing})")

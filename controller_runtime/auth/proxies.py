@@ -28,7 +28,7 @@ def proxy_for(server: str, *, environment: Mapping[str, str]) -> str | None:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     name = f"{parts.scheme.upper()}_PROXY"
     proxy = _variable(name, environment)
-    if not proxy or _goes_direct(host, port, _variable("NO_PROXY", environment)):
+    if not proxy or _bypasses_proxy(host, port, _variable("NO_PROXY", environment)):
         return None
     url = proxy if "://" in proxy else f"http://{proxy}"
     if split_url(url).scheme not in {"http", "https"}:
@@ -56,7 +56,7 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
     return environment.get(name) or environment.get(name.lower()) or ""
 
 
-def _goes_direct(host: str, port: int, exceptions: str) -> bool:
+def _bypasses_proxy(host: str, port: int, exceptions: str) -> bool:
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True

@@ -70,7 +70,7 @@ class SecretKey:
                 raise ConfigError(
                     f"{self} cannot be read or written: {error.message}. {self._remedy}"
                 ) from error
-        raise ConfigError(f"{self} changes all the time: another program writes to it")
+        raise ConfigError(f"{self} changes repeatedly: another program writes to it")
 
     async def _create(self) -> None:
         metadata = {"name": self._name, "namespace": self._namespace}

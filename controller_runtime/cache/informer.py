@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _OBJECTS = Gauge("virtual_node_cached_objects", "Objects in informer caches.", ["cluster", "resource"])
 _HANDLER_ERRORS = Counter(
-    "virtual_node_handler_errors_total", "Exceptions that event handlers let out.", ["cluster", "resource"]
+    "virtual_node_handler_errors_total", "Exceptions raised by event handlers.", ["cluster", "resource"]
 )
 
 

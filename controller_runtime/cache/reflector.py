@@ -24,10 +24,12 @@ from controller_runtime.util import backoff
 from controller_runtime.util.yielding import Slicer
 
 _RESTARTS = Counter(
-    "virtual_node_watch_restarts_total", "Watches started again, by why.", ["cluster", "resource", "reason"]
+    "virtual_node_watch_restarts_total",
+    "Watches started again, by reason.",
+    ["cluster", "resource", "reason"],
 )
 
-_TELL_AFTER = (5.0, 60.0)
+_WARN_AFTER = (5.0, 60.0)
 """Seconds of failures after which a warning is logged. Restarts of a server are shorter and not logged."""
 _WATCH_SECONDS = (300.0, 600.0)
 _SILENCE_GRACE = 30.0
@@ -117,7 +119,7 @@ class Reflector:
         loop = asyncio.get_running_loop()
         outage = self._client.outage
         patience = WatchBackoff()
-        told = doubts = shorts = 0
+        logged = doubts = shorts = 0
         is_answered = False
         while True:
             if not is_answered:
@@ -137,7 +139,7 @@ class Reflector:
             except (ApiError, ConfigError) as error:
                 trouble = self.last_error = without_frames(error)
             if isinstance(trouble, ConnectionFailed):
-                outage.found_nobody(trouble)
+                outage.mark_unreachable(trouble)
             elif isinstance(trouble, ApiError):
                 outage.answered()
                 is_answered = True  # so the list after a 410 is not queued again
@@ -147,11 +149,11 @@ class Reflector:
                 self.resource_version = ""
             delay = patience.pause(trouble, now=loop.time(), is_watch=bool(self.resource_version))
             if patience.attempts == 1:
-                told = 0
+                logged = 0
             lasting = loop.time() - patience.since
             level = self._log.debug
-            if told < len(_TELL_AFTER) and lasting >= _TELL_AFTER[told]:
-                told += 1
+            if logged < len(_WARN_AFTER) and lasting >= _WARN_AFTER[logged]:
+                logged += 1
                 level = self._log.warning
             level(
                 "watch failed",
@@ -166,7 +168,7 @@ class Reflector:
         listed = await self._client.list(
             self._resource, limit=self._page_size, transform=self._transform, **self._selection
         )
-        self._heard()
+        self._note_contact()
         self._client.outage.answered()
         await self._sink.replace(listed.items)
         self.resource_version = listed.resource_version
@@ -192,7 +194,7 @@ class Reflector:
                     if is_empty:  # the first batch is empty: the server has accepted the watch
                         self._client.outage.answered()
                         is_empty = not batch
-                    self._heard()
+                    self._note_contact()
                     self.last_error = None
                     async with self._client.turn:
                         for event in batch:
@@ -203,7 +205,7 @@ class Reflector:
         except TimeoutError:
             raise _Silent(f"the watch has been silent for {_BOOKMARK_SILENCE:g} s") from None
         if is_empty and loop.time() - begun < _SHORT:
-            raise ConnectionFailed("the watch ended as soon as it began")
+            raise ConnectionFailed("the watch ended as soon as it started")
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":
@@ -217,7 +219,7 @@ class Reflector:
     def _patience(self) -> float | None:
         return _BOOKMARK_SILENCE if self._sends_bookmarks else None
 
-    def _heard(self) -> None:
+    def _note_contact(self) -> None:
         self._contact = asyncio.get_running_loop().time()
 
 

@@ -10,13 +10,13 @@ from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client import list_pages
 from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event
 from controller_runtime.client.list_pages import ListPages, ObjectList
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.reconnect_queue import Outage
-from controller_runtime.client.response_limits import Limits
+from controller_runtime.client.response_limits import ResponseLimits
 from controller_runtime.client.transport import NETWORK_ERRORS, Transport
 from controller_runtime.errors import ApiError, ConnectionFailed, Expired, ResponseTooLarge, Unavailable
 from controller_runtime.objects import Object, WatchEvent
@@ -56,14 +56,14 @@ class Client(ObjectVerbs):
 
     def __init__(
         self,
-        config: ClusterConfig,
+        config: ConnectionConfig,
         *,
         qps: float = 50,
         burst: int = 100,
         user_agent: str = "virtual-node",
         timeout: float = 30.0,
         cluster: str = "",
-        limits: Limits | None = None,
+        limits: ResponseLimits | None = None,
     ) -> None:
         """Create a client; connections open on first use.
 
@@ -91,7 +91,7 @@ class Client(ObjectVerbs):
             user_agent=user_agent,
             timeout=timeout,
             cluster=cluster,
-            limits=limits or Limits(),
+            limits=limits or ResponseLimits(),
         )
         super().__init__(config, transport, field_manager=user_agent.partition("/")[0])
         self.request = self._transport.request

@@ -13,7 +13,7 @@ from typing import Any, Self
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
 from controller_runtime.util.keep_alive import keep_alive
 
@@ -41,7 +41,7 @@ class ConnectionPool:
             connected yet.
     """
 
-    def __init__(self, config: ClusterConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
+    def __init__(self, config: ConnectionConfig, headers: Mapping[str, str], *, meter: CpuMeter) -> None:
         """Create a pool; connections open on first use.
 
         Args:

@@ -11,7 +11,7 @@ import msgspec
 
 from controller_runtime import consistency
 from controller_runtime.api.decoding import decode
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.transport import Params, RequestOptions, Transport
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
 from controller_runtime.resources import Resource
@@ -43,7 +43,7 @@ class ObjectVerbs:
         config: the cluster and our credentials.
     """
 
-    def __init__(self, config: ClusterConfig, transport: Transport, *, field_manager: str) -> None:
+    def __init__(self, config: ConnectionConfig, transport: Transport, *, field_manager: str) -> None:
         self.config = config
         self._transport = transport
         self._field_manager = quote(field_manager, safe="")

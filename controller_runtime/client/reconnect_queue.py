@@ -62,7 +62,7 @@ class Outage:
         self._arm()
         await waiter
 
-    def found_nobody(self, error: Exception) -> None:
+    def mark_unreachable(self, error: Exception) -> None:
         """Mark the server unreachable because a watch broke or got no answer; new watches queue."""
         self.error = error
 
@@ -84,9 +84,9 @@ class Outage:
             if self._timer.when() <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._let_one_go)
+        self._timer = loop.call_at(due, self._start_next)
 
-    def _let_one_go(self) -> None:
+    def _start_next(self) -> None:
         self._timer = None
         while line := self._line or self._minor:
             waiter = line.popleft()

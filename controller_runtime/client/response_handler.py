@@ -26,7 +26,7 @@ _PER_LOOK = 5e-6
 """CPU seconds that aiohttp spends outside of this handler for each received part of a body."""
 _DEBT = 0.1
 """CPU seconds above the allowance after which the connections to a server are closed."""
-_FORGIVEN = 0.05
+_DECAY_PER_SECOND = 0.05
 """CPU seconds of the debt that are forgiven per second."""
 _HEAD = 64 * 1024
 """Maximum bytes before a body: heads of informational responses and of the response. API servers send less
@@ -49,7 +49,7 @@ class CpuMeter:
         Raises:
             aiohttp.ClientPayloadError: the limit is exceeded.
         """
-        self._debt = max(0.0, self._debt - (now - self._at) * _FORGIVEN)
+        self._debt = max(0.0, self._debt - (now - self._at) * _DECAY_PER_SECOND)
         self._at = now
         if self._debt > _DEBT:
             raise aiohttp.ClientPayloadError("receiving the server's responses takes too much CPU time")
@@ -106,7 +106,7 @@ class MeteredResponseHandler(ResponseHandler):
             self._outside += len(data)
             if self._outside > _HEAD:
                 self._give_up(
-                    aiohttp.ClientPayloadError(f"a response begins with more than {_HEAD:,} bytes of heads")
+                    aiohttp.ClientPayloadError(f"a response has more than {_HEAD:,} bytes of headers")
                 )
 
     def _give_up(self, error: Exception) -> None:

@@ -26,7 +26,7 @@ _SLICE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResponseLimits:
     """The limits of one response, and the number of concurrent large responses."""
 
     body: int = 10 * MIB
@@ -48,7 +48,9 @@ class Limits:
 class ResponseReader:
     """Reads the responses of one API server within limits."""
 
-    def __init__(self, limits: Limits, *, cluster: str, server: str, metrics: TransportMetrics) -> None:
+    def __init__(
+        self, limits: ResponseLimits, *, cluster: str, server: str, metrics: TransportMetrics
+    ) -> None:
         """Create a reader.
 
         Args:
@@ -59,7 +61,7 @@ class ResponseReader:
         """
         self.limits = limits
         self._large = asyncio.Semaphore(limits.large_at_once)
-        self._who = f"{server}: cluster {cluster or 'without a name'}"
+        self._client_name = f"{server}: cluster {cluster or 'without a name'}"
         self._metrics = metrics
 
     async def read(
@@ -139,7 +141,7 @@ class ResponseReader:
 
     def _too_large(self, what: str, limit: str, size: str) -> ResponseTooLarge:
         self._metrics.rejected(limit)
-        return ResponseTooLarge(f"{self._who}: the response to {what} exceeds the limit of {size}")
+        return ResponseTooLarge(f"{self._client_name}: the response to {what} exceeds the limit of {size}")
 
 
 def _has_more_values(raw: bytes, limit: int) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ApiError, TooManyRequests, Unauthorized
 
 _PAUSES = (0.1, 5.0)
@@ -31,7 +31,7 @@ _READS = frozenset({"GET", "HEAD"})
 class Retry:
     """Decides after a failure whether to send the same request again."""
 
-    def __init__(self, config: ClusterConfig, method: str, path: str) -> None:
+    def __init__(self, config: ConnectionConfig, method: str, path: str) -> None:
         self._config = config
         self._is_read = method in _READS
         self._is_eviction = path.partition("?")[0].endswith("/eviction")

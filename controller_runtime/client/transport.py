@@ -13,11 +13,11 @@ import aiohttp
 from yarl import URL
 
 from controller_runtime.auth import impersonation
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.client.connection_pool import ConnectionPool, refusal
 from controller_runtime.client.response_handler import CpuMeter
-from controller_runtime.client.response_limits import Limits, ResponseReader
+from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
 from controller_runtime.errors import ConnectionFailed, NotConnected, ResponseTooLarge, error_from_response
@@ -45,13 +45,13 @@ class Transport:
 
     def __init__(
         self,
-        config: ClusterConfig,
+        config: ConnectionConfig,
         *,
         bucket: TokenBucket,
         user_agent: str,
         timeout: float,
         cluster: str,
-        limits: Limits,
+        limits: ResponseLimits,
     ) -> None:
         """Create a transport; connections open on first use.
 

@@ -11,7 +11,7 @@ _REQUESTS = Counter(
 )
 _SECONDS = Histogram(
     "rest_client_request_duration_seconds",
-    "Seconds from sending a request to the end of its answer; watches and streams to their first byte.",
+    "Seconds from sending a request to the end of the response; for watches and streams to the first byte.",
     ["cluster", "verb"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )

@@ -174,7 +174,7 @@ class EventCorrelator:
             series.body["count"] += 1
             series.body["lastTimestamp"] = rfc3339(now)
         series.body["message"] = message
-        return series if self._may_tell(subject, at) else None
+        return series if self._take_token(subject, at) else None
 
     def _is_one_of_many(self, kind: tuple[str, ...], message: str, at: float) -> bool:
         similar = self._similar.touch(kind)
@@ -188,7 +188,7 @@ class EventCorrelator:
         similar.messages.add(message)
         return False
 
-    def _may_tell(self, subject: tuple[str, ...], at: float) -> bool:
+    def _take_token(self, subject: tuple[str, ...], at: float) -> bool:
         tokens = self._tokens.touch(subject)
         if tokens is None:
             tokens = self._tokens[subject] = _Tokens(SPAM_BURST, at)

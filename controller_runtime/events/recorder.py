@@ -134,7 +134,9 @@ class EventRecorder:
         if field_path:
             reference["fieldPath"] = field_path
         if not reference.get("kind") or not reference.get("name"):
-            self._log.error("event about nothing", reason=reason, message=message, involved=reference)
+            self._log.error(
+                "event without an involved object", reason=reason, message=message, involved=reference
+            )
             return
         series = self._correlator.correlate(
             Happening(reference, type_, reason, message, dict(annotations or {})),
@@ -207,7 +209,11 @@ class EventRecorder:
                 self._drop("shutdown")
                 raise
             except Exception:  # noqa: BLE001 - one Event that cannot be written must not end the worker
-                self._log.exception("event lost", event_name=series.name, namespace=series.namespace)
+                self._log.exception(
+                    "event not written because of an unexpected error",
+                    event_name=series.name,
+                    namespace=series.namespace,
+                )
                 self._drop("rejected")
             finally:
                 if not self._queue.done(series) and series.is_mirrored:
@@ -223,12 +229,19 @@ class EventRecorder:
                     return
                 delay = min(_BACKOFF_BASE * 2**attempt, _BACKOFF_MAXIMUM) * random.uniform(0.5, 1)  # noqa: S311 - jitter
                 delay = max(delay, error.retry_after or 0)
-                self._log.debug("event not written yet", error=str(error), retry_in=round(delay, 1))
+                self._log.debug(
+                    "writing an event failed; retrying", error=str(error), retry_in=round(delay, 1)
+                )
             else:
                 return
             if attempt < _TRIES - 1:
                 await asyncio.sleep(delay)
-        self._log.warning("event given up", event_name=series.name, namespace=series.namespace, tries=_TRIES)
+        self._log.warning(
+            "event dropped after repeated failures",
+            event_name=series.name,
+            namespace=series.namespace,
+            tries=_TRIES,
+        )
         self._drop("unanswered")
 
     async def _write(self, series: Series) -> None:

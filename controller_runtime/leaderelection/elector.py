@@ -147,7 +147,7 @@ class LeaderElector:
         while not await self._try():
             if self.leader != seen:
                 seen = self.leader
-                self._log.info("another leads", leader=seen)
+                self._log.info("another process leads", leader=seen)
             await asyncio.sleep(self._pause())
         self._log.info("leading")
 
@@ -176,7 +176,11 @@ class LeaderElector:
             spare = self._lease_duration - self._renew_deadline
             _, late = await asyncio.wait({work}, timeout=spare)
             if late:
-                self._log.error("work does not stop; waiting for it", lost=lost, after_seconds=spare)
+                self._log.error(
+                    "work has not stopped after its cancellation; waiting for it",
+                    lost=lost,
+                    after_seconds=spare,
+                )
                 await asyncio.wait({work})
         finally:
             renewing.cancel()
@@ -225,12 +229,12 @@ class LeaderElector:
             async with asyncio.timeout(self._renew_deadline / 2):
                 held = await self._acquire_or_renew()
         except (AlreadyExists, Conflict):
-            self._log.debug("somebody else was faster")
+            self._log.debug("another process wrote the lease first")
             return False
         except Exception as error:  # noqa: BLE001 - any error is retried after the retry period
             trouble = str(error) or type(error).__name__
-            tell = self._log.debug if trouble == self._trouble else self._log.warning
-            tell("no answer about the lease", error=trouble)
+            log = self._log.debug if trouble == self._trouble else self._log.warning
+            log("lease not acquired or renewed", error=trouble)
             self._trouble = trouble
             return False
         self._trouble = ""

@@ -89,11 +89,11 @@ class Parser(argparse.ArgumentParser):
             self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a one-line error that points to ``--help``; the long usage would hide the error."""
-        told = self._missing(message) or _chosen(message) or self._unknown(message)
-        told = told.removeprefix("argument ")
-        end = "" if told.endswith("?") else f"; see '{self.prog} --help'"
-        self.exit(USAGE_ERROR, f"{self.prog}: {told}{end}\n")
+        """Exit with a one-line error that points to ``--help``; the usage would hide the error."""
+        text = self._missing(message) or _chosen(message) or self._unknown(message)
+        text = text.removeprefix("argument ")
+        end = "" if text.endswith("?") else f"; see '{self.prog} --help'"
+        self.exit(USAGE_ERROR, f"{self.prog}: {text}{end}\n")
 
     def _unknown(self, message: str) -> str:
         """Return an error with the unknown arguments and a suggestion; other messages unchanged."""
@@ -128,7 +128,7 @@ def _chosen(message: str) -> str:
         return ""
     choices = [choice.strip("'") for choice in found[3].split(", ")]
     word = found[2].strip("'\"")
-    return f"{found[1]}: {word!r} is none of {', '.join(choices)}{guess(word, choices)}"
+    return f"{found[1]}: {word!r} is not one of {', '.join(choices)}{guess(word, choices)}"
 
 
 def _positional(action: argparse.Action) -> str:

@@ -134,7 +134,7 @@ def add_log_flags(parser: argparse._ActionsContainer) -> None:
         "--log-format",
         default="auto",
         choices=("auto", "json", "console"),
-        help="json, console, or by whether stderr is a terminal (auto)",
+        help="json, console, or auto, which is console if stderr is a terminal (auto)",
     )
 
 

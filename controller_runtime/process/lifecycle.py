@@ -68,7 +68,7 @@ async def run_until_signal(
 
     def on_signal(number: signal.Signals) -> None:
         if stopping.is_set():
-            _log.warning("second signal: ending at once", signal=number.name)
+            _log.warning("second signal: exiting at once", signal=number.name)
             exit_now(128 + number)
             return
         _log.info("stopping", signal=number.name, grace_seconds=grace)
@@ -87,7 +87,7 @@ async def run_until_signal(
                 task.cancel()
                 await asyncio.wait({task})
         if not task.done():
-            _log.error("not stopped within the grace period: ending at once", grace_seconds=grace)
+            _log.error("not stopped within the grace period: exiting at once", grace_seconds=grace)
             exit_now(1)
             return 1
     return _exit_code(task, asked_to_stop=stopping.is_set())
@@ -172,7 +172,7 @@ def _signal_handlers(on_signal: Callable[[signal.Signals], None]) -> Iterator[No
 def _exit_code(task: asyncio.Future[object], *, asked_to_stop: bool) -> int:
     if task.cancelled():
         if not asked_to_stop:
-            _log.error("cancelled from within")
+            _log.error("the main task was cancelled without a signal")
         return 0 if asked_to_stop else 1
     error = task.exception()
     if error is None:

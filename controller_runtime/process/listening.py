@@ -59,9 +59,9 @@ def bind(host: str, port: int) -> socket.socket:
         raise OSError(errno.EADDRNOTAVAIL, f"address {shown}: {error.strerror}") from None
     except OSError as error:
         number = error.errno or errno.EIO
-        said = {
+        reasons = {
             errno.EADDRINUSE: f"address {shown} is already in use",
-            errno.EADDRNOTAVAIL: f"address {shown} is none of this machine's",
-            errno.EACCES: f"address {shown} may not be bound by this user",
+            errno.EADDRNOTAVAIL: f"address {shown} is not an address of this machine",
+            errno.EACCES: f"address {shown} cannot be bound: permission denied",
         }.get(number, f"address {shown}: {os.strerror(number)}")
-        raise OSError(number, said) from None
+        raise OSError(number, reasons) from None

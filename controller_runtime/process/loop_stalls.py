@@ -10,7 +10,7 @@ from prometheus_client import Histogram
 
 _STALLS = Histogram(
     "virtual_node_event_loop_stall_seconds",
-    "How late a timer of the event loop was, looked at twenty times a second.",
+    "Delay of an event loop timer in seconds, measured 20 times a second.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 _INTERVAL = 0.05

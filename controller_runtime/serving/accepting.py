@@ -182,8 +182,8 @@ class Front(asyncio.Protocol):
         if self._connection is not None:
             self._connection.transport.abort()
 
-    def release(self) -> tuple[Connection, bytes]:
-        """Return the connection to the handler of a stream, with reading paused.
+    def detach(self) -> tuple[Connection, bytes]:
+        """Give the connection to the handler of a stream; its reading is paused.
 
         Returns:
             The connection and the bytes that the client sent after its request head.
@@ -248,7 +248,7 @@ class Front(asyncio.Protocol):
         if self._gate.stream is not None and self._gate.stream.match(head):
             return
         if self._gate.hold:
-            self._peer.on_trust = self._hand_over
+            self._peer.on_trusted = self._hand_over
         else:
             self._peer.hold(0)
             self._hand_over()

@@ -58,7 +58,9 @@ class Bodies:
                 raise web.HTTPServiceUnavailable(
                     text="too many request bodies at once\n", headers=RETRY_AFTER
                 ) from None
-            raise web.HTTPRequestTimeout(text=f"the body did not come within {self._seconds:g} s\n") from None
+            raise web.HTTPRequestTimeout(
+                text=f"the body was not received within {self._seconds:g} s\n"
+            ) from None
         except (asyncio.IncompleteReadError, ConnectionResetError):
             raise web.HTTPBadRequest(text="the body ended early\n") from None
         finally:

@@ -24,7 +24,7 @@ _OPEN = prometheus_client.Gauge(
 )
 _CLOSED = prometheus_client.Counter(
     "virtual_node_server_connections_closed_total",
-    "Connections that a limit closed: of their number (connections), of time (timeout), or of memory (memory).",
+    "Connections closed by a limit: on their number (connections), on time (timeout) or on memory (memory).",
     ["server", "limit"],
 )
 _FRESH = 1.0
@@ -70,20 +70,20 @@ class Peer:
     owner: Connections
     requests: int = 0
     """Number of current requests."""
-    has_asked: bool = False
+    has_sent_request: bool = False
     """Whether it has sent a complete request head."""
     is_verified: bool = False
     """Whether it presented a client certificate signed by the client CA."""
     is_trusted: bool = False
     """Whether one of its requests was authorized."""
-    on_trust: Callable[[], None] | None = field(default=None, repr=False)
+    on_trusted: Callable[[], None] | None = field(default=None, repr=False)
     """Called once when it becomes trusted."""
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """Count a current request while the block runs."""
         self.requests += 1
-        self.has_asked = True
+        self.has_sent_request = True
         try:
             yield
         finally:
@@ -99,9 +99,9 @@ class Peer:
         if not self.is_trusted:
             self.is_trusted = True
             self.owner.held.set(self, 0)
-            if self.on_trust is not None:
-                self.on_trust()
-                self.on_trust = None
+            if self.on_trusted is not None:
+                self.on_trusted()
+                self.on_trusted = None
 
 
 class Connections:
@@ -149,7 +149,7 @@ class Connections:
         """Remove a connection that has ended."""
         if peer in self._peers:
             self._peers.discard(peer)
-            peer.on_trust = None
+            peer.on_trusted = None
             self.held.set(peer, 0)
             _OPEN.labels(self._name).dec()
         if not self._peers and self._timer is not None:
@@ -197,7 +197,7 @@ def victim(candidates: Iterable[Peer], *, now: float) -> Peer:
     sources = Counter(peer.source for peer in found)
 
     def rank(peer: Peer) -> tuple[bool, bool, int, float]:
-        is_used = peer.requests > 0 or (not peer.has_asked and now - peer.since < _FRESH)
+        is_used = peer.requests > 0 or (not peer.has_sent_request and now - peer.since < _FRESH)
         return peer.is_verified, is_used, -sources[peer.source], peer.since
 
     return min(found, key=rank)
@@ -207,7 +207,7 @@ def is_overdue(peer: Peer, limits: ConnectionLimits, *, now: float) -> bool:
     """Report whether a connection has been without a request for too long."""
     if peer.requests:
         return False
-    return now - peer.since > (limits.idle if peer.has_asked else limits.first_request)
+    return now - peer.since > (limits.idle if peer.has_sent_request else limits.first_request)
 
 
 def source_of(peername: object) -> str:

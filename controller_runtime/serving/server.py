@@ -52,7 +52,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 # The value is always 1, as usual for Prometheus. The component and the replica are labels of the scrape.
 prometheus_client.Gauge(
     "virtual_node_build_info",
-    "1; its labels are the version that runs and its Python.",
+    "Always 1; the labels are the running version and its Python version.",
     ["version", "python"],
 ).labels(version.version() or "unknown", platform.python_version()).set(1)
 

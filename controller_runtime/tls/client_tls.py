@@ -42,7 +42,7 @@ class TlsMaterial:
         Raises:
             ConfigError: names the file, or the source, and what is wrong with it.
         """
-        with self._told("certificate-authority", self.authority), _file(self.authority) as authority:
+        with self._with_source("certificate-authority", self.authority), _file(self.authority) as authority:
             context = ssl.create_default_context(cafile=authority)
         # Kubernetes' own CAs often lack the extensions that Python >= 3.13 requires.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -56,7 +56,7 @@ class TlsMaterial:
         )
         if certificate is not None:
             with (
-                self._told("client-certificate", certificate),
+                self._with_source("client-certificate", certificate),
                 _file(certificate) as certificate_file,
                 _file(key) as key_file,
             ):
@@ -71,7 +71,7 @@ class TlsMaterial:
         )
 
     @contextlib.contextmanager
-    def _told(self, what: str, material: Material) -> Iterator[None]:
+    def _with_source(self, what: str, material: Material) -> Iterator[None]:
         try:
             yield
         except (ssl.SSLError, OSError, ValueError) as error:
@@ -98,4 +98,4 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the key is encrypted, and there is nobody to ask for its password")
+    raise ValueError("the private key is encrypted; give an unencrypted one")

@@ -42,7 +42,7 @@ _RELOAD_ERRORS = Counter(
 )
 _EXPIRATION = Gauge(
     "virtual_node_certificate_expiration_timestamp_seconds",
-    "When the serving certificate in use ends, as a Unix time.",
+    "Unix time at which the serving certificate in use expires.",
     ["name"],
 )
 _log = log.get_logger(component="certificates")
@@ -190,7 +190,9 @@ class CertificateReloader:
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
             _log.error(
-                "serving certificate not reloaded, the previous one stays", name=self._name, error=str(error)
+                "serving certificate not reloaded; the previous one stays in use",
+                name=self._name,
+                error=str(error),
             )
             return False
         _log.info("serving certificate reloaded", name=self._name)

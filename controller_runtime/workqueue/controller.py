@@ -90,7 +90,7 @@ class Controller(Generic[K]):
                     raise
                 # The awaited operation was cancelled, not this task. Without this the worker would end
                 # unnoticed.
-                self._failed(key, RuntimeError(f"cancelled from inside: {error!r}"))
+                self._failed(key, RuntimeError(f"an operation inside reconcile was cancelled: {error!r}"))
             except Exception as error:  # noqa: BLE001 - a failing key must not affect other keys
                 self._failed(key, error)
             else:

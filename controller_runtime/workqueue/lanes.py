@@ -88,7 +88,7 @@ class Lanes(Generic[K]):
             return key
         return None
 
-    def release(self, key: K) -> None:
+    def finish(self, key: K) -> None:
         """Record that a worker is done with a key."""
         name = self._flow_of.pop(key, None)
         if name is not None:

@@ -27,20 +27,20 @@ from controller_runtime.workqueue.lanes import Lanes
 K = TypeVar("K", bound=Hashable)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60)
-_DEPTH = Gauge("workqueue_depth", "Keys waiting for a worker.", ["name"])
+_DEPTH = Gauge("workqueue_depth", "Keys that wait for a worker.", ["name"])
 _ADDS = Counter("workqueue_adds_total", "Keys queued.", ["name"])
 _WAIT = Histogram(
-    "workqueue_queue_duration_seconds", "Seconds from queued to taken.", ["name"], buckets=_SECONDS
+    "workqueue_queue_duration_seconds", "Seconds that a key waited in the queue.", ["name"], buckets=_SECONDS
 )
 _WORK = Histogram(
-    "workqueue_work_duration_seconds", "Seconds from taken to done.", ["name"], buckets=_SECONDS
+    "workqueue_work_duration_seconds", "Seconds that a worker took for a key.", ["name"], buckets=_SECONDS
 )
 _RETRIES = Counter("workqueue_retries_total", "Keys queued again after a failure.", ["name"])
 _UNFINISHED = Gauge(
-    "workqueue_unfinished_work_seconds", "Seconds of work under way, all keys together.", ["name"]
+    "workqueue_unfinished_work_seconds", "Seconds of unfinished work, sum of all keys.", ["name"]
 )
 _LONGEST = Gauge(
-    "workqueue_longest_running_processor_seconds", "Age of the longest work under way.", ["name"]
+    "workqueue_longest_running_processor_seconds", "Seconds of the longest unfinished work.", ["name"]
 )
 
 
@@ -177,7 +177,7 @@ class WorkQueue(Generic[K]):
         if started is None:
             return  # not held: to continue could queue it twice
         self._work.observe(self._now() - started)
-        self._lanes.release(key)
+        self._lanes.finish(key)
         again = self._dirty.get(key)
         if again is not None:
             self._push(key, again[0])
@@ -228,9 +228,9 @@ class WorkQueue(Generic[K]):
                 return
             self._timer.cancel()
         self._timer_due = due
-        self._timer = asyncio.get_running_loop().call_at(due, self._ripen)
+        self._timer = asyncio.get_running_loop().call_at(due, self._move_due_keys)
 
-    def _ripen(self) -> None:
+    def _move_due_keys(self) -> None:
         self._timer = None
         now = self._now()
         while self._heap and self._heap[0][0] <= now:

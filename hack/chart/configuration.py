@@ -98,7 +98,7 @@ def _change_taint(part: Schema) -> None:
 
 _CHANGES: Mapping[str, Callable[[Schema], None]] = {
     "Config": _change_config,
-    "ClusterConfig": _change_cluster,
+    "LowerClusterConfig": _change_cluster,
     "LabelSelector": _change_selector,
     "Requirement": _change_requirement,
     "Taint": _change_taint,

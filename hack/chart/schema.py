@@ -47,7 +47,7 @@ _CLUSTER = {
                 "viewer": {"type": "string", "pattern": rf"^{_LABEL}(\.{_LABEL})*$", "maxLength": 253},
             },
         },
-        "config": configuration.reference("ClusterConfig"),
+        "config": configuration.reference("LowerClusterConfig"),
     },
     "oneOf": [{"required": ["kubeconfig"]}, {"required": ["kubeconfigSecret"]}],
 }

@@ -46,11 +46,11 @@ _WORDS = {
     "value": "Value of the taint.",
     "effect": "NoSchedule, NoExecute or PreferNoSchedule.",
     "tls_private_key_file": "Its private key; goes with `tlsCertFile`.",
-    "ClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
-    "ClusterConfig.labels": "Short for `nodes[].labels`.",
-    "ClusterConfig.taints": "Short for `nodes[].taints`.",
-    "ClusterConfig.capacity": "Short for `nodes[].capacity`.",
-    "ClusterConfig.port": "Short for `nodes[].port`.",
+    "LowerClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
+    "LowerClusterConfig.labels": "Short for `nodes[].labels`.",
+    "LowerClusterConfig.taints": "Short for `nodes[].taints`.",
+    "LowerClusterConfig.capacity": "Short for `nodes[].capacity`.",
+    "LowerClusterConfig.port": "Short for `nodes[].port`.",
 }
 """Descriptions of fields without a docstring, by name or by structure and name."""
 

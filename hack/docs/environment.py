@@ -9,11 +9,11 @@ from hack.docs import markdown
 from hack.docs.sources import environment_variables
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import settings
-from virtual_node.config.types import ClusterConfig, Config, LeaderElectionConfig
+from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
 
 _PATHS: dict[type[msgspec.Struct], str] = {
     Config: "",
-    ClusterConfig: "clusters[].",
+    LowerClusterConfig: "clusters[].",
     KubeletConfig: "kubelet.",
     LeaderElectionConfig: "leaderElection.",
 }

@@ -20,9 +20,9 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed
 from hack.page.pods import waiting_pod, workload_pods
-from virtual_node.config.types import ClusterConfig
+from virtual_node.config.types import LowerClusterConfig
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
-from virtual_node.health.facts import ClusterState, Facts, PodSign
+from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
@@ -101,7 +101,7 @@ class Scene:
         nodes = [node for name, cluster in self.clusters.items() for node in _nodes(name, cluster)]
         renewed = {"renewTime": timestamps.micro_time(now), "leaseDurationSeconds": 40}
         return examine(
-            Facts(
+            HealthFacts(
                 now=now,
                 nodes=nodes,
                 leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
@@ -180,7 +180,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
     for informer in (upper, lower, lower_nodes):
         informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if it had been followed
     return SimpleNamespace(
-        config=ClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
+        config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower),
         lower_nodes=lower_nodes,
         nodes={node: SimpleNamespace(ready=True, capacity=capacity)},

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import TokenFile
 from controller_runtime.client.client import Client
 from multi_scheduler.formulas.pressure import Pressure, Stall
@@ -67,7 +67,7 @@ class Prometheus(Source):
             credentials = (
                 TokenFile(Path(config.token_file), source="tokenFile") if config.token_file else None
             )
-            at = ClusterConfig(
+            at = ConnectionConfig(
                 config.url,
                 ssl_context=ssl.create_default_context(),
                 credentials=credentials,

@@ -24,7 +24,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from virtual_node.config.types import LimitsConfig
@@ -88,7 +88,7 @@ async def _measure(objects: int, seconds: float) -> None:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     server = _start(port, "1")
-    client = Client(ClusterConfig(f"http://127.0.0.1:{port}"), qps=500, burst=1000, cluster="bench")
+    client = Client(ConnectionConfig(f"http://127.0.0.1:{port}"), qps=500, burst=1000, cluster="bench")
     informers = [Informer(client, resources.PODS, name=f"informer-{number}") for number in range(_INFORMERS)]
     limits = LimitsConfig(watches_per_namespace=objects, watches=objects)
     watches = ObjectWatches(client, on_change=lambda _key: None, limits=limits)

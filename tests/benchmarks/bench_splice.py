@@ -24,7 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
-from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
@@ -136,7 +136,7 @@ class _OnePod:
 
 async def _node(secrets: Secrets, lower_port: int, ready: Connection) -> None:
     scheme = "http" if secrets.pair is None else "https"
-    config = ClusterConfig(f"{scheme}://localhost:{lower_port}", ssl_context=secrets.client())
+    config = ConnectionConfig(f"{scheme}://localhost:{lower_port}", ssl_context=secrets.client())
     server = KubeletServer(
         _OnePod(Client(config)),
         address="127.0.0.1",

@@ -131,7 +131,7 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
         return code, out.splitlines()[-1]
 
     # Without a grace period new objects are behind for a moment.
-    await becomes(reported, (0, "2 clusters, 1 pod: nothing to worry about"))
+    await becomes(reported, (0, "2 clusters, 1 pod: no findings"))
 
 
 async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
@@ -324,7 +324,7 @@ async def test_every_tool_reports_a_lost_cluster(small: tuple[Sandbox, Process])
         await eventually(lost, what="every tool reports the lost cluster")
         _, shown = await inspect(sandbox)
         assert "ssl:default" not in shown
-        assert "nothing to worry about" not in shown
+        assert "no findings" not in shown
         labelled = pod("later", "sleep 3600", node=NODE, metadata={"labels": {"virtual-pod": "true"}})
         await create(upper, SPACE, labelled)
 

@@ -136,7 +136,7 @@ async def test_second_process_starts_at_once_when_the_first_stops(twice: Sandbox
     first = await _start(twice, f"stops-{elected}", *flags)
     await in_log(first, MIRRORING)
     second = await _start(twice, f"follows-{elected}", *flags)
-    await in_log(second, "another leads" if elected else WAITING)
+    await in_log(second, "another process leads" if elected else WAITING)
     begin = time.monotonic()
     await first.stop()
     await in_log(second, MIRRORING)

@@ -148,7 +148,7 @@ async def test_a_namespace_with_an_unmanaged_object_is_kept(sandbox: Sandbox, ot
 
     async def is_logged() -> bool:
         log = (sandbox.directory / "virtual-node-other.log").read_text(encoding="utf-8")
-        return "namespace is kept below" in log and "stranger" in log
+        return "lower namespace kept" in log and "stranger" in log
 
     await eventually(is_logged, what="the log has the reason why the namespace is kept")
     assert await is_there(lower, "-n", f"other-{name}", "deployment/stranger")

@@ -16,7 +16,7 @@ import yaml
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import bearer
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import (
@@ -85,7 +85,7 @@ async def token(cluster: Cluster) -> str:
     return found
 
 
-async def who_am_i(config: ClusterConfig) -> str:
+async def who_am_i(config: ConnectionConfig) -> str:
     """Return the user name that the server sees."""
     async with Client(config) as client:
         review = await client.create(SELF_SUBJECT_REVIEWS, {})

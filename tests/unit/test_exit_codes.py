@@ -206,10 +206,10 @@ def test_files_from_the_environment_are_checked_before_the_start(places: dict[st
         ("virtual", "virtual-node: unknown command 'virtual'; see 'virtual-node help'"),
         ("cleanup --dryrun", "virtual-node cleanup: unknown flag --dryrun, did you mean --dry-run?"),
         ("lower-cluster", "virtual-node lower-cluster: missing argument, one of join, "),
-        ("diagnose pood web", "virtual-node diagnose: TYPE[/NAME]: 'pood' is none of pod, node"),
+        ("diagnose pood web", "virtual-node diagnose: TYPE[/NAME]: 'pood' is not one of pod, node"),
         (
             "status --output jsn",
-            "virtual-node status: -o/--output: 'jsn' is none of table, wide, json, yaml, name, did",
+            "virtual-node status: -o/--output: 'jsn' is not one of table, wide, json, yaml, name, did",
         ),
         (
             "check --kubeconfig={missing} --client-kubeconfig={kube} extra",

@@ -10,7 +10,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.kubelet.auth.authentication import load_client_ca
 
-_AGAIN = 300.0
+_REFRESH_SECONDS = 300.0
 """Seconds between two reads of the published CA, which changes once in years. A watch would need two more
 rights in every installation."""
 _RETRY = 15.0
@@ -46,7 +46,7 @@ class ClientAuthority:
             self.known = await load_client_ca(self._upper)
         except (ApiError, ConfigError) as error:
             _log.warning(
-                "client CA unknown: callers need bearer tokens",
+                "client CA not readable: only callers with bearer tokens are accepted",
                 why=str(error),
                 fix="grant get on configmap kube-system/extension-apiserver-authentication, or --client-verify-ca",
             )
@@ -54,7 +54,7 @@ class ClientAuthority:
     async def follow(self) -> None:
         """Read the CA periodically until cancelled: the upper cluster may start later, and may change its CA."""
         while not self._file:
-            await asyncio.sleep(_AGAIN if self.known else _RETRY)
+            await asyncio.sleep(_REFRESH_SECONDS if self.known else _RETRY)
             try:
                 found = await load_client_ca(self._upper)
                 if found == self.known:
@@ -64,4 +64,4 @@ class ClientAuthority:
                 _log.debug("client CA not read", why=str(error))
                 continue
             self.known = found
-            _log.info("the upper cluster's client CA is in use", bytes=len(found))
+            _log.info("using the client CA of the upper cluster", bytes=len(found))

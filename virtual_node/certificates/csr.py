@@ -115,7 +115,7 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
         certificate = base64.b64decode(encoded)
         x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
-        raise RequestFailed(f"what was issued is not a certificate: {error}") from None
+        raise RequestFailed(f"status.certificate is not a certificate: {error}") from None
     return certificate
 
 
@@ -136,5 +136,5 @@ def rotation_time(certificate: bytes, *, now: datetime, share: float) -> datetim
     leaf = x509.load_pem_x509_certificate(certificate)
     begin, end = max(leaf.not_valid_before_utc, now), leaf.not_valid_after_utc
     if end <= now:
-        raise RequestFailed(f"the certificate ended at {end:%Y-%m-%dT%H:%M:%SZ} already")
+        raise RequestFailed(f"the certificate expired at {end:%Y-%m-%dT%H:%M:%SZ}")
     return begin + (end - begin) * share

@@ -16,7 +16,7 @@ from cryptography import x509
 from controller_runtime.api.decoding import decode
 from controller_runtime.api.token_life import token_life
 from controller_runtime.auth import kubeconfig_file
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry
 
 _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -79,7 +79,7 @@ def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False)
     return Expiry(cluster, "Token", where, ends=ends, starts=starts, renewed=renewed) if ends else None
 
 
-async def of_apiserver(cluster: str, config: ClusterConfig) -> Expiry | None:
+async def of_apiserver(cluster: str, config: ConnectionConfig) -> Expiry | None:
     """Return the expiry of an API server's certificate; None: not readable (plain http, a proxy, no answer)."""
     if config.ssl is None or config.proxy_url:
         return None

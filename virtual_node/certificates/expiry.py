@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from virtual_node.health import certificates
 
 
-def limits_of(limits: Limits, one: Expiry) -> tuple[timedelta, timedelta]:
+def limits_of(limits: ExpiryLimits, one: Expiry) -> tuple[timedelta, timedelta]:
     """Return the remaining time below which an expiry is a warning, and below which it is an error.
 
     A renewed credential with a lifetime below the warning limit, such as a pod's token that is valid for an
@@ -43,7 +43,7 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ExpiryLimits:
     """Thresholds for findings."""
 
     grace: timedelta = timedelta(minutes=5)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from controller_runtime.client.client import Client
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
-from virtual_node.certificates.rotation import Issued, ServingCertificate, Tell
+from virtual_node.certificates.rotation import Issued, RecordEvent, ServingCertificate
 from virtual_node.config.kubelet_types import KubeletConfig
 
 
@@ -58,13 +58,13 @@ class NodeCertificates:
         self._reloaders[node_name] = reloader
         return reloader
 
-    def look_after(
+    def maintain(
         self,
         reloader: CertificateReloader,
         node_name: str,
         addresses: Sequence[Mapping[str, str]],
         *,
-        tell: Tell,
+        record_event: RecordEvent,
     ) -> list[asyncio.Task[None]]:
         """Start to reload the certificate's files, or with CSR to request and renew it in the upper cluster.
 
@@ -72,7 +72,7 @@ class NodeCertificates:
             reloader: returned by ``reloader``.
             node_name: the virtual node.
             addresses: its ``status.addresses``.
-            tell: writes Events on the Node.
+            record_event: writes Events on the Node.
 
         Returns:
             The tasks, which the caller cancels when the node is no longer served.
@@ -96,7 +96,7 @@ class NodeCertificates:
                 node_name,
                 addresses,
                 install=install,
-                tell=tell,
+                record_event=record_event,
                 approve=self._config.approve_serving_certificate,
                 issued=self._issued.get(node_name),
             )

@@ -38,7 +38,7 @@ from virtual_node.certificates.csr import (
 ROTATE_BETWEEN = (0.7, 0.9)
 """Fractions of a certificate's lifetime between which it is renewed, as in client-go's certificate manager."""
 
-Tell = Callable[[str, str], None]
+RecordEvent = Callable[[str, str], None]
 """Called with a reason (CamelCase) and a message, for an Event on the Node."""
 
 _PATIENCE = 3600.0
@@ -53,7 +53,7 @@ _WATCH_PAUSE = 2.0
 _LOOK = 3600.0
 """Longest sleep, in seconds: certificates expire by wall clock, which the loop's clock does not follow during
 suspend."""
-_TIDY = 3.0
+_DELETE_TIMEOUT = 3.0
 """Seconds that removing our requests may take."""
 _APPROVAL_TRIES = 5
 
@@ -74,9 +74,9 @@ class ServingCertificate:
         node_name: the virtual node.
         addresses: its ``status.addresses``.
         install: serves a pair from the next connection on; may raise ConfigError.
-        tell: writes Events on the Node.
-        approve: whether to approve our own requests.
-        issued: the certificate that an earlier instance in this process installed; None: none.
+        record_event: writes Events on the Node.
+        approve: approve our own requests.
+        issued: the certificate that an earlier instance in this process got and that is served already.
         now: wall clock, for tests.
     """
 
@@ -87,7 +87,7 @@ class ServingCertificate:
         addresses: Iterable[Mapping[str, str]],
         *,
         install: Callable[[Issued], None],
-        tell: Tell,
+        record_event: RecordEvent,
         approve: bool = False,
         issued: Issued | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -96,7 +96,7 @@ class ServingCertificate:
         self._node_name = node_name
         self._addresses = list(addresses)
         self._install = install
-        self._tell = tell
+        self._record_event = record_event
         self._approve = approve
         self._rotate_at = issued.rotate_at if issued is not None else None
         self._now = now
@@ -125,7 +125,7 @@ class ServingCertificate:
                 else:
                     backoff.forget("")
         finally:
-            await self._tidy()
+            await self._delete_requests()
 
     async def _wait_until_due(self) -> None:
         while self._rotate_at is not None and (left := self._rotate_at - self._now()) > timedelta():  # noqa: ASYNC110 - it waits for the wall clock
@@ -141,7 +141,7 @@ class ServingCertificate:
             TimeoutError: the request was not approved or signed in time.
         """
         # Delete a denied request only now; until now it can be inspected.
-        await self._tidy()
+        await self._delete_requests()
         key = ec.generate_private_key(ec.SECP256R1())
         name = f"virtual-node-{self._node_name}-{secrets.token_hex(4)}"
         try:
@@ -162,7 +162,7 @@ class ServingCertificate:
         self._install(Issued(KeyPair(certificate, private), rotate_at))
         self._rotate_at = rotate_at
         self._log.info("serving certificate issued", request=name, renewed_at=rotate_at.isoformat())
-        await self._tidy()
+        await self._delete_requests()
 
     async def _approved_and_signed(self, request: Mapping[str, Any]) -> bytes:
         if self._approve and await self._approve_own(request):
@@ -187,7 +187,9 @@ class ServingCertificate:
             except Conflict:
                 request = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
             except Forbidden as error:
-                self._log.warning("we may not approve our own request", request=name, why=str(error))
+                self._log.warning(
+                    "no permission to approve our own certificate request", request=name, why=str(error)
+                )
                 return False
             else:
                 return True
@@ -196,7 +198,9 @@ class ServingCertificate:
     def _ask_for_approval(self, name: str) -> None:
         command = f"kubectl certificate approve {name}"
         self._log.warning("serving certificate waits for approval", request=name, run=command)
-        self._tell("ServingCertificatePending", f"The serving certificate waits for approval: {command}")
+        self._record_event(
+            "ServingCertificatePending", f"The serving certificate waits for approval: {command}"
+        )
 
     async def _certificate(self, request: Mapping[str, Any]) -> bytes:
         """Wait until a request has a certificate, and return it.
@@ -219,7 +223,7 @@ class ServingCertificate:
             except Expired:
                 pass
             except ApiError as error:
-                self._log.debug("watch of the request broke", request=name, error=str(error))
+                self._log.debug("watch of the certificate request failed", request=name, error=str(error))
             await asyncio.sleep(_WATCH_PAUSE)
             with contextlib.suppress(ApiError):
                 request = await self._read(name)
@@ -228,7 +232,7 @@ class ServingCertificate:
         try:
             return await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
         except NotFound:
-            raise RequestFailed("somebody removed the request") from None
+            raise RequestFailed("the certificate request was deleted") from None
 
     async def _watch(self, name: str, version: str) -> bytes | None:
         events = self._client.watch(
@@ -239,7 +243,7 @@ class ServingCertificate:
         async with contextlib.aclosing(events):
             async for event in events:
                 if event.type == "DELETED":
-                    raise RequestFailed("somebody removed the request")
+                    raise RequestFailed("the certificate request was deleted")
                 if event.type != "BOOKMARK":
                     certificate = certificate_of(event.object.to_dict())
                     if certificate is not None:
@@ -252,18 +256,18 @@ class ServingCertificate:
         self._log.warning(
             "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
         )
-        self._tell("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
+        self._record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
 
-    async def _tidy(self) -> None:
-        """Delete the requests that we made; a later call tries those again that cannot be deleted now."""
+    async def _delete_requests(self) -> None:
+        """Remove the requests that we made; what cannot be removed now is tried again with the next one."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TIDY):
+            async with asyncio.timeout(_DELETE_TIMEOUT):
                 for name, uid in list(self._made.items()):
                     try:
                         await self._client.delete(CERTIFICATE_SIGNING_REQUESTS, name, uid=uid or None)
                     except (NotFound, Conflict):
                         pass  # already deleted, or another request has this name now
                     except ApiError as error:
-                        self._log.debug("request not removed", request=name, error=str(error))
+                        self._log.debug("certificate request not deleted", request=name, error=str(error))
                         continue
                     del self._made[name]

@@ -66,7 +66,7 @@ class CredentialRenewal:
                 pause = _RETRY
                 errors.inc()
                 self._context.log.warning(
-                    "token of the lower cluster is not renewed",
+                    "token of the lower cluster not renewed",
                     secret=_key(secret),
                     error=str(error),
                     next=register_again(self._context.name, secret.namespace),

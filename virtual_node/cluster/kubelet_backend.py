@@ -37,9 +37,7 @@ class CachedPods:
         cluster = self._context.name
         lower = self._caches.lower_pod(pod.uid)
         if lower is None:
-            raise Refusal(
-                400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; its events say why"
-            )
+            raise Refusal(400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; see its events")
         return PodTarget(
             cluster=cluster,
             namespace=lower.namespace,
@@ -59,8 +57,8 @@ class CachedPods:
             if lower is not None and (lower.status or {}).get("phase") == "Running":
                 yield pod.to_dict()
 
-    def names_below(self) -> dict[tuple[str, str], PodNames]:
-        """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
+    def upper_pods_by_lower_name(self) -> dict[tuple[str, str], PodNames]:
+        """Return the upper pods of this node that have a lower pod, by lower namespace and name."""
         found = {}
         for pod in self._upper.list():
             lower = self._caches.lower_pod(pod.uid)

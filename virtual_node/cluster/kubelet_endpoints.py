@@ -152,7 +152,7 @@ class KubeletEndpoints:
                 )
             for error in ends:
                 if isinstance(error, Exception):
-                    self._log.error("kubelet API did not stop in order", exc_info=error)
+                    self._log.error("error while stopping the kubelet API", exc_info=error)
 
         task = asyncio.create_task(drain(), name="drain")
         self._draining.add(task)
@@ -161,7 +161,7 @@ class KubeletEndpoints:
     def _drained(self, task: asyncio.Task[None]) -> None:
         self._draining.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("clients of a lower cluster did not close in order", exc_info=error)
+            self._log.error("error while closing the clients of a lower cluster", exc_info=error)
         if self._collection is None:
             self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
 
@@ -204,7 +204,7 @@ class KubeletEndpoints:
                 for lower in lower_nodes.store.list()
                 if node.node_selector.items() <= lower.labels.items()
             ],
-            pods=backend.names_below,
+            pods=backend.upper_pods_by_lower_name,
             cluster_id=context.cluster_id,
         )
         wanted = [node.port] if node.port is not None else self._candidates()
@@ -228,9 +228,9 @@ class KubeletEndpoints:
                 refusal = error
                 continue
             self._log.info("kubelet API", node=node.name, address=self._node_ip, port=server.port)
-            tell = partial(_tell, context, node.name)
+            record_event = partial(_record_node_event, context, node.name)
             return KubeletService(
-                server, self._certificates.look_after(reloader, node.name, addresses, tell=tell)
+                server, self._certificates.maintain(reloader, node.name, addresses, record_event=record_event)
             )
         raise ConfigError(
             f"kubelet API of {node.name}: no port is free ({refusal}); set KUBELET_PORT or the node's port"
@@ -242,8 +242,8 @@ class KubeletEndpoints:
         return list(range(self._config.port, min(self._config.port + _PORTS_TRIED, 65536)))
 
 
-def _tell(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
-    """Write a Warning about the Node, with its name as uid, as kubelets do and ``kubectl describe`` expects."""
+def _record_node_event(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
+    """Write an Event about the Node, with its name in place of the uid, as kubelets do and kubectl describe expects."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     context.recorder.event(node, "Warning", reason, message)
 
@@ -264,6 +264,7 @@ async def local_address_towards(server: str) -> str:
             local = str(probe.getsockname()[0])
     except OSError as error:
         raise ConfigError(
-            f"cannot tell which address the upper cluster {server} would reach us at ({error}); set VKUBELET_POD_IP"
+            f"cannot determine the address at which the upper cluster {server} reaches us ({error}); set "
+            f"VKUBELET_POD_IP"
         ) from None
     return str(ipaddress.ip_address(local.partition("%")[0]))

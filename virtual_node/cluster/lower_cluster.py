@@ -50,7 +50,7 @@ class LowerCluster:
 
     def __init__(
         self,
-        config: configuration.ClusterConfig,
+        config: configuration.LowerClusterConfig,
         *,
         settings: configuration.Config,
         cluster_id: str,

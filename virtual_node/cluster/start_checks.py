@@ -16,7 +16,7 @@ from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.nodes.node import is_real
 
@@ -99,8 +99,8 @@ async def unusable(config: Config) -> str:
     return ""
 
 
-async def refuse(cluster: ClusterConfig, *, upper: Client) -> None:
-    """Refuse a lower cluster that must not start; checks that get no answer now are repeated later.
+async def refuse(cluster: LowerClusterConfig, *, upper: Client) -> None:
+    """Refuse certain errors before the start; checks that get no answer now are repeated later.
 
     Raises:
         ConfigError: a node name is a real Node's, the kubeconfig cannot be used, or the lower cluster is the

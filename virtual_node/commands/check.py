@@ -11,7 +11,7 @@ import msgspec
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig as KubeconfigCluster
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
@@ -21,7 +21,7 @@ from virtual_node.cluster import start_checks
 from virtual_node.commands.common import connect, daemon_flags, output, probes, service_ranges
 from virtual_node.config import program
 from virtual_node.config.flags import DEFAULT_NODE_NAME
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.rights import daemon as rights
 
 _SKEW_LIMIT = 5.0
@@ -32,7 +32,7 @@ _PARALLEL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One row of the report."""
 
     cluster: str
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Finding]:
+async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[CheckResult]:
     """Check the upper cluster and every lower cluster concurrently.
 
     Args:
@@ -74,24 +74,24 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Find
     gathered = await asyncio.gather(*pending)
     findings = [finding for group in gathered for finding in group]
     ranges = await service_ranges.check(config, patience)
-    findings += [Finding(name, "service range", *verdict) for name, verdict in ranges.items()]
+    findings += [CheckResult(name, "service range", *verdict) for name, verdict in ranges.items()]
     return findings + _same_cluster(findings)
 
 
-async def _collect(cluster: str, checks: AsyncIterator[Finding]) -> list[Finding]:
+async def _collect(cluster: str, checks: AsyncIterator[CheckResult]) -> list[CheckResult]:
     """Return all findings of one cluster; a ConfigError that stops the checks becomes the last finding."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     try:
         async for finding in checks:
             found.append(finding)  # noqa: PERF401 - what came before an error counts
     except ConfigError as error:
         found.append(
-            Finding(cluster, "kubeconfig", ok=False, detail=str(error), fix="correct the kubeconfig")
+            CheckResult(cluster, "kubeconfig", ok=False, detail=str(error), fix="correct the kubeconfig")
         )
     return found
 
 
-async def _upper(config: Config, patience: float) -> AsyncIterator[Finding]:
+async def _upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
     loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
     async for finding in _answering(
         "upper",
@@ -104,7 +104,7 @@ async def _upper(config: Config, patience: float) -> AsyncIterator[Finding]:
         yield finding
 
 
-async def _lower(cluster: ClusterConfig, patience: float) -> AsyncIterator[Finding]:
+async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[CheckResult]:
     context = cluster.context
     loaded = await kubeconfig.load(cluster.kubeconfig, context=context or None, in_cluster=False)
     async for finding in _answering(
@@ -115,14 +115,14 @@ async def _lower(cluster: ClusterConfig, patience: float) -> AsyncIterator[Findi
 
 async def _answering(
     name: str,
-    loaded: KubeconfigCluster,
+    loaded: ConnectionConfig,
     needed: Sequence[Right],
     *,
     path: str,
     context: str = "",
     patience: float,
-    more: Callable[[Client], AsyncIterator[Finding]] | None = None,
-) -> AsyncIterator[Finding]:
+    more: Callable[[Client], AsyncIterator[CheckResult]] | None = None,
+) -> AsyncIterator[CheckResult]:
     """Yield the findings of a cluster and of ``more``; an ApiError becomes the last finding."""
     async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
         try:
@@ -133,18 +133,18 @@ async def _answering(
                     yield finding
         except ApiError as error:
             trouble = connect.explain(error, loaded, path=path, context=context, in_cluster=name == "upper")
-            yield Finding(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step)
+            yield CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step)
 
 
-async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[Finding]:
-    yield Finding(name, "kubeconfig", ok=True, detail=client.config.server)
+async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[CheckResult]:
+    yield CheckResult(name, "kubeconfig", ok=True, detail=client.config.server)
     for what, step in weaknesses(client.config):
         # Not a failure, because it works and may be intended.
-        yield Finding(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
+        yield CheckResult(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
     minor = int("".join(filter(str.isdigit, version.get("minor", ""))) or 0)
-    yield Finding(
+    yield CheckResult(
         name,
         "version",
         ok=minor >= _OLDEST_MINOR,
@@ -154,7 +154,7 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
     moment = await probes.date(client)
     if moment is not None:
         skew = (moment - datetime.now(UTC)).total_seconds()
-        yield Finding(
+        yield CheckResult(
             name,
             "clock",
             ok=abs(skew) <= _SKEW_LIMIT,
@@ -167,15 +167,15 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
         yield finding
     try:
         system = await client.get(resources.NAMESPACES, "kube-system")
-        yield Finding(name, "identity", ok=True, detail=str(system["metadata"]["uid"]))
+        yield CheckResult(name, "identity", ok=True, detail=str(system["metadata"]["uid"]))
     except ApiError as error:
         if name == "upper":
-            yield Finding(
+            yield CheckResult(
                 name,
                 "identity",
                 ok=False,
                 detail=str(error),
-                fix="let us get namespace kube-system, or give --cluster-id",
+                fix="grant get on namespace kube-system, or give --cluster-id",
             )
 
 
@@ -194,7 +194,7 @@ def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
 
 async def _rights(
     name: str, client: Client, what: str, needed: Sequence[Right], limit: asyncio.Semaphore
-) -> Finding:
+) -> CheckResult:
     fixes: list[str] = []
     for right in needed:
         denied = await _denied(client, right, limit)
@@ -204,7 +204,7 @@ async def _rights(
                 f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
             )
     verbs = dict.fromkeys(verb for right in needed for verb in right.verbs)
-    return Finding(name, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes))
+    return CheckResult(name, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes))
 
 
 async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:
@@ -225,28 +225,28 @@ async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> lis
     return denied
 
 
-async def _nodes(config: Config, client: Client) -> AsyncIterator[Finding]:
-    """Yield a finding for each virtual node, which fails if a real node has its name."""
+async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
+    """Yield for each virtual node whether its name is free or belongs to a virtual node."""
     for cluster in config.clusters:
         for node in cluster.virtual_nodes():
             try:
                 await start_checks.refuse_real_nodes(client, [node.name])
             except ConfigError as error:
-                yield Finding("upper", "node name", ok=False, detail=node.name, fix=str(error))
+                yield CheckResult("upper", "node name", ok=False, detail=node.name, fix=str(error))
             except Forbidden:
                 return  # The row of the right to get nodes reports this.
             else:
-                yield Finding("upper", "node name", ok=True, detail=node.name)
+                yield CheckResult("upper", "node name", ok=True, detail=node.name)
 
 
-def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
+def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
     """Return a failure for each lower cluster that is the upper one: its pods would be mirrored onto themselves."""
     identities = {
         finding.cluster: finding.detail for finding in findings if finding.check == "identity" and finding.ok
     }
     upper = identities.pop("upper", None)
     return [
-        Finding(
+        CheckResult(
             name,
             "not the upper cluster",
             ok=False,
@@ -258,7 +258,7 @@ def _same_cluster(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _print(findings: Sequence[Finding], *, headers: bool) -> None:
+def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
     wrong = [finding for finding in findings if not finding.ok]
     output.report(
         _COLUMNS,
@@ -289,18 +289,18 @@ def _own() -> Parser:
     parser = Parser(
         program.name(),
         "check",
-        about="Would it work? Kubeconfigs, versions, clocks, rights and reachability of all clusters, before the "
-        "daemon is started with the same flags.",
+        about="Check kubeconfigs, versions, clocks, rights and connections of all clusters before the daemon "
+        "is started with the same flags.",
         examples=(
             ("One lower cluster", "check --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
-            ("All of a configuration, for a script", "check --config clusters.yaml -o json"),
+            ("All clusters of a configuration, for a script", "check --config clusters.yaml -o json"),
         ),
-        notes="The other flags are the daemon's own and say which clusters.",
-        exit_codes="0 all good, 1 something is not, 2 usage or configuration",
+        notes="The other flags are those of the daemon; they select the clusters.",
+        exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
     )
     parser.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    parser.add_argument("--no-headers", action="store_true", help="omit the headings")
     connect.add_request_timeout(parser)
     return parser

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 
 from controller_runtime.api import names
-from controller_runtime.process import version as release
+from controller_runtime.process import version
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import output
 from virtual_node.config import program
@@ -15,13 +15,13 @@ from virtual_node.config import program
 def main(argv: Sequence[str]) -> int:
     """Print the version; return 0."""
     options = parser().parse_args(argv)
-    version = release.version() or "unknown"
+    installed = version.version() or "unknown"
     if options.output == "text":
-        print(version)  # noqa: T201 - the answer
+        print(installed)  # noqa: T201 - the answer
     else:
         machine = f"{platform.system().lower()}/{platform.machine()}"
         output.data(
-            {"version": version, "python": platform.python_version(), "platform": machine}, options.output
+            {"version": installed, "python": platform.python_version(), "platform": machine}, options.output
         )
     return 0
 
@@ -31,9 +31,9 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "version",
-        about="The version that is installed here.",
-        examples=(("With what it runs on, as data", "version -o json"),),
-        notes=f"That of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
+        about="Print the installed version.",
+        examples=(("As JSON, with the version of Python and the platform", "version -o json"),),
+        notes=f"The version of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
     )
     own.add_argument(
         "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"

@@ -24,9 +24,9 @@ from virtual_node.config.flags import DEFAULT_NODE_NAME, WITHOUT_EFFECT, add_fla
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.types import (
     CapacityPolicy,
-    ClusterConfig,
     Config,
     LeaderElectionConfig,
+    LowerClusterConfig,
     NamespaceConfig,
     Taint,
 )
@@ -36,7 +36,7 @@ _EXAMPLES = (
     ("Many, in a file that is applied live", "--config clusters.yaml"),
 )
 _OF_CLUSTER = {
-    **{declared.flag: field.encode_name for field, declared in setting.settings(ClusterConfig)},
+    **{declared.flag: field.encode_name for field, declared in setting.settings(LowerClusterConfig)},
     "--adopt-namespaces": "namespaces.adopt",
     "--policy-preset": "policy.preset",
     "--disable-taint": "taints",
@@ -46,7 +46,7 @@ _OF_CLUSTER = {
 _OVERRIDES = (
     *(
         declared.dest
-        for kind in (Config, ClusterConfig, KubeletConfig, LeaderElectionConfig)
+        for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig)
         for _, declared in setting.settings(kind)
         if declared.flag
     ),
@@ -166,12 +166,12 @@ def parser() -> Parser:
 
 def _single_cluster(
     flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
-) -> ClusterConfig:
+) -> LowerClusterConfig:
     if not flags.client_kubeconfig:
         raise ConfigError(
             "--client-kubeconfig: required: the kubeconfig of the lower cluster (or --config for many)"
         )
-    cluster = ClusterConfig(
+    cluster = LowerClusterConfig(
         name="",
         labels=_node_label(environment, warnings),
         taints=_taints(flags, environment),
@@ -225,7 +225,7 @@ def _taints(flags: argparse.Namespace, environment: Mapping[str, str]) -> list[T
     effect = environment.get("VKUBELET_TAINT_EFFECT", "") or "NoSchedule"
     if effect not in configuration.TAINT_EFFECTS:
         raise ConfigError(
-            f"VKUBELET_TAINT_EFFECT: {effect!r} is none of {', '.join(configuration.TAINT_EFFECTS)}"
+            f"VKUBELET_TAINT_EFFECT: {effect!r} is not one of {', '.join(configuration.TAINT_EFFECTS)}"
         )
     key = flags.taint or environment.get("VKUBELET_TAINT_KEY", "") or names.TAINT_PROVIDER
     return [

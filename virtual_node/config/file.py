@@ -10,7 +10,7 @@ from controller_runtime.process.flags import read_text
 from virtual_node.config.types import Config
 from virtual_node.config.validation import validate
 
-_TOLD = 20
+_SHOWN = 20
 """Maximum number of problems in an error message."""
 
 
@@ -49,8 +49,8 @@ def parse(text: str, *, source: str = "config") -> Config:
         raise ConfigError(f"{source}: {error}") from None
     problems = validate(parsed)
     if problems:
-        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise ConfigError(f"{source}: " + "; ".join(problems[:_TOLD]) + more)
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ConfigError(f"{source}: " + "; ".join(problems[:_SHOWN]) + more)
     return parsed
 
 

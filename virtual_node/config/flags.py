@@ -12,14 +12,14 @@ from controller_runtime.process.flags import add_boolean, add_log_flags, duratio
 from virtual_node.config import setting
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
-from virtual_node.config.types import ClusterConfig, Config, LeaderElectionConfig
+from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 WITHOUT_EFFECT = {
     "--provider-config": "the lower cluster is named by --client-kubeconfig or --config",
-    "--authentication-token-webhook-cache-ttl": "a good token is remembered for 2 minutes",
-    "--authorization-webhook-cache-authorized-ttl": "a yes is remembered for 5 minutes",
-    "--authorization-webhook-cache-unauthorized-ttl": "a no is remembered for 30 seconds",
+    "--authentication-token-webhook-cache-ttl": "accepted tokens are cached for 2 minutes",
+    "--authorization-webhook-cache-authorized-ttl": "allowed requests are cached for 5 minutes",
+    "--authorization-webhook-cache-unauthorized-ttl": "denied requests are cached for 30 seconds",
 }
 """tensile-kube's flags without effect, and what applies instead. Any value is accepted because none is used."""
 _COMPATIBLE = (
@@ -38,14 +38,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the daemon to a parser."""
     groups = {title: parser.add_argument_group(title) for title in setting.GROUPS}
     lower, node, kubelet = groups[LOWER], groups[NODE], groups[KUBELET]
-    for kind in (Config, ClusterConfig, KubeletConfig, LeaderElectionConfig):
+    for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig):
         setting.add_flags(groups, kind)
     groups[UPPER].add_argument(
         "--startup-timeout",
         type=duration,
         default=0.0,
         metavar="D",
-        help="how long the upper cluster may take to answer at start (0: for ever)",
+        help="time limit for the first response of the upper cluster at start (0: none)",
     )
     lower.add_argument(
         "--config",
@@ -57,8 +57,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         lower,
         "--wait-for-config",
         default=False,
-        help_text="while the file of --config, or a file that it names, cannot be used, report why and wait, not ready, "
-        "instead of ending",
+        help_text="while the file of --config, or a file that it names, cannot be used, report why and wait, "
+        "not ready, instead of exiting",
     )
     lower.add_argument(
         "--adopt-namespaces",
@@ -70,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--policy-preset",
         choices=tuple(PRESETS),
         default=None,
-        help=f"what pods may ask of the lower cluster ({DEFAULT_PRESET})",
+        help=f"preset of the policy: what pods may use of the lower cluster ({DEFAULT_PRESET})",
     )
     node.add_argument("--provider", default="k8s", metavar="NAME", help="k8s is the only one")
     add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")

@@ -13,7 +13,7 @@ from itertools import combinations
 import msgspec
 
 from controller_runtime.api import namespace_map
-from virtual_node.config.types import ClusterConfig, NamespaceConfig
+from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED_PREFIX = "kube-"
@@ -21,7 +21,7 @@ _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces of every cluster. They are used only under their own names, and only if ``adopt`` allows it."""
 
 
-def problems(clusters: Sequence[ClusterConfig]) -> Iterator[str]:
+def problems(clusters: Sequence[LowerClusterConfig]) -> Iterator[str]:
     """Yield the problems, each as ``field: problem``."""
     for position, cluster in enumerate(clusters):
         yield from _of_one(f"clusters[{position}].namespaces", cluster.namespaces)

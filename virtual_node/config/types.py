@@ -115,7 +115,7 @@ class TokenSecret(_Base):
     """Name of the Secret. The token is written to its key ``token``."""
 
 
-class ClusterConfig(_Base):
+class LowerClusterConfig(_Base):
     """One lower cluster. ``nodeName`` and the other node fields are short for a single ``nodes`` entry."""
 
     name: str
@@ -262,4 +262,4 @@ class Config(_Base):
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
-    clusters: list[ClusterConfig] = []
+    clusters: list[LowerClusterConfig] = []

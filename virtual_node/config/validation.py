@@ -148,7 +148,7 @@ def _node_problems(where: str, node: NodeConfig) -> list[str]:
             f"{where}: node name {node.name!r} must be a DNS-1123 name of at most 63 characters (it is also a label value)",
         )
     problems += [
-        f"{where}.taints: effect {taint.effect!r} is none of {', '.join(TAINT_EFFECTS)}"
+        f"{where}.taints: effect {taint.effect!r} is not one of {', '.join(TAINT_EFFECTS)}"
         for taint in node.taints or []
         if taint.effect not in TAINT_EFFECTS
     ]

@@ -43,7 +43,7 @@ class ClusterState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class HealthFacts:
     """Everything that was read, at one moment."""
 
     now: datetime

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from virtual_node.config import program
 from virtual_node.health import reports
-from virtual_node.health.facts import ClusterState, Facts, PodSign
+from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Fault, Health, Kind, Severity
 from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults, silence
 from virtual_node.health.objects import key, one_line
@@ -22,7 +22,7 @@ _MORE = {
 }
 
 
-def examine(facts: Facts) -> Health:
+def examine(facts: HealthFacts) -> Health:
     """Return all faults and all unknown facts."""
     facts = _with_reports(facts)
     found = [
@@ -39,7 +39,7 @@ def examine(facts: Facts) -> Health:
     return Health(found, {**unseen, **facts.unknown})
 
 
-def _with_reports(facts: Facts) -> Facts:
+def _with_reports(facts: HealthFacts) -> HealthFacts:
     """Add what processes report on their virtual nodes' Leases; reports on expired Leases are ignored."""
     virtual = {node["metadata"]["name"] for node in facts.nodes or ()}
     report = reports.read(
@@ -58,7 +58,7 @@ def _with_reports(facts: Facts) -> Facts:
     )
 
 
-def _replicas(facts: Facts) -> Iterator[Fault]:
+def _replicas(facts: HealthFacts) -> Iterator[Fault]:
     for pod in facts.replicas or ():
         if found := replica_trouble(pod, facts.words.get(key(pod), ""), facts.now):
             cause, step = found
@@ -100,7 +100,7 @@ def _expiring(causes: Mapping[str, str]) -> Iterator[Fault]:
         )
 
 
-def _no_cluster(facts: Facts) -> Iterator[Fault]:
+def _no_cluster(facts: HealthFacts) -> Iterator[Fault]:
     if facts.nodes is None or facts.nodes or facts.clusters:
         return
     yield Fault(
@@ -112,7 +112,7 @@ def _no_cluster(facts: Facts) -> Iterator[Fault]:
     )
 
 
-def _pods(facts: Facts) -> Iterator[Fault]:
+def _pods(facts: HealthFacts) -> Iterator[Fault]:
     """Yield the faults of pods; pods with the same kind, node and reason become one fault."""
     clusters = {node["metadata"]["name"]: cluster_of(node) for node in facts.nodes or ()}
     groups: dict[tuple[Kind, str, str], list[PodSign]] = {}
@@ -125,13 +125,15 @@ def _pods(facts: Facts) -> Iterator[Fault]:
 
 def _pod_fault(signs: list[PodSign], cluster: str, words: Mapping[str, str]) -> Fault:
     first = min(signs, key=lambda one: one.pod)
-    kind, said = first.kind, words.get(first.pod)
+    kind, message = first.kind, words.get(first.pod)
     names = sorted(one.pod for one in signs)[:_OBJECTS]
     return Fault(
         kind=kind,
         severity=Severity.WARNING,
         objects=tuple(f"Pod {name}" for name in names),
-        cause=one_line(f"{first.cause}: {said}") if said and kind is Kind.POD_NOT_STARTED else first.cause,
+        cause=one_line(f"{first.cause}: {message}")
+        if message and kind is Kind.POD_NOT_STARTED
+        else first.cause,
         next_step=program.name(f"diagnose pod {first.pod}") + _MORE.get(kind, ""),
         cluster=cluster,
         node=first.node,

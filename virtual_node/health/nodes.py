@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pods import condition
 from virtual_node.config import program
-from virtual_node.health.facts import Facts
+from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Kind, Severity
 from virtual_node.health.objects import Json, one_line, taints
 
@@ -18,7 +18,7 @@ _GRACE = 60.0
 """Seconds: Kubernetes' node-monitor-grace-period (40 or 50 s) with a margin."""
 
 
-def cluster_faults(facts: Facts) -> Iterator[Fault]:
+def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
     """Yield lower clusters that do not answer or do not run, according to the process or the virtual nodes."""
     lost: dict[str, str] = {}
     failed: set[str] = set()
@@ -47,7 +47,7 @@ def cluster_faults(facts: Facts) -> Iterator[Fault]:
             )
 
 
-def node_faults(facts: Facts) -> Iterator[Fault]:
+def node_faults(facts: HealthFacts) -> Iterator[Fault]:
     """Yield virtual nodes that are missing, silent, not Ready or closed."""
     nodes = {node["metadata"]["name"]: node for node in facts.nodes or ()}
     for name, node in sorted(nodes.items()):
@@ -77,7 +77,7 @@ def node_faults(facts: Facts) -> Iterator[Fault]:
         )
 
 
-def silence(facts: Facts, name: str, *, ready: bool) -> str:
+def silence(facts: HealthFacts, name: str, *, ready: bool) -> str:
     """Return why a virtual node's process is regarded as dead; empty: it runs, or this cannot be known yet.
 
     Args:
@@ -106,14 +106,14 @@ def cluster_of(node: Json) -> str:
     return str((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) or metadata["name"])
 
 
-def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
+def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
     cluster, ready = cluster_of(node), condition(node, "Ready")
     is_ready = ready.get("status") == "True"
     diagnose = program.name(f"diagnose node {name}")
     why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)
     why = "" if is_ready else f"is not Ready: {why or 'no reason given'}"
-    if said := silence(facts, name, ready=is_ready):
-        yield _fault(Kind.NODE_SILENT, name, cluster, f"{said}{'; it ' * (not is_ready)}{why}", diagnose)
+    if cause := silence(facts, name, ready=is_ready):
+        yield _fault(Kind.NODE_SILENT, name, cluster, f"{cause}{'; it ' * (not is_ready)}{why}", diagnose)
     elif why and ready.get("reason") != UNREACHABLE:
         yield _fault(Kind.NODE_NOT_READY, name, cluster, why, diagnose)
     elif is_ready and any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
@@ -128,7 +128,7 @@ def _node(facts: Facts, name: str, node: Json) -> Iterator[Fault]:
         )
 
 
-def _is_new(facts: Facts, name: str) -> bool:
+def _is_new(facts: HealthFacts, name: str) -> bool:
     """Report whether a node was registered so recently that its Lease may not exist yet."""
     node = next((one for one in facts.nodes or () if one["metadata"]["name"] == name), None)
     created = node["metadata"].get("creationTimestamp") if node else None

@@ -40,10 +40,10 @@ def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | No
         return None
     scheduled = condition(pod, "PodScheduled")
     name = pod["spec"].get("schedulerName") or "default-scheduler"
-    said = scheduled.get("message") or f"scheduler {name} has not looked at it"
+    message = scheduled.get("message") or f"scheduler {name} has not looked at it"
     since = _moment(scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
     reason = scheduled.get("reason") or f"NotSeen by {name}"
-    return PodSign(Kind.POD_UNSCHEDULED, key(pod), "", since, reason, one_line(said), SCHEDULING)
+    return PodSign(Kind.POD_UNSCHEDULED, key(pod), "", since, reason, one_line(message), SCHEDULING)
 
 
 def sign(pod: Json) -> PodSign | None:
@@ -53,8 +53,8 @@ def sign(pod: Json) -> PodSign | None:
     node, since = pod["spec"].get("nodeName", ""), _since(pod)
 
     def of(kind: Kind, reason: str, cause: str, patience: float, moment: str | None = None) -> PodSign:
-        is_told = reason in cause or reason.startswith("NotSeen")
-        text = one_line(cause if is_told else f"{reason}: {cause}".rstrip(": "))
+        has_reason = reason in cause or reason.startswith("NotSeen")
+        text = one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": "))
         return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
 
     refused = condition(pod, names.CONDITION_ADMITTED)
@@ -71,7 +71,7 @@ def sign(pod: Json) -> PodSign | None:
     if scheduled.get("status") == "False":
         reason = scheduled.get("reason") or "Unschedulable"
         return of(Kind.POD_UNSCHEDULABLE, reason, scheduled.get("message") or "", EXPLAINED, scheduled.get("lastTransitionTime"))  # fmt: skip
-    if name := unseen_below(pod):
+    if name := silent_lower_scheduler(pod):
         why = f"scheduler {name} of the lower cluster has not looked at it"
         return of(Kind.POD_UNSCHEDULABLE, f"NotSeen by {name}", why, SCHEDULING)
     word, why = status_word(pod)
@@ -80,7 +80,7 @@ def sign(pod: Json) -> PodSign | None:
     return of(Kind.POD_NOT_STARTED, word, why, EXPLAINED if why else STARTING)
 
 
-def unseen_below(pod: Json) -> str:
+def silent_lower_scheduler(pod: Json) -> str:
     """Return the lower scheduler that has not tried a mirrored pod; empty: it has, or the pod is not pending.
 
     A mirrored pod has the conditions of its lower pod, so PodScheduled is set by the lower scheduler.

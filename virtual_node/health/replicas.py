@@ -47,21 +47,21 @@ def replica_trouble(
         reason = (state.get("waiting") or {}).get("reason") or ""
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not container.get("ready")):
-            said = ended.get("message") or words or ended.get("reason") or "no log"
-            cause = f"is in {reason or 'Error'} (exit code {ended.get('exitCode', '?')}): {said}"
+            message = ended.get("message") or words or ended.get("reason") or "no log"
+            cause = f"is in {reason or 'Error'} (exit code {ended.get('exitCode', '?')}): {message}"
             previous = " --previous" if not state.get("terminated") else ""
             return one_line(cause), f"kubectl -n {namespace} logs {name} -c {container['name']}{previous}"
         if reason and reason not in _STARTING:
-            said = (state.get("waiting") or {}).get("message") or words
+            message = (state.get("waiting") or {}).get("message") or words
             if "Image" in reason:
                 step = f"correct the image {container.get('image', '')}, its pull secret or the registry"
-                return one_line(f"is in {reason}: {said}"), step
-            return one_line(f"is in {reason}: {said}"), describe
+                return one_line(f"is in {reason}: {message}"), step
+            return one_line(f"is in {reason}: {message}"), describe
     if (now - _since(pod)).total_seconds() <= patience:
         return None
     if not pod["spec"].get("nodeName"):
-        said = condition(pod, "PodScheduled").get("message") or "no scheduler has looked at it"
-        return one_line(f"has no node: {said}"), describe
+        message = condition(pod, "PodScheduled").get("message") or "no scheduler has looked at it"
+        return one_line(f"has no node: {message}"), describe
     word, why = status_word(pod)
     why = why or words or condition(pod, "Ready").get("message") or ""
     if word == "Running":

@@ -9,11 +9,9 @@ from virtual_node.translate.storage.pv import DRIVER
 _NODE = (VIRTUAL_NODE,)
 
 UPPER: tuple[Right, ...] = (
-    Right("", "namespaces", READ, "the upper cluster's identity; namespaces that pods need below"),
+    Right("", "namespaces", READ, "the upper cluster's identity; namespaces of pods"),
     # Read access is not limited to names because `inspect` lists all virtual nodes with these permissions.
-    Right(
-        "", "nodes", READ, "the virtual node; refuse the name of a real one; nodes that claims have selected"
-    ),
+    Right("", "nodes", READ, "the virtual node; real nodes with its name; nodes that claims have selected"),
     Right("", "nodes", ("create",), "register the virtual node"),
     Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
     Right("", "nodes", ("patch",), "report capacity and conditions", "status", names=_NODE),
@@ -23,23 +21,25 @@ UPPER: tuple[Right, ...] = (
     Right("", "pods", ("patch",), "report pod status", "status"),
     Right("", "services", ("list", "watch"), "service variables; services that follow pods"),
     Right("discovery.k8s.io", "endpointslices", ("list", "watch"), "endpoints of services"),
-    Right("", "configmaps", READ, "ConfigMaps that pods name"),
-    Right("", "secrets", READ, "Secrets that pods name"),
+    Right("", "configmaps", READ, "ConfigMaps that pods reference"),
+    Right("", "secrets", READ, "Secrets that pods reference"),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
     Right("", "persistentvolumeclaims", (*READ, "patch"), "claims of pods (PVControllers)"),
     Right("", "persistentvolumeclaims", ("patch",), "resizing of claims (PVControllers)", "status"),
     Right(
         "", "persistentvolumes", (*READ, "create", "patch", "delete"), "mirrors of volumes (PVControllers)"
     ),
-    Right("storage.k8s.io", "storageclasses", ("list", "watch"), "free volumes (PVControllers)"),
+    Right(
+        "storage.k8s.io", "storageclasses", ("list", "watch"), "classes of unbound volumes (PVControllers)"
+    ),
     Right(
         "storage.k8s.io",
         "csidrivers",
         ("get",),
-        "nothing to attach to mirrors (PVControllers)",
+        "mirrored volumes need no attachment (PVControllers)",
         names=(DRIVER,),
     ),
-    Right("", "events", ("create", "patch"), "tell the story in kubectl describe"),
+    Right("", "events", ("create", "patch"), "events of pods and nodes"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
@@ -72,17 +72,17 @@ UPPER_CSR: tuple[Right, ...] = (
         "",
         "users",
         ("impersonate",),
-        "ask for serving certificates as the node",
+        "request serving certificates as the node",
         names=(f"system:node:{VIRTUAL_NODE}",),
     ),
     Right(
-        "", "groups", ("impersonate",), "ask for serving certificates as the node", names=("system:nodes",)
+        "", "groups", ("impersonate",), "request serving certificates as the node", names=("system:nodes",)
     ),
     Right(
         "certificates.k8s.io",
         "certificatesigningrequests",
         ("get", "watch", "delete"),
-        "follow our own requests for serving certificates, and remove them",
+        "follow and delete its own requests for serving certificates",
     ),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``kubelet.servingCertificate: CSR``."""
@@ -92,14 +92,14 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
         "certificates.k8s.io",
         "certificatesigningrequests",
         ("update",),
-        "approve our own requests (--approve-server-certificates)",
+        "approve its own requests (--approve-server-certificates)",
         "approval",
     ),
     Right(
         "certificates.k8s.io",
         "signers",
         ("approve",),
-        "approve our own requests (--approve-server-certificates)",
+        "approve its own requests (--approve-server-certificates)",
         names=("kubernetes.io/kubelet-serving",),
     ),
 )
@@ -154,18 +154,18 @@ LOWER: tuple[Right, ...] = (
     ),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods"),
-    Right("", "resourcequotas", READ, "pods that a quota below would refuse (multi-scheduler)"),
-    Right("", "limitranges", READ, "what pods below get, and may have (multi-scheduler)"),
+    Right("", "resourcequotas", READ, "pods that a lower quota would refuse (multi-scheduler)"),
+    Right("", "limitranges", READ, "defaults and limits of lower pods (multi-scheduler)"),
     Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
 )
 """Needed in every lower cluster."""
 
 LOWER_VIEWER: tuple[Right, ...] = (
-    Right("", "nodes", ("list", "watch"), "room on every lower node"),
-    Right("", "pods", ("list", "watch"), "what takes it"),
+    Right("", "nodes", ("list", "watch"), "capacity of every lower node"),
+    Right("", "pods", ("list", "watch"), "pods that use it"),
     Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are tied to"),
     Right("", "resourcequotas", ("list", "watch"), "pods that a quota would refuse"),
-    Right("", "limitranges", ("list", "watch"), "what pods get, and may have"),
+    Right("", "limitranges", ("list", "watch"), "defaults and limits of pods"),
     Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
 )

@@ -27,14 +27,14 @@ DOCTOR: tuple[Right, ...] = (
     Right("", "namespaces", _LOOK, "the cluster's identity"),
     Right("", "pods", _LOOK, "pods that wait"),
     Right("", "pods", ("create",), "a dry-run pod that the webhook should change", namespace="default"),
-    Right("", "pods", ("get",), "what our components said last", "log"),
-    Right("", "events", _LOOK, "why they wait"),
+    Right("", "pods", ("get",), "logs of the components", "log"),
+    Right("", "events", _LOOK, "why pods wait"),
     Right("", "services", _LOOK, "the webhook's Service"),
-    Right("discovery.k8s.io", "endpointslices", _LOOK, "whether anything is behind it"),
-    Right("apps", "deployments", _LOOK, "our components"),
-    Right("coordination.k8s.io", "leases", _LOOK, "who is alive"),
+    Right("discovery.k8s.io", "endpointslices", _LOOK, "endpoints of that Service"),
+    Right("apps", "deployments", _LOOK, "the components"),
+    Right("coordination.k8s.io", "leases", _LOOK, "Leases of nodes and components"),
     *(
-        Right("admissionregistration.k8s.io", kind, _LOOK, "whether the API server asks the webhook")
+        Right("admissionregistration.k8s.io", kind, _LOOK, "registration of the webhook")
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     ),
 )
@@ -54,9 +54,9 @@ UNINSTALL: tuple[Right, ...] = (
     ),
     Right("", "nodes", _LOOK, "the virtual nodes"),
     Right("", "nodes", ("patch", "delete"), "cordon and remove the virtual nodes", names=(VIRTUAL_NODE,)),
-    Right("", "pods", ("list", "delete"), "take the pods off them"),
-    Right("", "persistentvolumeclaims", ("list", "patch"), "take back our finalizer"),
-    Right("", "persistentvolumes", ("list", "delete", "patch"), "remove mirrors that nobody uses"),
+    Right("", "pods", ("list", "delete"), "delete their pods"),
+    Right("", "persistentvolumeclaims", ("list", "patch"), "remove the finalizer of the virtual node"),
+    Right("", "persistentvolumes", ("list", "delete", "patch"), "remove unused mirrors"),
     Right("storage.k8s.io", "csidrivers", ("get", "delete"), "remove the driver of mirrors", names=(DRIVER,)),
     Right(
         "certificates.k8s.io",
@@ -65,8 +65,15 @@ UNINSTALL: tuple[Right, ...] = (
         "requests for serving certificates",
     ),
     Right("apps", "deployments", READ, "which components run", "", OWN_NAMESPACE),
-    Right("batch", "jobs", ("get", "list"), "whether Helm has made it, or kubectl", "", OWN_NAMESPACE),
-    Right("apps", "deployments", ("patch",), "stop them before their nodes go", "scale", OWN_NAMESPACE),
+    Right("batch", "jobs", ("get", "list"), "whether Helm or kubectl created the Job", "", OWN_NAMESPACE),
+    Right(
+        "apps",
+        "deployments",
+        ("patch",),
+        "stop components before their nodes are deleted",
+        "scale",
+        OWN_NAMESPACE,
+    ),
     Right(
         "coordination.k8s.io", "leases", ("delete",), "remove leader election", "", OWN_NAMESPACE, (LEASES,)
     ),
@@ -74,6 +81,13 @@ UNINSTALL: tuple[Right, ...] = (
         "", "secrets", ("delete",), "remove the webhook's certificates", "", OWN_NAMESPACE, (WEBHOOK_SECRET,)
     ),
     Right("", "configmaps", ("delete",), "remove the descheduler's memory", "", OWN_NAMESPACE, MEMORY),
-    Right("apps", "controllerrevisions", ("list", "delete"), "remove its records", "", OWN_NAMESPACE),
+    Right(
+        "apps",
+        "controllerrevisions",
+        ("list", "delete"),
+        "remove the descheduler's records",
+        "",
+        OWN_NAMESPACE,
+    ),
 )
 """Permissions of ``virtual-node cleanup``, which ``helm uninstall`` runs; no account keeps them."""

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from controller_runtime.api import timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.certificates.expiries import of_kubeconfig
-from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, Limits, limits_of
-from virtual_node.config.types import ClusterConfig
+from virtual_node.certificates.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, limits_of
+from virtual_node.config.types import LowerClusterConfig
 
 _AGE = 60.0
 """Seconds after which the files are read again."""
@@ -21,7 +21,7 @@ class Expiries:
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, list[dict[str, str]]]] = {}
 
-    async def of(self, cluster: ClusterConfig) -> list[dict[str, str]]:
+    async def of(self, cluster: LowerClusterConfig) -> list[dict[str, str]]:
         """Return a row (see ``expiry_row``) for each credential of a lower cluster."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(cluster.name)
@@ -34,13 +34,13 @@ def expiry_row(name: str, one: Expiry, now: datetime) -> dict[str, str]:
     """Return name, end (RFC 3339; empty: never) and state of an expiry, by the limits of ``inspect``."""
     if one.kind == LEGACY_TOKEN:
         return {"name": name, "ends": "", "state": "wait"}
-    warning, error = limits_of(Limits(), one)
+    warning, error = limits_of(ExpiryLimits(), one)
     left = one.ends - now
     state = "bad" if left < max(error, timedelta(0)) else "wait" if left < warning else "good"
     return {"name": name, "ends": timestamps.rfc3339(one.ends), "state": state}
 
 
-def _read(cluster: ClusterConfig) -> list[dict[str, str]]:
+def _read(cluster: LowerClusterConfig) -> list[dict[str, str]]:
     try:
         found = of_kubeconfig(cluster.name, cluster.kubeconfig, context=cluster.context, in_cluster=False)
     except ConfigError:

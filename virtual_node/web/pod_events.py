@@ -70,7 +70,7 @@ class PodEvents:
                 moved = await self._list(pod.namespace, f"involvedObject.kind=Pod,reason={_MOVED}")
                 found += [one for one in moved if _name(one) != pod.name and _is_of(owner, _name(one))]
         except (ApiError, ConfigError) as error:
-            self._log.debug("events of a pod not read", pod=pod.key, error=str(error))
+            self._log.debug("cannot read the events of a pod", pod=pod.key, error=str(error))
         else:
             rows = sorted((_row(one, pod) for one in found), key=lambda row: str(row["time"]), reverse=True)
             known.events = rows[:_EVENTS]

@@ -65,7 +65,7 @@ class Reader:
         """Return the pods on virtual nodes, and the pods without a node that are for virtual nodes."""
         reading, slicer = Reading(), Slicer()
         seen: dict[str, tuple[tuple[Any, ...], Row]] = {}
-        meant: dict[str, tuple[str, bool]] = {}
+        desired: dict[str, tuple[str, bool]] = {}
         for name, cluster in list(self._clusters.items()):
             caches = cluster.caches
             is_stale = cluster.health is not None and cluster.health.reachable is False
@@ -87,20 +87,20 @@ class Reader:
                     reading.namespaces.add(pod.namespace)
         for pod in self._waiting():
             await slicer.tick()
-            if self._is_ours(meant, pod):
+            if self._is_ours(desired, pod):
                 reading.rows.append(self._row(seen, pod, None, cluster="", is_stale=False))
                 reading.namespaces.add(pod.namespace)
-        self._meant = meant
+        self._meant = desired
         self._known = seen
         return reading
 
-    def _is_ours(self, meant: dict[str, tuple[str, bool]], pod: Object) -> bool:
-        """Report whether a pod without a node is for virtual nodes, and store the result in ``meant``."""
+    def _is_ours(self, desired: dict[str, tuple[str, bool]], pod: Object) -> bool:
+        """Report whether a pod without a node is for virtual nodes, and store the result in ``desired``."""
         known = self._meant.get(pod.uid)
         if known is None or known[0] != pod.resource_version:
             nodes = [node for cluster in self._clusters.values() for node in cluster.nodes]
             known = pod.resource_version, is_for_virtual_nodes(pod.to_dict(), nodes)
-        meant[pod.uid] = known
+        desired[pod.uid] = known
         return known[1]
 
     def _row(

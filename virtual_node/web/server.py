@@ -71,7 +71,7 @@ class WebServer(HttpsServer):
 
     def __init__(self, address: str, *, overview: Overview) -> None:
         host, port = parse_address(address)
-        guards = [_for_our_own_page, *([_for_this_machine] if is_loopback(host) else [])]
+        guards = [_require_same_page, *([_for_this_machine] if is_loopback(host) else [])]
         super().__init__(
             host,
             port,
@@ -168,7 +168,7 @@ class WebServer(HttpsServer):
 
 
 @web.middleware
-async def _for_our_own_page(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _require_same_page(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse data requests of other websites.
 
     Browsers do not let their scripts read the answers, but the requests could keep the process busy.
@@ -195,7 +195,7 @@ async def _for_this_machine(request: web.Request, handler: Handler) -> web.Strea
     if is_loopback(_PORT.sub("", request.host).strip("[]")):
         return await handler(request)
     return web.Response(
-        status=403, text="this page is for http://localhost only; a proxy must say so as Host\n"
+        status=403, text="this page is for http://localhost only; a proxy must send it as Host\n"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller_runtime.api.policy import images, pod_annotations, pod_security, scheduling, volumes
 from controller_runtime.api.policy.config import AnnotationRules, ImageRules
-from controller_runtime.api.policy.findings import Finding
+from controller_runtime.api.policy.findings import FieldValue
 from controller_runtime.api.policy.presets import ALL
 from controller_runtime.api.policy.rules import Effective, field_of
 
@@ -17,7 +17,7 @@ _SHOWN = 3
 _LONGEST = 100
 """Maximum characters of a field or a value in a message, because tenants choose them."""
 
-_FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]], str]] = {
+_FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[FieldValue]], str]] = {
     "host_users": (pod_security.host_users, "false"),
     "host_ports": (pod_security.host_ports, "no ports of the node"),
     "privileged": (pod_security.privileged, "false"),
@@ -28,9 +28,8 @@ _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[Finding]]
     "probe_hosts": (pod_security.probe_hosts, "not set"),
     "control_plane": (scheduling.control_plane, "no control-plane nodes"),
 }
-"""Boolean rules: the function that yields violations if the rule is false, and the text for what is
-allowed."""
-_LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Finding]]] = {
+"""Boolean rules: the function that yields violations if the rule is false, and what is allowed then."""
+_LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[FieldValue]]] = {
     "host_namespaces": pod_security.host_namespaces,
     "host_paths": volumes.host_paths,
     "capabilities": pod_security.capabilities,
@@ -82,7 +81,7 @@ def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
     """
     found: list[Violation] = []
 
-    def add(rule: str, findings: Iterator[Finding], allowed: str) -> None:
+    def add(rule: str, findings: Iterator[FieldValue], allowed: str) -> None:
         source = rules.sources[rule]
         found.extend(Violation(field_of(rule), field, value, allowed, source) for field, value in findings)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Finding = tuple[str, str]
+FieldValue = tuple[str, str]
 """A field of the pod that violates a rule, such as ``spec.containers[app].image``, and its value. List items
 are identified by name or key, because their positions may differ in the lower cluster."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller_runtime.api.policy.config import ImageRules
-from controller_runtime.api.policy.findings import Finding, containers
+from controller_runtime.api.policy.findings import FieldValue, containers
 from controller_runtime.api.policy.rules import matches
 
 _DEFAULT_REGISTRY = "docker.io"
@@ -37,7 +37,7 @@ def full_name(image: str) -> str:
     return f"{registry}/{rest}"
 
 
-def check(pod: Mapping[str, Any], allowed: ImageRules) -> Iterator[Finding]:
+def check(pod: Mapping[str, Any], allowed: ImageRules) -> Iterator[FieldValue]:
     """Yield the images that are not allowed, including those of image volumes."""
     for where, container in containers(pod["spec"]):
         if _is_forbidden(image := container.get("image") or "", allowed):

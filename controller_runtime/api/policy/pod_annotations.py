@@ -7,7 +7,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.policy.config import AnnotationRules
-from controller_runtime.api.policy.findings import Finding
+from controller_runtime.api.policy.findings import FieldValue
 from controller_runtime.api.policy.rules import matches
 
 _OURS = frozenset(
@@ -27,7 +27,7 @@ def field_of(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[Finding]:
+def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
     """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key in _OURS or key == names.ANNOTATION_LAST_APPLIED or names.is_reserved(key):

@@ -13,7 +13,7 @@ from typing import Any
 
 from controller_runtime.api.policy.findings import (
     NOT_SET,
-    Finding,
+    FieldValue,
     container_contexts,
     containers,
     contexts,
@@ -33,20 +33,20 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
 
 
-def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield namespaces of the node that the pod shares and that are not allowed."""
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if pod["spec"].get(field) and field not in allowed:
             yield f"spec.{field}", "true"
 
 
-def host_users(pod: Pod) -> Iterator[Finding]:
+def host_users(pod: Pod) -> Iterator[FieldValue]:
     """Yield ``hostUsers`` of a pod that runs in the user namespace of the node."""
     if pod["spec"].get("hostUsers") is not False:
         yield "spec.hostUsers", _shown(pod["spec"].get("hostUsers"))
 
 
-def host_ports(pod: Pod) -> Iterator[Finding]:
+def host_ports(pod: Pod) -> Iterator[FieldValue]:
     """Yield ports of the node that containers use."""
     for where, container in containers(pod["spec"]):
         for port in container.get("ports") or ():
@@ -54,21 +54,21 @@ def host_ports(pod: Pod) -> Iterator[Finding]:
                 yield f"{where}.ports[{port.get('containerPort')}].hostPort", str(port["hostPort"])
 
 
-def privileged(pod: Pod) -> Iterator[Finding]:
+def privileged(pod: Pod) -> Iterator[FieldValue]:
     """Yield privileged containers."""
     for where, context in container_contexts(pod["spec"]):
         if context.get("privileged"):
             yield f"{where}.privileged", "true"
 
 
-def windows_host_process(pod: Pod) -> Iterator[Finding]:
+def windows_host_process(pod: Pod) -> Iterator[FieldValue]:
     """Yield HostProcess containers."""
     for where, context in contexts(pod["spec"]):
         if (context.get("windowsOptions") or {}).get("hostProcess"):
             yield f"{where}.windowsOptions.hostProcess", "true"
 
 
-def privilege_escalation(pod: Pod) -> Iterator[Finding]:
+def privilege_escalation(pod: Pod) -> Iterator[FieldValue]:
     """Yield containers that may escalate privileges."""
     if is_windows(pod["spec"]):
         return
@@ -77,7 +77,7 @@ def privilege_escalation(pod: Pod) -> Iterator[Finding]:
             yield f"{where}.allowPrivilegeEscalation", _shown(context.get("allowPrivilegeEscalation"))
 
 
-def run_as_root(pod: Pod) -> Iterator[Finding]:
+def run_as_root(pod: Pod) -> Iterator[FieldValue]:
     """Yield settings that let containers run as root."""
     of_pod = (pod["spec"].get("securityContext") or {}).get("runAsNonRoot")
     for where, context in contexts(pod["spec"]):
@@ -89,7 +89,7 @@ def run_as_root(pod: Pod) -> Iterator[Finding]:
             yield f"{where}.runAsUser", "0"
 
 
-def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield capabilities that containers add and that are not allowed."""
     for where, context in container_contexts(pod["spec"]):
         added = (context.get("capabilities") or {}).get("add") or ()
@@ -97,7 +97,7 @@ def capabilities(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
             yield f"{where}.capabilities.add", ", ".join(forbidden)
 
 
-def default_capabilities(pod: Pod) -> Iterator[Finding]:
+def default_capabilities(pod: Pod) -> Iterator[FieldValue]:
     """Yield containers that do not drop all capabilities."""
     if is_windows(pod["spec"]):
         return
@@ -107,19 +107,19 @@ def default_capabilities(pod: Pod) -> Iterator[Finding]:
             yield f"{where}.capabilities.drop", ", ".join(dropped) or NOT_SET
 
 
-def seccomp_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def seccomp_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield seccomp profiles that are not allowed, and missing ones if a profile is required."""
     yield from _profiles(pod["spec"], "seccompProfile", allowed)
     yield from _annotations(pod, _SECCOMP_ANNOTATIONS, allowed)
 
 
-def app_armor_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def app_armor_profiles(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield AppArmor profiles that are not allowed, and missing ones if a profile is required."""
     yield from _profiles(pod["spec"], "appArmorProfile", allowed)
     yield from _annotations(pod, (_APP_ARMOR_ANNOTATION,), allowed)
 
 
-def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield SELinux types that are not allowed, and all users and roles."""
     for where, context in contexts(pod["spec"]):
         options = context.get("seLinuxOptions") or {}
@@ -129,21 +129,21 @@ def se_linux_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
                 yield f"{where}.seLinuxOptions.{field}", value
 
 
-def sysctls(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def sysctls(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield sysctls that the pod sets and that are not allowed."""
     for sysctl in (pod["spec"].get("securityContext") or {}).get("sysctls") or ():
         if not matches(sysctl["name"], allowed):
             yield f"spec.securityContext.sysctls[{sysctl['name']}]", sysctl.get("value") or "empty"
 
 
-def proc_mounts(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def proc_mounts(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield types of /proc mounts that are not allowed."""
     for where, context in container_contexts(pod["spec"]):
         if (value := context.get("procMount")) is not None and value not in allowed:
             yield f"{where}.procMount", value
 
 
-def probe_hosts(pod: Pod) -> Iterator[Finding]:
+def probe_hosts(pod: Pod) -> Iterator[FieldValue]:
     """Yield hosts that probes and lifecycle hooks connect to."""
     for where, container in containers(pod["spec"]):
         lifecycle = container.get("lifecycle") or {}
@@ -155,7 +155,7 @@ def probe_hosts(pod: Pod) -> Iterator[Finding]:
                     yield f"{where}.{field}.{action}.host", host
 
 
-def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[Finding]:
+def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield profiles that are not allowed; a container without a profile has that of the pod."""
     of_pod = (spec.get("securityContext") or {}).get(field)
     may_be_undefined = UNDEFINED in allowed or is_windows(spec) or of_pod is not None
@@ -168,8 +168,8 @@ def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> It
             yield f"{where}.{field}", NOT_SET
 
 
-def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield forbidden profiles in annotations, which Kubernetes used before it had fields for them."""
+def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield profiles in annotations, which Kubernetes used before there were fields, that are not allowed."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key.startswith(prefixes) and _profile_type(value) not in allowed:
             yield f"metadata.annotations[{key}]", value

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names, node_avoidance
-from controller_runtime.api.policy.findings import Finding
+from controller_runtime.api.policy.findings import FieldValue
 from controller_runtime.api.policy.rules import Effective, matches
 
 Pod = Mapping[str, Any]
@@ -26,7 +26,7 @@ _CHOOSING = frozenset({"In", "Exists", "Gt", "Lt"})
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
-def control_plane(pod: Pod) -> Iterator[Finding]:
+def control_plane(pod: Pod) -> Iterator[FieldValue]:
     """Yield fields that select control-plane nodes or tolerate their taints by name."""
     for key, where, operator in _selected(pod["spec"]):
         if key in CONTROL_PLANE_KEYS and operator in _CHOOSING:
@@ -36,7 +36,7 @@ def control_plane(pod: Pod) -> Iterator[Finding]:
             yield f"spec.tolerations[{key}]", toleration.get("operator") or "Equal"
 
 
-def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield taints that the pod tolerates and that are not allowed."""
     for toleration in pod["spec"].get("tolerations") or ():
         key = toleration.get("key") or ""
@@ -44,14 +44,14 @@ def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
             yield f"spec.tolerations[{key}]", key or "every taint"
 
 
-def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield forbidden node labels in selectors; also ``NotIn``, because it selects all other nodes."""
+def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield forbidden node labels in selectors; exclusions count, because they select the other nodes."""
     for key, where, operator in _selected(pod["spec"]):
         if not matches(key, allowed):
             yield where, operator
 
 
-def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield the lower cluster's scheduler that the pod selects, if it is not allowed."""
     name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
     if name != _DEFAULT_SCHEDULER and not matches(name, allowed):
@@ -60,15 +60,15 @@ def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
         yield where if is_annotated else "spec.schedulerName", name
 
 
-def priority_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def priority_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield the PriorityClass that the pod has in the lower cluster, if it is not allowed."""
     name = pod["spec"].get("priorityClassName")
     if name and not matches(name, allowed):
         yield "spec.priorityClassName", name
 
 
-def runtime_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
-    """Yield the pod's RuntimeClass, if not allowed; classes set a handler, node selector and tolerations."""
+def runtime_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
+    """Yield the RuntimeClass of the pod, if not allowed: it sets a handler, a node selector and tolerations."""
     name = pod["spec"].get("runtimeClassName")
     if name and not matches(name, allowed):
         yield "spec.runtimeClassName", name

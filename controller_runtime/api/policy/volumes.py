@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from controller_runtime.api import access_volume
-from controller_runtime.api.policy.findings import NOT_SET, Finding
+from controller_runtime.api.policy.findings import NOT_SET, FieldValue
 from controller_runtime.api.policy.presets import VOLUME_TYPES
 from controller_runtime.api.policy.rules import matches
 
@@ -24,7 +24,7 @@ _PROJECTIONS = (
 )
 
 
-def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield volumes of forbidden types, and sources of projected volumes that this release does not know."""
     for where, volume in _volumes(pod):
         for kind in _kinds(volume):
@@ -40,7 +40,7 @@ def volume_types(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
                     yield f"{where}.projected.sources[{kind}]", kind
 
 
-def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield directories of the node that are not in an allowed directory."""
     for where, volume in _volumes(pod):
         if (source := volume.get("hostPath")) is None:
@@ -50,14 +50,14 @@ def host_paths(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
             yield f"{where}.hostPath.path", str(path)
 
 
-def csi_drivers(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def csi_drivers(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield drivers of inline volumes that are not allowed."""
     for where, volume in _volumes(pod):
         if (source := volume.get("csi")) is not None and not matches(source.get("driver") or "", allowed):
             yield f"{where}.csi.driver", source.get("driver") or NOT_SET
 
 
-def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[Finding]:
+def pod_certificates(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield signers of the lower cluster that the pod requests a certificate from and that are not allowed."""
     for where, volume in _volumes(pod):
         for source in _sources(volume):

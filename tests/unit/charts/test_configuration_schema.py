@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hack.chart import schema
 from tests.unit.charts.rendering import CASES, objects
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.config.validation import validate
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def _values(field: Any) -> Iterator[Any]:
             yield from ({"a": value} for value in _values(inner["additionalProperties"]))
 
 
-@pytest.mark.parametrize("definition", ["ClusterConfig", "Config"])
+@pytest.mark.parametrize("definition", ["LowerClusterConfig", "Config"])
 def test_the_schema_and_the_program_agree_on_every_field(definition):
     """Each field with values of every type, at the ends of ranges, and with every allowed name."""
     found = {True: 0, False: 0}
@@ -143,9 +143,9 @@ def test_the_schema_and_the_program_agree_on_every_field(definition):
 
 
 @settings(deadline=None)
-@given(document=_documents("ClusterConfig"))
+@given(document=_documents("LowerClusterConfig"))
 def test_the_schema_and_the_program_accept_the_same_clusters(document):
-    accepted = _validator("ClusterConfig").is_valid(document)
+    accepted = _validator("LowerClusterConfig").is_valid(document)
     assert accepted is _program_takes({"clusters": [{"name": "a", **document}]}), document
 
 
@@ -159,7 +159,7 @@ def test_the_schema_and_the_program_accept_the_same_process_settings(document):
     assert _validator("Config").is_valid(document) is _program_takes(document), document
 
 
-@pytest.mark.parametrize("kind", [ClusterConfig, Config])
+@pytest.mark.parametrize("kind", [LowerClusterConfig, Config])
 def test_every_field_of_the_program_is_in_the_schema(kind):
     """A new field of the program can be set in values."""
     known = SCHEMA["definitions"][kind.__name__]["properties"]
@@ -175,5 +175,7 @@ def test_settings_that_the_chart_adds_fit_the_schema(case):
                 {key: value for key, value in one.items() if key not in {"name", "kubeconfig"}}
                 for one in document.pop("clusters")
             ]
-            assert [_validator("ClusterConfig").is_valid(one) for one in clusters] == [True] * len(clusters)
+            assert [_validator("LowerClusterConfig").is_valid(one) for one in clusters] == [True] * len(
+                clusters
+            )
             assert _validator("Config").is_valid(document)

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import KeyPair, as_file, make_ca, sign
@@ -180,5 +180,5 @@ async def serve(
 def client_of(server: Server, *, credentials: Credentials | None = None, **options: Any) -> Client:
     """A client without a rate limit."""
     context = client_context() if server.scheme == "https" else None
-    config = ClusterConfig(server.url, ssl_context=context, credentials=credentials)
+    config = ConnectionConfig(server.url, ssl_context=context, credentials=credentials)
     return Client(config, **{"qps": 0, **options})

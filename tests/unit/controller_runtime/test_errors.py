@@ -74,7 +74,7 @@ def test_text_of_an_error() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "the server answered 502 without a word"),
+        (b"", "the server answered 502 without a message"),
         (b"<html>\n<h1>Bad\tGateway</h1>", "<html> <h1>Bad Gateway</h1>"),
         (b'{"kind":"Pod"}', '{"kind":"Pod"}'),
         (b"[1]", "[1]"),

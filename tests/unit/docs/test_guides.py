@@ -150,7 +150,7 @@ def test_clusters_in_values_are_configurations(page):
         for cluster in (values.get("virtualNode") or {}).get("clusters") or ():
             assert cluster.keys() <= {"name", "kubeconfig", "kubeconfigSecret", "config"}
             document = {"name": cluster["name"], "kubeconfig": "a", **cluster.get("config", {})}
-            msgspec.convert(document, virtual_node.config.types.ClusterConfig)
+            msgspec.convert(document, virtual_node.config.types.LowerClusterConfig)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

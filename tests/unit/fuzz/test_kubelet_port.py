@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.fuzz.mutation import hostile
 from tests.unit.virtual_node.kubelet.conftest import Everybody, OnePod, Token
@@ -69,7 +69,7 @@ async def _refuse(exchange: Exchange) -> None:
 async def rig() -> AsyncIterator[Rig]:
     """The two servers, on loopback without TLS."""
     async with LowerServer(_refuse) as lower:
-        config = ClusterConfig(f"http://127.0.0.1:{lower.port}/prefix", credentials=Token(), source="test")
+        config = ConnectionConfig(f"http://127.0.0.1:{lower.port}/prefix", credentials=Token(), source="test")
         async with Client(config, cluster="east") as client:
             server = KubeletServer(
                 OnePod(client), address="127.0.0.1", port=0, tls=None, authenticator=Everybody(), authorizer=None,

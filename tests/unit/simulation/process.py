@@ -28,7 +28,7 @@ class Process:
 
     def __init__(
         self, name: str, *, upper: Server, lower: Server, weathers: tuple[Weather, Weather],
-        seed: str, cluster: configuration.ClusterConfig, settings: configuration.Config,
+        seed: str, cluster: configuration.LowerClusterConfig, settings: configuration.Config,
     ) -> None:  # fmt: skip
         self.name, self.lower = name, lower
         self.nodes = [node.name for node in cluster.virtual_nodes()]

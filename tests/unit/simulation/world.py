@@ -118,7 +118,7 @@ class World:
     def start(self, name: str) -> None:
         """Start a process."""
         lower, nodes = self._plan[name]
-        cluster = configuration.ClusterConfig(
+        cluster = configuration.LowerClusterConfig(
             name=lower,
             kubeconfig="k",
             nodes=[configuration.NodeConfig(name=node) for node in nodes],

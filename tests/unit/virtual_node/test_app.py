@@ -19,7 +19,7 @@ from tests.unit.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 from virtual_node import supervision
 from virtual_node.app import App
-from virtual_node.config.types import ClusterConfig, Config, LeaderElectionConfig
+from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
 
 
 class _Cluster:
@@ -28,7 +28,7 @@ class _Cluster:
     started: ClassVar[list[weakref.ref[_Cluster]]] = []
     fails: ClassVar[bool] = False
 
-    def __init__(self, config: ClusterConfig, **_others: Any) -> None:
+    def __init__(self, config: LowerClusterConfig, **_others: Any) -> None:
         self.config = config
         self.itself = self
         self.pods = None
@@ -75,7 +75,7 @@ async def _working(app: App, endpoints: Any) -> Any:
 async def test_a_failed_cluster_is_freed_before_the_pause(monkeypatch: pytest.MonkeyPatch):
     """The pause before the next start may last a minute, and caches are large."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
         gc.collect()
         assert [cluster() for cluster in _Cluster.started] == [None]
@@ -99,7 +99,7 @@ async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_rea
     """A real Node's name, or the upper cluster as the lower one: in readiness, event and report until it is corrected."""
     monkeypatch.setattr(supervision, "LowerCluster", _Owner)
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
     app._cluster_id = "u"
     ready = app._checks()["clusters"]
     with capture_logs():
@@ -129,7 +129,7 @@ async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: 
     """A kubeconfig may be invalid for a week."""
     monkeypatch.setattr(_Cluster, "fails", True)
     monkeypatch.setattr(supervision, "_RESTART_MAXIMUM", 1.0)
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(1500)
@@ -147,7 +147,7 @@ def _shown(metric: str, **labels: str) -> float | None:
 async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: pytest.MonkeyPatch):
     """For example because of its kubeconfig; a removed or a running one is not shown."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    app = _app(Config(clusters=[ClusterConfig(name="unusable", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="unusable", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(300)
@@ -158,7 +158,7 @@ async def test_a_cluster_that_cannot_be_started_is_shown_as_down(monkeypatch: py
 @pytest.mark.looptime
 async def test_counters_of_a_cluster_begin_at_zero():
     """The first pod that is lost or refused shows as an increase."""
-    app = _app(Config(clusters=[ClusterConfig(name="fresh", kubeconfig="/nowhere")]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="fresh", kubeconfig="/nowhere")]))
     async with _working(app, _Endpoints()):
         assert _shown("virtual_node_pods_lost_total", cluster="fresh") == 0
         assert _shown("virtual_node_pods_refused_total", cluster="fresh", reason="ExceededQuota") == 0
@@ -171,7 +171,7 @@ async def test_a_bad_kubeconfig_stops_no_cluster(tmp_path: Path):
     for file in files.values():
         write_token(file, "first")
     app = _app(
-        Config(clusters=[ClusterConfig(name=name, kubeconfig=str(file)) for name, file in files.items()])
+        Config(clusters=[LowerClusterConfig(name=name, kubeconfig=str(file)) for name, file in files.items()])
     )
     async with _working(app, _Endpoints()):
         await asyncio.sleep(1)
@@ -194,7 +194,7 @@ async def test_nothing_in_a_configuration_ends_the_process(tmp_path: Path, path:
     write_token(kubeconfig, "first")
     file = tmp_path / "config.yaml"
     file.write_text("{}", encoding="utf-8")
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(kubeconfig))]), str(file))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig=str(kubeconfig))]), str(file))
     async with _working(app, _Endpoints()):
         file.write_text(
             f"""
@@ -223,7 +223,7 @@ async def test_a_kubeconfig_rotated_on_standby_restarts_no_cluster(tmp_path: Pat
     """A replica that starts to lead reads every kubeconfig anyway."""
     file = tmp_path / "a"
     write_token(file, "first")
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig=str(file))]))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig=str(file))]))
     write_token(file, "second-one")
     async with _working(app, _Endpoints()):
         await asyncio.sleep(10)
@@ -243,7 +243,7 @@ async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_pat
     """Also on standby, and a leader that continues with the previous content."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="labels"), encoding="utf-8")
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
     app._standby = is_standby
     work = app._follow_config_standing_by() if is_standby else app._work(_Endpoints())  # type: ignore[arg-type]
     async with working(work):
@@ -264,7 +264,7 @@ async def test_a_standby_leads_with_the_last_valid_configuration(tmp_path: Path)
     """The file was changed on standby, and is invalid when it starts to lead."""
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
     app._standby = True
     with capture_logs():
         async with working(app._follow_config_standing_by()):
@@ -291,7 +291,7 @@ async def test_a_change_is_kept_by_a_replica_that_loses_its_lease_while_applying
     monkeypatch.setattr(_Cluster, "run", run)
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
-    app = _app(Config(clusters=[ClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
+    app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
     async with _working(app, _Endpoints()):
         file.write_text(_FILE.format(more="labels"), encoding="utf-8")
         await asyncio.sleep(3)  # the cluster is stopping

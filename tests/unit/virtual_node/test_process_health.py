@@ -179,7 +179,7 @@ async def test_an_error_in_judging_is_logged_and_the_task_continues(monkeypatch:
     async with working(process.health.run()):
         with capture_logs() as logs:
             await asyncio.sleep(6)
-        assert {one["event"] for one in logs} == {"health not judged"}
+        assert {one["event"] for one in logs} == {"health not computed"}
         assert process.health.health().verdict is Verdict.UNKNOWN
         monkeypatch.undo()
         await asyncio.sleep(6)

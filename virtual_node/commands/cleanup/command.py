@@ -24,13 +24,13 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import comma_list, duration
-from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.helm_hook import uninstalls
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
 from virtual_node.config import command_line, program
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 
 _STOPPING = 45.0
 """Seconds to wait for our daemons to stop."""
@@ -61,10 +61,10 @@ def main(argv: Sequence[str]) -> int:
         )
         config = options.config
         if options.rejected:
-            say(f"configuration rejected: {options.rejected}; cleaning up by what can be used of it")
+            say(f"configuration rejected: {options.rejected}; cleaning up with the parts that are valid")
             if not config.clusters:
                 say(
-                    "no lower cluster can be read from it: virtual nodes, and objects in lower clusters, are left; run "
+                    "it has no valid lower cluster, so virtual nodes and objects in lower clusters are left; run "
                     f"`{flags.prog} --config FILE` with a corrected file"
                 )
     asyncio.run(_run(config, own))
@@ -77,10 +77,10 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
     ) as client:
         try:
-            await _clean(rehearsed(client, tell) if own.dry_run else client, config, own)
+            await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
         except ApiError as error:
-            told = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
-            raise ConfigError(str(told)) from None
+            trouble = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
+            raise ConfigError(str(trouble)) from None
 
 
 async def _clean(client: Client, config: Config, own: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     await upper.delete_pods(deadline=loop.time() + own.timeout * _SHARE)
     if own.selector and own.namespace:
         await upper.stop_daemons(own.namespace, own.selector, seconds=0 if own.dry_run else _STOPPING)
-    await upper.release_waiting(own.scheduler_name)
+    await upper.delete_waiting_pods(own.scheduler_name)
     claims = await upper.claims()
     deadline = max(deadline, loop.time() + _BELOW)
     async with asyncio.TaskGroup() as group:
@@ -110,7 +110,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
 
 
 async def _lower(
-    cluster: ClusterConfig,
+    cluster: LowerClusterConfig,
     cluster_id: str,
     claims: frozenset[str],
     own: argparse.Namespace,
@@ -133,7 +133,7 @@ async def _lower(
             timeout=_BELOW,
         ) as client:
             cleanup = LowerCleanup(
-                rehearsed(client, tell) if own.dry_run else client,
+                dry_run_client(client, print_change) if own.dry_run else client,
                 cluster_id=cluster_id,
                 nodes=names,
                 upper_claims=claims,
@@ -142,7 +142,7 @@ async def _lower(
             async with asyncio.timeout_at(deadline):
                 await cleanup.run()
     except (ConfigError, TimeoutError) as error:
-        why = str(error) or "no end within the time allowed"
+        why = str(error) or "not finished within the time limit"
         progress(
             f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
             f"virtual-node.io/upper-cluster={cluster_id}"
@@ -154,7 +154,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
 
 
-def tell(line: str) -> None:
+def print_change(line: str) -> None:
     """Print an object that ``--dry-run`` would delete or change to stdout, where programs can read it."""
     print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
 
@@ -168,27 +168,33 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "cleanup",
-        about="Take an installation back out of all clusters: its pods end in order, then everything that carries its "
-        "labels goes, below and above. helm uninstall runs it. It asks nothing and cannot be undone (see --dry-run); claims "
-        "that exist above keep their data below.",
+        about="Remove an installation from all clusters: its pods are deleted gracefully, then all objects "
+        "with its labels, in lower clusters and in the upper cluster. helm uninstall runs it. It does not "
+        "ask for confirmation and cannot be undone (see --dry-run). Claims that exist in the upper cluster "
+        "keep their data in the lower cluster.",
         examples=(
-            ("What would go, and what would stay", "cleanup --config clusters.yaml --dry-run"),
-            ("What a configuration has made, started by hand", "cleanup --config clusters.yaml"),
+            ("What would be deleted, and what would be kept", "cleanup --config clusters.yaml --dry-run"),
             (
-                "With the Deployments that run it",
+                "The objects of a configuration whose daemon was started by hand",
+                "cleanup --config clusters.yaml",
+            ),
+            (
+                "With the Deployments of its components",
                 "cleanup --config clusters.yaml --namespace virtual-node-system --selector app.kubernetes.io/instance=vn",
             ),
         ),
-        notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower cluster that does "
-        "not answer holds nothing up; what may be left there is told of.",
-        exit_codes="0 all that can be removed is gone, 2 usage, or the upper cluster does not let us",
+        notes="Takes the daemon's flags, too: --config, or --client-kubeconfig and --nodename. A lower "
+        "cluster that does not answer is skipped; what may be left there is printed.",
+        exit_codes="0 all that can be removed is removed, 2 usage, or missing rights in the upper cluster",
     )
     own.add_argument(
         "--dry-run",
         action="store_true",
-        help="change nothing, in no cluster: print what would be deleted and changed",
+        help="change nothing in any cluster, and print what would be deleted and changed",
     )
-    own.add_argument("--namespace", default="", metavar="NS", help="where the components run (none: by hand)")
+    own.add_argument(
+        "--namespace", default="", metavar="NS", help="namespace of the components (none: started by hand)"
+    )
     own.add_argument(
         "--selector",
         default="",
@@ -198,7 +204,8 @@ def parser() -> Parser:
     own.add_argument(
         "--as-hook",
         action="store_true",
-        help="only where --selector finds what Helm or Argo CD installed: other tools run hooks at any time",
+        help="do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
+        "hooks at any time",
     )
     own.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
     own.add_argument(
@@ -210,17 +217,22 @@ def parser() -> Parser:
         "--webhook-configuration",
         default="",
         metavar="NAME",
-        help="of the webhook configurations to remove first",
+        help="name of the webhook configurations to remove first",
     )
     own.add_argument(
         "--scheduler-name",
         default="",
         metavar="NAME",
-        help="scheduler that goes, too: labelled pods that wait for it are made anew by their controllers",
+        help="scheduler that is removed, too: labelled pods that wait for it are deleted, so that their "
+        "controllers create them again",
     )
-    own.add_argument("--leases", type=comma_list, default=[], metavar="LIST", help="Leases there to remove")
-    own.add_argument("--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets there to remove")
     own.add_argument(
-        "--timeout", type=duration, default=300.0, metavar="D", help="how long all of it may take (5m)"
+        "--leases", type=comma_list, default=[], metavar="LIST", help="Leases in --namespace to remove"
+    )
+    own.add_argument(
+        "--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets in --namespace to remove"
+    )
+    own.add_argument(
+        "--timeout", type=duration, default=300.0, metavar="D", help="time limit of the whole command (5m)"
     )
     return own

@@ -14,22 +14,22 @@ from controller_runtime.client.client import Client, ObjectList
 from controller_runtime.resources import Resource
 
 
-def rehearsed(client: Client, tell: Callable[[str], None]) -> Client:
-    """Return a client that reads through ``client`` and reports writes instead of sending them.
+def dry_run_client(client: Client, report: Callable[[str], None]) -> Client:
+    """Return a client that reads through another one and reports writes instead of sending them.
 
     Args:
-        client: client of the cluster.
-        tell: called with a line for every object that would be deleted or changed.
+        client: of the cluster.
+        report: called with a line for every object that would be deleted or changed.
     """
-    # _Rehearsal has only the verbs that cleanup needs, so that any other verb fails instead of writing.
-    return cast("Client", _Rehearsal(client, tell))
+    # It has only the verbs that cleanup needs, so a verb that is forgotten here cannot write.
+    return cast("Client", _DryRunClient(client, report))
 
 
-class _Rehearsal:
-    def __init__(self, client: Client, tell: Callable[[str], None]) -> None:
+class _DryRunClient:
+    def __init__(self, client: Client, report: Callable[[str], None]) -> None:
         self.cluster = client.cluster
         self._client = client
-        self._tell = tell
+        self._report = report
         self._gone: set[str] = set()
         """UIDs of objects that would be deleted by now."""
 
@@ -78,4 +78,4 @@ class _Rehearsal:
 
     def _say(self, resource: Resource, name: str, namespace: str | None, what: str) -> None:
         where = f"{namespace}/" if namespace else ""
-        self._tell(f"{self.cluster}: {resource.kind} {where}{name} {what}")
+        self._report(f"{self.cluster}: {resource.kind} {where}{name} {what}")

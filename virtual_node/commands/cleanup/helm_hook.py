@@ -49,7 +49,8 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
     for one in found.items:
         if not runs_hooks(await _metadata(client, resources.DEPLOYMENTS, one)):
             raise ConfigError(
-                f"Deployment {one.key} is neither Helm's nor Argo CD's, who run this Job when they delete it; {_WHAT_NOW}"
+                f"Deployment {one.key} was not installed by Helm or Argo CD, which run this Job when they "
+                f"delete it; {_WHAT_NOW}"
             )
     # Applying over Helm's Deployments may have failed with conflicts, which leave no trace on the
     # Deployments.

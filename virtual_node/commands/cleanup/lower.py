@@ -61,7 +61,8 @@ class LowerCleanup:
         shared = await self._shared_namespaces()
         for namespace in sorted(shared):
             self._say(
-                f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; what they may use stays"
+                f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; objects "
+                f"that they may use are kept"
             )
         kept = await self._always_wanted()
         counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
@@ -84,7 +85,7 @@ class LowerCleanup:
             kept.add((service.namespace, service.name))
             self._say(
                 f"{self._client.cluster}: Service {service.key} is kept: {', '.join(sorted(wanted - self._nodes))} "
-                "always wants it"
+                "always needs it"
             )
             if own := wanted & self._nodes:
                 marks = {services.always_mark(node): None for node in own}

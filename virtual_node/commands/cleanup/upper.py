@@ -44,7 +44,7 @@ class UpperCleanup:
         self._clusters = frozenset(clusters)
         self._say = say
         self._real: frozenset[str] | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def remove_webhook(self, name: str) -> None:
         """Delete the webhook configurations of this name; empty: there are none."""
@@ -74,7 +74,7 @@ class UpperCleanup:
                     await self._delete(resources.PODS, pod)
             if asyncio.get_running_loop().time() > deadline:
                 for pod in found:
-                    self._say(f"pod {pod.key} did not end in time; removed above")
+                    self._say(f"pod {pod.key} did not end in time; removed from the upper cluster")
                     await self._delete(resources.PODS, pod, grace=0)
                 return
             await asyncio.sleep(_POLL)
@@ -107,9 +107,9 @@ class UpperCleanup:
                 return
             await asyncio.sleep(_POLL)
         if seconds:
-            self._say(f"some pods in {namespace} still drain their streams; going on")
+            self._say(f"some pods in {namespace} still drain their streams; continuing")
 
-    async def release_waiting(self, scheduler: str) -> None:
+    async def delete_waiting_pods(self, scheduler: str) -> None:
         """Delete pods that wait for our scheduler, so that their controllers create new ones.
 
         No other scheduler would place these pods. Pods without a controller are only reported.
@@ -132,7 +132,7 @@ class UpperCleanup:
                 await self._delete(resources.PODS, pod)
                 self._say(f"pod {pod.key} waited for {scheduler}; its controller makes a new one")
             else:
-                self._say(f"pod {pod.key} waits for {scheduler}, which is gone: create it anew")
+                self._say(f"pod {pod.key} waits for {scheduler}, which is removed: create the pod again")
 
     async def claims(self) -> frozenset[str]:
         """Return the UIDs of all claims in the upper cluster; their data in lower clusters is kept."""
@@ -153,7 +153,7 @@ class UpperCleanup:
         for node in await self._our_nodes():
             await self._delete(resources.NODES, node)
             self._say(f"node {node.name} removed")
-        await self._release_claims()
+        await self._remove_claim_finalizers()
         await self._remove_mirrors()
         if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
             if driver:
@@ -199,12 +199,12 @@ class UpperCleanup:
                 if (node["metadata"].get("labels") or {}).get(
                     names.LABEL_NODE_TYPE
                 ) != names.NODE_TYPE_VIRTUAL:
-                    self._say(f"node {name} is not virtual; its pods are left alone")
+                    self._say(f"node {name} is not virtual; its pods are not changed")
                     real.add(name)
             self._real = frozenset(real)
         return self._real
 
-    async def _release_claims(self) -> None:
+    async def _remove_claim_finalizers(self) -> None:
         volumes = {volume.name for volume in await self._mirrors()}
         for claim in (await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
             finalizers = claim.metadata.finalizers
@@ -223,7 +223,9 @@ class UpperCleanup:
             except (NotFound, Conflict) as error:
                 self._say(f"claim {claim.key}: finalizer not removed: {error}")
             else:
-                self._say(f"claim {claim.key} can be deleted freely now; its data stays in the lower cluster")
+                self._say(
+                    f"claim {claim.key} can be deleted now without effect on its data in the lower cluster"
+                )
 
     async def _mirrors(self) -> list[Object]:
         listed = await self._client.list(resources.PERSISTENT_VOLUMES)
@@ -239,7 +241,7 @@ class UpperCleanup:
             if (volume.status or {}).get("phase") == "Bound":
                 continue
             await self._delete(resources.PERSISTENT_VOLUMES, volume)
-            self._say(f"volume {volume.name} removed; the lower one stays")
+            self._say(f"volume {volume.name} removed; the lower volume is kept")
 
     async def _remove_driver(self) -> None:
         if await self._mirrors():
@@ -279,8 +281,8 @@ class UpperCleanup:
             if error.code < 500 and not isinstance(error, Forbidden):
                 raise
             line = f"{resource.kind} {found.key}: {error}"
-            if line not in self._told:  # Deletion is retried, so each error repeats.
-                self._told.add(line)
+            if line not in self._reported:  # Deletion is retried, so each error repeats.
+                self._reported.add(line)
                 self._say(line)
 
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.flags import duration
-from virtual_node.certificates import expiries as inspect_expiries
+from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.common import connection_errors
 from virtual_node.commands.common.connection_errors import Trouble
@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)",
     )
     parser.add_argument(
-        "--context", default="", metavar="CONTEXT", help="the kubeconfig's context (its current one)"
+        "--context", default="", metavar="CONTEXT", help="context of the kubeconfig (its current-context)"
     )
     add_request_timeout(parser)
 
@@ -44,7 +44,7 @@ def add_request_timeout(parser: argparse.ArgumentParser) -> None:
         type=request_timeout,
         default=f"{TIMEOUT:g}s",
         metavar="D",
-        help="how long a cluster may take for one answer; 0: as long as it likes (10s)",
+        help="time limit of one request to a cluster; 0: none (10s)",
     )
 
 
@@ -73,8 +73,10 @@ async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Cli
         try:
             yield client
         except ApiError as error:
-            told = explain(error, config, path=options.kubeconfig, context=options.context, in_cluster=True)
-            raise ConfigError(str(told)) from None
+            trouble = explain(
+                error, config, path=options.kubeconfig, context=options.context, in_cluster=True
+            )
+            raise ConfigError(str(trouble)) from None
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +109,7 @@ async def by_file(
 
 
 def explain(
-    error: ApiError, config: ClusterConfig, *, path: str, context: str = "", in_cluster: bool = False
+    error: ApiError, config: ConnectionConfig, *, path: str, context: str = "", in_cluster: bool = False
 ) -> Trouble:
     """Return cause and next step of a failed request, see ``connection_errors.explain``.
 
@@ -118,5 +120,5 @@ def explain(
         context: context of that kubeconfig; empty: its current one.
         in_cluster: whether the pod's service account is used if there is no kubeconfig.
     """
-    expiries = inspect_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
+    expiries = certificate_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
     return connection_errors.explain(error, config, expiries=expiries, now=datetime.now(UTC))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
 from controller_runtime.errors import ApiError
 from virtual_node.certificates.expiry import Expiry, span
@@ -15,11 +15,11 @@ from virtual_node.health.connections import Failure, failure
 
 _VERIFY = re.compile(r"certificate verify failed: (.*?)[.]? \(_ssl")
 _STEPS = {
-    Failure.REFUSED: "is the cluster up, and is it the one that you mean?",
-    Failure.SILENT: "is it reachable from here (VPN, firewall, proxy), and is it the one that you mean?",
-    Failure.NO_NAME: "is the name right, and known to the DNS that is used here?",
+    Failure.REFUSED: "is the cluster running, and is it the intended one?",
+    Failure.SILENT: "is it reachable from here (VPN, firewall, proxy), and is it the intended one?",
+    Failure.NO_NAME: "is the name correct, and does the DNS used here resolve it?",
     Failure.UNTRUSTED: "give the kubeconfig the CA of this API server (certificate-authority-data)",
-    Failure.TLS: "does an API server listen there, and does it take the kubeconfig's client certificate?",
+    Failure.TLS: "does an API server listen there, and does it accept the kubeconfig's client certificate?",
 }
 
 
@@ -34,7 +34,9 @@ class Trouble:
         return f"{self.what}; {self.step}" if self.step else self.what
 
 
-def explain(error: ApiError, config: ClusterConfig, *, expiries: Sequence[Expiry], now: datetime) -> Trouble:
+def explain(
+    error: ApiError, config: ConnectionConfig, *, expiries: Sequence[Expiry], now: datetime
+) -> Trouble:
     """Return the cause of a failed request and the next step.
 
     Args:
@@ -48,22 +50,24 @@ def explain(error: ApiError, config: ClusterConfig, *, expiries: Sequence[Expiry
     ended = [one for one in expiries if one.ends <= now]
     if ended and (error.code == 401 or kind is Failure.TLS):
         what = "token" if ended[0].kind == "Token" else "client certificate"
-        return Trouble(f"{place}: the kubeconfig's {what} ended {span(now - ended[0].ends)} ago", "renew it")
+        return Trouble(
+            f"{place}: the kubeconfig's {what} expired {span(now - ended[0].ends)} ago", "renew it"
+        )
     if error.code == 401:
         return Trouble(f"{place} does not accept the kubeconfig's credentials (401)", "renew them")
     if error.code == 403:
         return Trouble(f"{place}: {error.message}", "ask an administrator for that right")
     if error.code >= 500:
-        return Trouble(f"{place}: {error}", "how is it? kubectl get --raw '/readyz?verbose'")
+        return Trouble(f"{place}: {error}", "check it: kubectl get --raw '/readyz?verbose'")
     if error.code or kind not in _STEPS:
         return Trouble(f"{place}: {error}", "")
     detail = _VERIFY.search(error.message)
-    said = f": {detail[1]}" if detail else ""
-    step = "renew the API server's certificate" if "expired" in said else _STEPS[kind]
-    return Trouble(f"{place}: {kind.value}{said}", step)
+    detail_text = f": {detail[1]}" if detail else ""
+    step = "renew the API server's certificate" if "expired" in detail_text else _STEPS[kind]
+    return Trouble(f"{place}: {kind.value}{detail_text}", step)
 
 
-def _origin(config: ClusterConfig) -> str:
+def _origin(config: ConnectionConfig) -> str:
     parts = [config.source or "no kubeconfig"]
     if config.context_name:
         parts.append(f"context {config.context_name}")

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from controller_runtime import resources
 from virtual_node.commands.common.reader import Reader
-from virtual_node.health.facts import Facts
+from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Health
 from virtual_node.health.model import examine
 from virtual_node.health.objects import Json, key
@@ -43,9 +43,9 @@ async def judge(
     names = [node["metadata"]["name"] for node in nodes]
     without = [waiting_sign(pod.to_dict(), names) for pod in waiting or ()]
     replicas = [pod.to_dict() for pod in components or ()]
-    words = {key(pod): await _said(reader, pod) for pod in failing(replicas, now)}
+    words = {key(pod): await _last_message(reader, pod) for pod in failing(replicas, now)}
     return examine(
-        Facts(
+        HealthFacts(
             now=now,
             nodes=nodes,
             leases=leases,
@@ -57,9 +57,9 @@ async def judge(
     )
 
 
-async def _said(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a terminated container of the pod; if there is none, the latest warning event."""
-    if lines := await reader.last_words(pod):
+async def _last_message(reader: Reader, pod: Json) -> str:
+    """Return the last log line of a terminated container of the pod; without one, the last warning event."""
+    if lines := await reader.previous_log(pod):
         return lines[-1]
     metadata = pod["metadata"]
     events = await reader.all(

@@ -33,8 +33,8 @@ class Entry:
 
     mark: str
     title: str
-    said: Sequence[str] = ()
-    """Facts about the entry's subject, one per line."""
+    details: Sequence[str] = ()
+    """Facts about it."""
     steps: Sequence[str] = ()
     """What to do next."""
 
@@ -89,7 +89,7 @@ def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     for entry in entries:
         lines = [(entry.mark, _MARKS.get(entry.mark, ""), entry.title, "bold")]
-        lines += [("   ", "", text, "") for text in entry.said]
+        lines += [("   ", "", text, "") for text in entry.details]
         lines += [("    →", "cyan", step, "cyan") for step in entry.steps]
         for mark, colour, text, style in lines:
             if stream.isatty():

@@ -80,7 +80,7 @@ def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> C
         namespace: None: all namespaces.
     """
     right = need(verb, resource, namespace=namespace)
-    return ConfigError(f"nothing can be said without the right to {right.words}: {right.question}")
+    return ConfigError(f"this command needs the right to {right.words}: {right.question}")
 
 
 async def missing(client: Client, needs: Sequence[Need]) -> list[Need]:

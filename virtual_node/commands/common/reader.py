@@ -14,7 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import previous_logs as last_words
+from virtual_node.commands.common import previous_logs
 from virtual_node.commands.common.permissions import Need, need, refusal
 
 T = TypeVar("T")
@@ -112,8 +112,8 @@ class Reader:
             pass
         hint = ""
         with contextlib.suppress(ApiError):
-            there = await self.all(resource, namespace=namespace, label_selector=label_selector)
-            hint = guess(name, [one.name for one in there or ()])
+            candidates = await self.all(resource, namespace=namespace, label_selector=label_selector)
+            hint = guess(name, [one.name for one in candidates or ()])
             if not hint and namespace:
                 elsewhere = await self.all(resource, field_selector=f"metadata.name={name}")
                 hint = f", did you mean {elsewhere[0].key}?" if elsewhere else ""
@@ -123,10 +123,10 @@ class Reader:
             f"there is no {resource.kind.lower()} {key} in the upper cluster{hint or otherwise}"
         )
 
-    async def last_words(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return the last log lines of a pod's first terminated container; empty: none, or not readable."""
+    async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
+        """Return ``previous_logs.of`` of a pod; empty: the log cannot be read."""
         try:
-            return await last_words.of(self.client, pod)
+            return await previous_logs.of(self.client, pod)
         except Forbidden:
             namespace = pod["metadata"]["namespace"]
             self.missing[need("get", resources.PODS, namespace=namespace, subresource="log")] = None
@@ -149,4 +149,4 @@ class Reader:
         if not self.missing:
             return ""
         rights = "; ".join(one.question for one in self.missing)
-        return f"some of it is not shown, for these say no: {rights}"
+        return f"some information is missing, because these rights are missing: {rights}"

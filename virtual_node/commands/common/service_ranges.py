@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig as KubeconfigCluster
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, BadRequest, ConfigError, Forbidden, Invalid, NotFound
 from virtual_node.config.types import Config
@@ -100,11 +100,11 @@ def verdict(fits: Mapping[str, bool | None], own: Sequence[str]) -> Verdict:
         )
         return False, what, step
     if not fits or None in fits.values():
-        return True, "unknown: a cluster does not tell its range", ""
+        return True, "unknown: a cluster does not report its range", ""
     return True, f"contains {', '.join([*fits][:3])}", ""
 
 
-def _client(loaded: KubeconfigCluster, name: str, patience: float) -> Client:
+def _client(loaded: ConnectionConfig, name: str, patience: float) -> Client:
     return Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience)
 
 

@@ -32,13 +32,13 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "completion",
-        about="A script that completes commands, flags and values. It asks the program, so it need not be made again "
-        "after an update.",
+        about="Print a script that completes commands, flags and values. The script runs the program for the "
+        "candidates, so it stays valid after an update.",
         examples=tuple((f"In {shell}", f"completion {shell}") for shell in scripts.SCRIPTS),
         notes="bash and zsh: source <(virtual-node completion SHELL); fish: virtual-node completion fish | source. "
         "docs/cli.md says where to put that.",
     )
-    own.add_argument("shell", choices=tuple(scripts.SCRIPTS), help="which shell's")
+    own.add_argument("shell", choices=tuple(scripts.SCRIPTS), help="the shell that the script is for")
     return own
 
 

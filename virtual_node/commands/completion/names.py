@@ -157,5 +157,5 @@ async def _list(
 
 async def _clusters(client: Client) -> list[str]:
     listed = await _list(client, resources.NODES, selector=VIRTUAL_NODES)
-    told = ((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) for metadata in listed)
-    return sorted(set(filter(None, told)))
+    labelled = ((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) for metadata in listed)
+    return sorted(set(filter(None, labelled)))

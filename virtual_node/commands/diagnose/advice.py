@@ -33,7 +33,7 @@ _MISSING: _Table = (
 _NODES: _Table = (
     (
         re.compile(r"Insufficient ([\w./-]+)"),
-        lambda found, _: f"ask for less {found[1].rstrip('.')}, or add a node with more to a lower cluster",
+        lambda found, _: f"request less {found[1].rstrip('.')}, or add a node with more to a lower cluster",
     ),
     (
         re.compile(r"Too many pods"),
@@ -64,7 +64,7 @@ _NODES: _Table = (
     ),
     (
         re.compile(r"exceeded quota|failed quota"),
-        lambda _found, _: "ask for less, or raise the ResourceQuota of the lower namespace",
+        lambda _found, _: "request less, or raise the ResourceQuota of the lower namespace",
     ),
 )
 """Messages about why a lower cluster's scheduler finds no node."""

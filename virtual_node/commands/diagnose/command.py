@@ -12,9 +12,9 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose import node, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
-from virtual_node.commands.diagnose.facts import FINE, Finding
+from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.commands.diagnose.target import KINDS, Kinds, target
-from virtual_node.commands.diagnose.verdict import WELL, diagnose, is_well, runs_well
+from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod
 from virtual_node.config import program
 from virtual_node.config.argument_types import label
 
@@ -23,14 +23,14 @@ _MARKS = {0: output.BAD, FINE: output.GOOD}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DiagnoseResult:
     """The result of a diagnosis."""
 
     kind: str
     name: str
     """``namespace/name``, or a node's name."""
-    findings: Sequence[Finding]
-    pods: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    findings: Sequence[DiagnoseFinding]
+    pods: Mapping[str, Sequence[DiagnoseFinding]] = field(default_factory=dict)
     """For a workload: findings of each pod, by pod name."""
 
 
@@ -54,15 +54,15 @@ def main(argv: Sequence[str]) -> int:
             "missingRights": reader.rights(),
         }
         output.data(rows, options.output)
-    return 0 if is_well(verdict.findings) else 1
+    return 0 if has_no_problem(verdict.findings) else 1
 
 
-async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
+async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]:
     kind, given, name = target(options.kind, options.name)
     async with connect.upper(options, agent="virtual-node-diagnose") as client:
         reader = Reader(client)
         if kind == "node":
-            return Verdict("Node", name, await node.examine(reader, name)), reader
+            return DiagnoseResult("Node", name, await node.examine(reader, name)), reader
         namespace = given or options.namespace or client.config.namespace or "default"
         resource = KINDS[kind]
         if kind == "pod":
@@ -71,25 +71,27 @@ async def _examine(options: argparse.Namespace) -> tuple[Verdict, Reader]:
             workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
         limit = asyncio.Semaphore(_PODS_AT_ONCE)
 
-        async def judged(pod: dict[str, object]) -> Sequence[Finding]:
-            if kind != "pod" and runs_well(pod):
-                return [WELL]  # A healthy pod is not read in detail, because a workload may have hundreds.
+        async def judged(pod: dict[str, object]) -> Sequence[DiagnoseFinding]:
+            if kind != "pod" and is_healthy_pod(pod):
+                return [
+                    HEALTHY_POD
+                ]  # A healthy pod is not read in detail, because a workload may have hundreds.
             async with limit:
                 facts = await read_pod.gather(
                     reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
                 )
-            output.note(facts.silence_below)
+            output.note(facts.lower_error)
             return diagnose(facts)
 
         verdicts = await asyncio.gather(*map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
-        return Verdict(resource.kind, key, verdicts[0]), reader
+        return DiagnoseResult(resource.kind, key, verdicts[0]), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
-    return Verdict(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
+    return DiagnoseResult(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: DiagnoseResult) -> None:
     output.conclusion(f"{verdict.kind.lower()} {verdict.name}")
     output.listing(
         [
@@ -99,7 +101,7 @@ def _print(verdict: Verdict) -> None:
     )
 
 
-def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
+def _rows(findings: Sequence[DiagnoseFinding]) -> list[dict[str, object]]:
     return [
         {"title": one.title, "evidence": list(one.evidence), "nextSteps": list(one.next_steps)}
         for one in findings
@@ -111,18 +113,18 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "diagnose",
-        about="Why is this pod not running? One verdict from everything that can be seen, with evidence and what to "
-        "do next. Of a workload, its pods; of a node, whether the virtual node lives and can be reached.",
+        about="Find why a pod does not run, with evidence and the next step. For a workload: the verdicts of "
+        "its pods. For a node: whether the virtual node runs and can be reached.",
         examples=(
             ("A pod", "diagnose pod web-7d4b9 -n shop"),
             (
-                "The same, with a look into its lower cluster",
+                "The same, with data from its lower cluster",
                 "diagnose pod/web-7d4b9 -n shop --client-kubeconfig tokyo.yaml",
             ),
             ("All pods of a Deployment", "diagnose deploy/web -n shop"),
             ("A virtual node", "diagnose node vn-tokyo"),
         ),
-        exit_codes="0 nothing is wrong, 1 something is, 2 there is no such thing, or it cannot be seen",
+        exit_codes="0 nothing is wrong, 1 something is wrong, 2 the object does not exist or cannot be read",
     )
     own.add_argument(
         "kind",
@@ -130,7 +132,7 @@ def parser() -> Parser:
         metavar="TYPE[/NAME]",
         help=f"{', '.join(KINDS)}, or kubectl's short names",
     )
-    own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="where TYPE has none")
+    own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="unless given as TYPE/NAME")
     own.add_argument(
         "-n",
         "--namespace",
@@ -141,7 +143,10 @@ def parser() -> Parser:
     )
     connect.add_flags(own)
     own.add_argument(
-        "--client-kubeconfig", default="", metavar="FILE", help="lower cluster's, to look there too"
+        "--client-kubeconfig",
+        default="",
+        metavar="FILE",
+        help="kubeconfig of the lower cluster, to read it too",
     )
     own.add_argument(
         "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"

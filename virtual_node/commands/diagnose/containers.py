@@ -8,7 +8,14 @@ from typing import Any
 from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.diagnose import advice
-from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, is_running, pod_name, pod_namespace
+from virtual_node.commands.diagnose.facts import (
+    DiagnoseFinding,
+    PodFacts,
+    Rule,
+    is_running,
+    pod_name,
+    pod_namespace,
+)
 from virtual_node.config import program
 from virtual_node.health.objects import statuses
 
@@ -16,13 +23,13 @@ _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"}
 """Event reasons about volumes that a pod waits for."""
 
 
-def _dependencies(facts: Facts) -> Iterator[Finding]:
+def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") == "CreateContainerConfigError":
-            yield Finding(
+            yield DiagnoseFinding(
                 0,
-                f"Something that the pod names is missing: {waiting.get('message')}.",
+                f"An object that the pod references is missing: {waiting.get('message')}.",
                 [],
                 [
                     f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
@@ -31,13 +38,13 @@ def _dependencies(facts: Facts) -> Iterator[Finding]:
             return
     for event in reversed(facts.events):
         if event.get("reason") in _VOLUMES and not is_running(facts.pod):
-            said = str(event.get("message") or "")
-            steps = advice.missing(said, namespace=pod_namespace(facts))
-            yield Finding(1, "A volume of the pod is not there yet.", [said], steps)
+            message = str(event.get("message") or "")
+            steps = advice.missing(message, namespace=pod_namespace(facts))
+            yield DiagnoseFinding(1, "A volume of the pod is not there yet.", [message], steps)
             return
 
 
-def _images(facts: Facts) -> Iterator[Finding]:
+def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in {
@@ -46,7 +53,7 @@ def _images(facts: Facts) -> Iterator[Finding]:
             "InvalidImageName",
             "ErrImageNeverPull",
         }:
-            yield Finding(
+            yield DiagnoseFinding(
                 0,
                 f"The lower node cannot pull {container.get('image')}.",
                 [waiting.get("message", "")],
@@ -57,7 +64,7 @@ def _images(facts: Facts) -> Iterator[Finding]:
             return
 
 
-def _crashes(facts: Facts) -> Iterator[Finding]:
+def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         state = container.get("state") or {}
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
@@ -74,11 +81,11 @@ def _crashes(facts: Facts) -> Iterator[Finding]:
                 + count(container.get("restartCount") or 0, "restart"),
                 *facts.logs[-5:],
             ]
-            title = f"Container {name} {'crashes again and again' if looping else _ending(container)}."
+            title = f"Container {name} {'crashes repeatedly' if looping else _ending(container)}."
             if ended.get("reason") == "OOMKilled":
                 title = f"Container {name} needs more memory than its limit."
             previous = " --previous" if looping else ""
-            yield Finding(
+            yield DiagnoseFinding(
                 0,
                 title,
                 evidence,
@@ -92,28 +99,28 @@ def _ending(container: Mapping[str, Any]) -> str:
     return f"has failed, after {count(restarts, 'restart')}" if restarts else "has failed"
 
 
-def _probes(facts: Facts) -> Iterator[Finding]:
+def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if not is_running(facts.pod) or condition(facts.pod, "Ready").get("status") == "True":
         return
     for event in reversed(facts.events):
         if event.get("reason") == "Unhealthy":
-            yield Finding(1, "A probe fails.", [event.get("message", "")])
+            yield DiagnoseFinding(1, "A probe fails.", [event.get("message", "")])
             return
     ready = condition(facts.pod, "Ready")
-    said = ready.get("message", "")
-    if "readiness gate" in said:
-        yield Finding(1, "A readiness gate is not open.", [said])
+    message = ready.get("message", "")
+    if "readiness gate" in message:
+        yield DiagnoseFinding(1, "A readiness gate is not open.", [message])
     elif ready.get("status") == "False" and condition(facts.pod, "ContainersReady").get("status") == "True":
         # kube-controller-manager sets Ready to False without a message (pkg/controller/util/node,
         # MarkPodsNotReady).
-        yield Finding(
+        yield DiagnoseFinding(
             1,
-            "The pod runs, and counts as not ready: its node was not.",
-            ["all its containers are ready; the virtual node puts it right once it is heard of again"],
+            "The pod runs, but is marked not ready because its virtual node was not Ready.",
+            ["all its containers are ready; the virtual node corrects this when its heartbeats return"],
             [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
         )
     elif ready.get("status") == "False":
-        yield Finding(1, "The pod runs, and is not ready.", [said] if said else [])
+        yield DiagnoseFinding(1, "The pod runs, and is not ready.", [message] if message else [])
 
 
 RULES: Sequence[Rule] = (

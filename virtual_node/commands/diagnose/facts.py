@@ -13,7 +13,7 @@ FINE = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PodFacts:
     """What was read about one pod."""
 
     pod: Mapping[str, Any]
@@ -28,16 +28,16 @@ class Facts:
     virtual_nodes: Sequence[Mapping[str, Any]] | None
     """The virtual nodes; None: the caller may not list them."""
     now: datetime
-    asked_below: bool = False
+    is_lower_read: bool = False
     """Whether the lower cluster was read successfully."""
-    silence_below: str = ""
+    lower_error: str = ""
     """Why the lower cluster could not be read; empty: it was read, or no kubeconfig was given."""
     logs: Sequence[str] = field(default_factory=tuple)
     """The last log lines of the first container that has terminated; empty: none, or not readable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnoseFinding:
     """One problem, or the statement that there is none."""
 
     rank: int
@@ -47,7 +47,7 @@ class Finding:
     next_steps: Sequence[str] = ()
 
 
-Rule = Callable[[Facts], Iterator[Finding]]
+Rule = Callable[[PodFacts], Iterator[DiagnoseFinding]]
 
 
 def is_running(pod: Mapping[str, Any]) -> bool:
@@ -55,18 +55,18 @@ def is_running(pod: Mapping[str, Any]) -> bool:
     return bool((pod.get("status") or {}).get("phase") == "Running")
 
 
-def age(facts: Facts) -> float:
+def age(facts: PodFacts) -> float:
     """Return the seconds since the pod was created; 0: unknown."""
     created = facts.pod["metadata"].get("creationTimestamp")
     return (facts.now - timestamps.parse(created)).total_seconds() if created else 0.0
 
 
-def pod_namespace(facts: Facts) -> str:
+def pod_namespace(facts: PodFacts) -> str:
     """Return the pod's namespace."""
     return str(facts.pod["metadata"]["namespace"])
 
 
-def pod_name(facts: Facts) -> str:
+def pod_name(facts: PodFacts) -> str:
     """Return the pod's name."""
     return str(facts.pod["metadata"]["name"])
 

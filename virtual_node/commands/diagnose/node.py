@@ -12,17 +12,16 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
-from virtual_node.commands.diagnose.facts import FINE, Finding
-from virtual_node.commands.doctor import nodes, presence
-from virtual_node.commands.doctor.facts import Facts, Installation
+from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
+from virtual_node.commands.doctor import nodes, presence, read_installation
+from virtual_node.commands.doctor.facts import DoctorFacts, Installation
 from virtual_node.commands.doctor.links import State, some
-from virtual_node.commands.doctor.read_installation import look_at_installation
 from virtual_node.config import program
 from virtual_node.health.objects import Json, key
 from virtual_node.translate.printers.pods import pod_row
 
 
-async def examine(reader: Reader, name: str) -> list[Finding]:
+async def examine(reader: Reader, name: str) -> list[DiagnoseFinding]:
     """Return the findings about a virtual node, the most severe first; never empty.
 
     Raises:
@@ -37,10 +36,10 @@ async def examine(reader: Reader, name: str) -> list[Finding]:
     ]
     unread = {"leases": "forbidden"} if lease is None and reader.missing else {}
     try:
-        installation = await look_at_installation(reader.client)
+        installation = await read_installation.read(reader.client)
     except ApiError as error:
         installation, unread["installation"] = Installation(), str(error)
-    facts = Facts(
+    facts = DoctorFacts(
         now=await probes.clock(reader.client),
         server=reader.client.config.server,
         answer=Probe(200),
@@ -53,7 +52,7 @@ async def examine(reader: Reader, name: str) -> list[Finding]:
     return judge(facts, node, bound)
 
 
-def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
+def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[DiagnoseFinding]:
     """Return the findings about a virtual node, the most severe first; never empty.
 
     Args:
@@ -63,32 +62,34 @@ def judge(facts: Facts, node: Json, bound: Sequence[Json]) -> list[Finding]:
     """
     found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
     return found or [
-        Finding(
+        DiagnoseFinding(
             FINE,
             f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
         )
     ]
 
 
-def _findings(facts: Facts, node: Json, bound: Sequence[Json]) -> Iterator[Finding]:
+def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator[DiagnoseFinding]:
     name = node["metadata"]["name"]
     for rule in (presence.heartbeat, nodes.kubelet_api):
         outcome = rule(facts)
         if outcome.state is State.BROKEN:
-            yield Finding(0, f"{outcome.detail}.", [], [outcome.next])
+            yield DiagnoseFinding(0, f"{outcome.detail}.", [], [outcome.next])
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
-        yield Finding(1, "It is cordoned: nothing new is bound to it.", [], [f"kubectl uncordon {name}"])
+        yield DiagnoseFinding(
+            1, "It is cordoned: nothing new is bound to it.", [], [f"kubectl uncordon {name}"]
+        )
     if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in spec.get("taints") or ()):
-        yield Finding(
+        yield DiagnoseFinding(
             1,
             f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER}).",
             [],
-            ["it lifts that 30 s after the lower cluster is well again"],
+            ["it removes the taint 30 s after the lower cluster is healthy again"],
         )
     troubled = [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]
     if troubled:
-        yield Finding(
+        yield DiagnoseFinding(
             1,
             f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
             [some(troubled)],

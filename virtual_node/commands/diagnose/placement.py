@@ -7,21 +7,28 @@ from collections.abc import Iterator, Sequence
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import advice, unplaced
-from virtual_node.commands.diagnose.facts import Facts, Finding, Rule, age, is_running, pod_namespace
+from virtual_node.commands.diagnose.facts import (
+    DiagnoseFinding,
+    PodFacts,
+    Rule,
+    age,
+    is_running,
+    pod_namespace,
+)
 from virtual_node.config import program
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
-from virtual_node.health.pods import SCHEDULING, unseen_below
+from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
 
 _STALE_SECONDS = 60.0
 
 
-def _selector(facts: Facts) -> Iterator[Finding]:
+def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     text = (facts.pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     if text:
         try:
             cluster_selector.parse(text)
         except ValueError as error:
-            yield Finding(
+            yield DiagnoseFinding(
                 0,
                 "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
                 [str(error)],
@@ -29,16 +36,18 @@ def _selector(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _node(facts: Facts) -> Iterator[Finding]:
+def _node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     name = facts.pod["spec"].get("nodeName")
     if not name or facts.virtual_nodes is None:
         return
     if facts.node is None:
-        yield Finding(0, f"The pod is bound to {name}, which does not exist.", [], [program.name("status")])
+        yield DiagnoseFinding(
+            0, f"The pod is bound to {name}, which does not exist.", [], [program.name("status")]
+        )
         return
     if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
         if not is_running(facts.pod):
-            yield Finding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
+            yield DiagnoseFinding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
         return
     ready = condition(facts.node, "Ready")
     if ready.get("status") != "True":
@@ -46,17 +55,18 @@ def _node(facts: Facts) -> Iterator[Finding]:
         title = f"The virtual node {name} is not Ready."
         if ready.get("reason") == UNREACHABLE:
             title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
-        yield Finding(0, title, evidence, [program.name(f"diagnose node {name}")])
+        yield DiagnoseFinding(0, title, evidence, [program.name(f"diagnose node {name}")])
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
-        yield Finding(
+        yield DiagnoseFinding(
             0,
-            f"The virtual node {name} has not been heard of for {facts.heartbeat_seconds:.0f} s: is its process running?",
+            f"The virtual node {name} has sent no heartbeat for {facts.heartbeat_seconds:.0f} s: is its "
+            f"process running?",
             [],
             [program.name(f"diagnose node {name}")],
         )
 
 
-def _admission(facts: Facts) -> Iterator[Finding]:
+def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     refused = condition(facts.pod, names.CONDITION_ADMITTED)
     if refused.get("status") != "False":
         return
@@ -66,36 +76,36 @@ def _admission(facts: Facts) -> Iterator[Finding]:
         "NotAllowed": "This lower cluster's policy keeps the pod out.",
     }
     title = titles.get(refused.get("reason", ""), "The lower cluster refuses the pod.")
-    yield Finding(0, title, [refused.get("message", "")])
+    yield DiagnoseFinding(0, title, [refused.get("message", "")])
 
 
-def _conflict(facts: Facts) -> Iterator[Finding]:
+def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for event in facts.events:
         if event.get("reason") == "NameConflict" and facts.lower is None:
-            yield Finding(
+            yield DiagnoseFinding(
                 0, "The lower cluster has a pod of that name that is not ours.", [event.get("message", "")]
             )
             return
 
 
-def _scheduled_below(facts: Facts) -> Iterator[Finding]:
+def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if not facts.pod["spec"].get("nodeName"):
         return
     scheduled = condition(facts.pod, "PodScheduled")
-    said = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+    message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
     if scheduled.get("status") == "False":
-        yield Finding(
+        yield DiagnoseFinding(
             0,
             "The lower scheduler finds no node for the pod.",
-            [said],
+            [message],
             [
-                *advice.steps(said, namespace=pod_namespace(facts)),
-                "run the descheduler (it moves the pod), or the multi-scheduler (it looks before the pod is bound)",
+                *advice.steps(message, namespace=pod_namespace(facts)),
+                "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)",
             ],
         )
-    elif age(facts) > SCHEDULING and (name := unseen_below(facts.pod)):
+    elif age(facts) > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
         asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
-        yield Finding(
+        yield DiagnoseFinding(
             0,
             f"No scheduler named {name} in the lower cluster has looked at the pod.",
             [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"] if asked else [],
@@ -115,5 +125,5 @@ RULES: Sequence[Rule] = (
     _node,
     _admission,
     _conflict,
-    _scheduled_below,
+    _lower_scheduling,
 )

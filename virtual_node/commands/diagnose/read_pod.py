@@ -11,10 +11,10 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
-from virtual_node.commands.diagnose.facts import Facts
+from virtual_node.commands.diagnose.facts import PodFacts
 
 
-async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> Facts:  # noqa: ASYNC109 - of each request
+async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> PodFacts:  # noqa: ASYNC109 - of each request
     """Return everything about a pod that the caller may read.
 
     Args:
@@ -37,12 +37,12 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
             namespace=metadata["namespace"],
             field_selector=f"involvedObject.uid={metadata['uid']}",
         ),
-        reader.last_words(pod),
+        reader.previous_log(pod),
     )
     below, silence = await _below(lower, metadata["uid"], timeout=timeout) if lower else (None, "")
     listed = [event.to_dict() for event in events or ()]
     listed.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return Facts(
+    return PodFacts(
         pod=pod,
         node=node,
         heartbeat_seconds=heartbeat,
@@ -50,8 +50,8 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         events=listed,
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
         now=datetime.now(UTC),
-        asked_below=bool(lower) and not silence,
-        silence_below=silence,
+        is_lower_read=bool(lower) and not silence,
+        lower_error=silence,
         logs=logs,
     )
 

@@ -52,7 +52,7 @@ def target(first: str, second: str | None) -> tuple[str, str, str]:
     """
     word, slash, rest = first.partition("/")
     if bool(slash) == (second is not None):
-        raise ConfigError("diagnose: say TYPE/NAME or TYPE NAME, such as pod/web, deploy/web, node/vn-tokyo")
+        raise ConfigError("diagnose: give TYPE/NAME or TYPE NAME, such as pod/web, deploy/web, node/vn-tokyo")
     kind = full(word)
     namespace, _, name = (second or rest).rpartition("/")
     for what, text in (("namespace", namespace), (kind, name)):

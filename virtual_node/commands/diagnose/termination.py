@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import timestamps
-from virtual_node.commands.diagnose.facts import Facts, Finding, Rule
+from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 
 _LONG = 120.0
 """Seconds after the deletion timestamp from which a pod is reported."""
 
 
-def _terminating(facts: Facts) -> Iterator[Finding]:
+def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     since = facts.pod["metadata"].get("deletionTimestamp")
     if not since:
         return
@@ -19,28 +19,31 @@ def _terminating(facts: Facts) -> Iterator[Finding]:
     if waited < _LONG:
         return
     if finalizers := facts.pod["metadata"].get("finalizers"):
-        yield Finding(
-            0, f"The pod is held by finalizers: {', '.join(finalizers)}.", [], ["who was to remove them?"]
+        yield DiagnoseFinding(
+            0,
+            f"The pod is held by finalizers: {', '.join(finalizers)}.",
+            [],
+            ["find out which controller removes them"],
         )
     elif facts.lower is not None and (held := facts.lower["metadata"].get("finalizers")):
-        yield Finding(0, f"The lower pod is held by finalizers: {', '.join(held)}.")
+        yield DiagnoseFinding(0, f"The lower pod is held by finalizers: {', '.join(held)}.")
     else:
-        yield Finding(
-            1, f"The pod should have ended {waited:.0f} s ago; its lower cluster has not said that it has."
+        yield DiagnoseFinding(
+            1, f"The pod should have ended {waited:.0f} s ago; its lower cluster has not reported it."
         )
 
 
-def _lost(facts: Facts) -> Iterator[Finding]:
+def _lost(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     status = facts.pod.get("status") or {}
     if status.get("phase") == "Failed" and status.get("reason") == "LowerPodDeleted":
-        yield Finding(0, "Somebody deleted the pod in the lower cluster.", [status.get("message", "")])
+        yield DiagnoseFinding(0, "The pod was deleted in the lower cluster.", [status.get("message", "")])
     elif (
-        facts.asked_below
+        facts.is_lower_read
         and facts.lower is None
         and facts.pod["spec"].get("nodeName")
         and not status.get("reason")
     ):
-        yield Finding(2, "There is no lower pod yet.", [], ["look at the virtual node's log"])
+        yield DiagnoseFinding(2, "There is no lower pod yet.", [], ["look at the virtual node's log"])
 
 
 RULES: Sequence[Rule] = (

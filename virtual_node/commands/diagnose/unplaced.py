@@ -8,7 +8,7 @@ from typing import Any
 from controller_runtime.api import matching, names
 from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import advice
-from virtual_node.commands.diagnose.facts import Facts, Finding, age, pairs, pod_namespace
+from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
 from virtual_node.config import program
 from virtual_node.health.nodes import cluster_of
 from virtual_node.health.objects import taints
@@ -19,29 +19,34 @@ _LIFECYCLE = "node.kubernetes.io/"
 Json = Mapping[str, Any]
 
 
-def unscheduled(facts: Facts) -> Iterator[Finding]:
+def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     """Yield why a pod has no node, with the cause to remove first at the start; nothing if it has one."""
     if facts.pod["spec"].get("nodeName"):
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
-        yield Finding(
-            0, f"Scheduling gates hold the pod back: {', '.join(gates)}.", [], ["find out who lifts them"]
+        yield DiagnoseFinding(
+            0,
+            f"Scheduling gates hold the pod back: {', '.join(gates)}.",
+            [],
+            ["find out which controller removes them"],
         )
         return
-    said = str(condition(facts.pod, "PodScheduled").get("message") or "")
-    evidence = [f"kube-scheduler: {said}"] if said else []
+    message = str(condition(facts.pod, "PodScheduled").get("message") or "")
+    evidence = [f"kube-scheduler: {message}"] if message else []
     if facts.virtual_nodes is not None and not facts.virtual_nodes:
-        yield Finding(0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")])
+        yield DiagnoseFinding(
+            0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")]
+        )
         return
     matching_nodes = [node for node in facts.virtual_nodes or () if _matches(facts.pod, node)]
     if facts.virtual_nodes and not matching_nodes:
         yield _no_match(facts, facts.virtual_nodes, evidence)
         return
     found = list(_repelled(facts, matching_nodes, evidence))
-    yield from found or _by_words(facts, said, evidence)
+    yield from found or _by_message(facts, message, evidence)
 
 
-def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[Finding]:
+def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
     """Yield why no virtual node that matches the pod's selectors takes the pod; nothing if one does."""
     missing = {name: _untolerated(facts.pod, node) for node in nodes if (name := node["metadata"]["name"])}
     away = [node for node in nodes if _is_away(facts.pod, node)]
@@ -59,7 +64,7 @@ def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> I
     if away:
         count = "The virtual node" if len(nodes) == 1 else "Every virtual node"
         lost = len(away) == len(nodes)
-        yield Finding(
+        yield DiagnoseFinding(
             1 if all(missing.values()) else 0,
             f"{count} that the pod may run on is not available."
             if not lost
@@ -69,7 +74,7 @@ def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> I
         )
     cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
     if cordoned and not all(missing.values()):
-        yield Finding(
+        yield DiagnoseFinding(
             1 if away else 0,
             f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}.",
             [] if away else evidence,
@@ -77,23 +82,23 @@ def _repelled(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> I
         )
 
 
-def _by_words(facts: Facts, said: str, evidence: Sequence[str]) -> Iterator[Finding]:
+def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
     namespace = pod_namespace(facts)
-    if "lower cluster" in said:
+    if "lower cluster" in message:
         # The text before these words is about real nodes of the upper cluster.
-        below = advice.steps(said[said.index("lower cluster") :], namespace=namespace)
-        yield Finding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
-    elif "Insufficient" in said:
-        step = f"ask for less, or add nodes to a lower cluster; {status} shows what is left"
-        yield Finding(0, "No virtual node has enough left.", evidence, [step])
-    elif said:
-        steps = advice.missing(said, namespace=namespace)
-        yield Finding(1, "The upper scheduler finds no node.", evidence, steps or [doctor])
+        below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
+        yield DiagnoseFinding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
+    elif "Insufficient" in message:
+        step = f"request less, or add nodes to a lower cluster; {status} shows what is left"
+        yield DiagnoseFinding(0, "No virtual node has enough free resources.", evidence, [step])
+    elif message:
+        steps = advice.missing(message, namespace=namespace)
+        yield DiagnoseFinding(1, "The upper scheduler finds no node.", evidence, steps or [doctor])
     elif age(facts) > SCHEDULING:
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
-        yield Finding(
+        yield DiagnoseFinding(
             0,
             f"No scheduler named {name} has looked at the pod.",
             [],
@@ -103,34 +108,34 @@ def _by_words(facts: Facts, said: str, evidence: Sequence[str]) -> Iterator[Find
         )
 
 
-def _no_match(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> Finding:
+def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:
     selector = facts.pod["spec"].get("nodeSelector") or {}
     known = [node["metadata"].get("labels") or {} for node in nodes]
     lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
     wanted = pairs(lost or selector) if selector else ""
     if not wanted:
-        return Finding(
+        return DiagnoseFinding(
             0,
             "No virtual node matches the pod's node affinity.",
             evidence,
             [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
         )
     if not lost:
-        return Finding(
+        return DiagnoseFinding(
             0,
             f"No virtual node matches all of the pod's selectors ({wanted}, node affinity).",
             evidence,
             [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
         )
     if _is_labelled(facts.pod):
-        return Finding(
+        return DiagnoseFinding(
             0,
             f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
             "keys in its --ignore-selector-keys?",
             evidence,
             ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
         )
-    return Finding(
+    return DiagnoseFinding(
         0,
         f"No virtual node has {wanted}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
         "the webhook leaves its selector in the upper cluster.",
@@ -139,7 +144,7 @@ def _no_match(facts: Facts, nodes: Sequence[Json], evidence: Sequence[str]) -> F
     )
 
 
-def _no_toleration(facts: Facts, missing: Sequence[str], evidence: Sequence[str]) -> Finding:
+def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[str]) -> DiagnoseFinding:
     if any(taint.startswith(names.TAINT_PROVIDER) for taint in missing):
         step = (
             "create the pod again: the webhook did not add the toleration, was it down? "
@@ -149,7 +154,7 @@ def _no_toleration(facts: Facts, missing: Sequence[str], evidence: Sequence[str]
         )
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
-    return Finding(
+    return DiagnoseFinding(
         0, f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.", evidence, [step]
     )
 
@@ -195,7 +200,7 @@ def _state(node: Json) -> str:
     if ready.get("status") != "True":
         return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")
     keys = ", ".join(taint["key"] for taint in taints(node) if _is_passing(taint))
-    return f"{name} is tainted {keys}, though it is Ready again: this passes within a minute"
+    return f"{name} is tainted {keys}, although it is Ready again: the taint is removed within a minute"
 
 
 def _is_labelled(pod: Json) -> bool:

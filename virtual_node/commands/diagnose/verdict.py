@@ -11,25 +11,32 @@ from typing import Any
 
 from controller_runtime.api.pods import condition
 from virtual_node.commands.diagnose import containers, placement, termination
-from virtual_node.commands.diagnose.facts import FINE, Facts, Finding, Rule, pod_name, pod_namespace
+from virtual_node.commands.diagnose.facts import (
+    FINE,
+    DiagnoseFinding,
+    PodFacts,
+    Rule,
+    pod_name,
+    pod_namespace,
+)
 from virtual_node.translate.printers.pods import status_word
 
 _RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *termination.RULES)
-WELL = Finding(FINE, "The pod is running; nothing is wrong that can be seen from here.")
+HEALTHY_POD = DiagnoseFinding(FINE, "The pod is running; nothing is wrong that can be seen from here.")
 
 
-def diagnose(facts: Facts) -> list[Finding]:
+def diagnose(facts: PodFacts) -> list[DiagnoseFinding]:
     """Return all findings, the verdict first; never empty."""
     found = sorted((finding for rule in _RULES for finding in rule(facts)), key=lambda one: one.rank)
     if found:
         return found
     word, why = status_word(facts.pod)
     if word == "Running":
-        return [WELL]
+        return [HEALTHY_POD]
     if word in {"Completed", "Succeeded"}:
-        return [Finding(FINE, "The pod has completed; nothing is wrong.")]
+        return [DiagnoseFinding(FINE, "The pod has completed; nothing is wrong.")]
     return [
-        Finding(
+        DiagnoseFinding(
             FINE - 1,
             f"The pod is {word}; nothing explains it yet.",
             [why] if why else [],
@@ -38,12 +45,12 @@ def diagnose(facts: Facts) -> list[Finding]:
     ]
 
 
-def runs_well(pod: Mapping[str, Any]) -> bool:
+def is_healthy_pod(pod: Mapping[str, Any]) -> bool:
     """Report whether the pod's own status is healthy: running and ready, or completed."""
     word, _ = status_word(pod)
     return word == "Completed" or (word == "Running" and condition(pod, "Ready").get("status") == "True")
 
 
-def is_well(findings: Sequence[Finding]) -> bool:
+def has_no_problem(findings: Sequence[DiagnoseFinding]) -> bool:
     """Report whether nothing is wrong."""
     return all(finding.rank == FINE for finding in findings)

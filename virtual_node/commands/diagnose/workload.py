@@ -11,7 +11,7 @@ from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import Reader
-from virtual_node.commands.diagnose.facts import FINE, Finding
+from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 
@@ -35,7 +35,9 @@ async def pods_of(
     return workload, [pod.to_dict() for pod in found if not pod.metadata.deletion_timestamp]
 
 
-def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+def judge(
+    workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[DiagnoseFinding]]
+) -> list[DiagnoseFinding]:
     """Return the findings of a workload as a whole; equal verdicts of several pods become one finding.
 
     Args:
@@ -44,7 +46,7 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
     """
     found = list(_controller(workload, len(verdicts)))
     by_title: dict[str, list[str]] = {}
-    first: dict[str, Finding] = {}
+    first: dict[str, DiagnoseFinding] = {}
     for pod, findings in verdicts.items():
         if findings[0].rank < FINE:
             by_title.setdefault(findings[0].title, []).append(pod)
@@ -53,7 +55,7 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
         one = first[title]
         more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
         found.append(
-            Finding(
+            DiagnoseFinding(
                 one.rank,
                 f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
                 [f"{', '.join(pods[:3])}{more}", *one.evidence],
@@ -61,7 +63,7 @@ def judge(workload: Mapping[str, Any], verdicts: Mapping[str, Sequence[Finding]]
             )
         )
     if not found:
-        return [Finding(FINE, f"Nothing is wrong with its {count(len(verdicts), 'pod')}.")]
+        return [DiagnoseFinding(FINE, f"Nothing is wrong with its {count(len(verdicts), 'pod')}.")]
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -79,12 +81,12 @@ def selector_text(selector: Mapping[str, Any]) -> str:
     return ",".join(parts)
 
 
-def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[Finding]:
+def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFinding]:
     """Yield why a controller creates no pods, or no more pods."""
     for kind in ("ReplicaFailure", "Failed"):
         failed = condition(workload, kind)
         if failed.get("status") == "True":
-            yield Finding(
+            yield DiagnoseFinding(
                 0, f"Its controller fails: {failed.get('reason', kind)}.", [failed.get("message", "")]
             )
             return
@@ -92,7 +94,7 @@ def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[Finding]:
         return
     spec = workload["spec"]
     if spec.get("replicas") == 0 or spec.get("suspend") or spec.get("paused"):
-        yield Finding(0, "It asks for no pods (replicas: 0, suspended, or paused).")
+        yield DiagnoseFinding(0, "It asks for no pods (replicas: 0, suspended, or paused).")
     elif condition(workload, "Complete").get("status") != "True":
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
-        yield Finding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])
+        yield DiagnoseFinding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])

@@ -12,7 +12,7 @@ from cryptography import x509
 
 from controller_runtime.api import names
 from controller_runtime.api.readable import count
-from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, Facts, waiting
+from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.objects import Json, key
@@ -39,7 +39,7 @@ def client_configs(configurations: Sequence[Json]) -> Iterator[tuple[str, Json]]
             yield webhook["name"], webhook.get("clientConfig") or {}
 
 
-def registration(facts: Facts) -> Outcome:
+def registration(facts: DoctorFacts) -> Outcome:
     """Check that the webhook is registered, its CA is valid and its Service has ready endpoints."""
     ours = [one for one in facts.webhook.configurations if is_ours(one)]
     if not ours:
@@ -59,7 +59,8 @@ def registration(facts: Facts) -> Outcome:
         if trouble := _bundle_trouble(client, facts.now):
             return broken(
                 f"{name}: {trouble}",
-                "is virtual-node-webhook running? Its leader writes the caBundle; with certificates of your own, do it",
+                "is virtual-node-webhook running? Its leader writes the caBundle; if you use your own "
+                "certificates, write it yourself",
             )
         service = client.get("service")
         if service and not facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}"):
@@ -68,11 +69,11 @@ def registration(facts: Facts) -> Outcome:
                 f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?",
             )
     bundled = all(client.get("caBundle") for _, client in client_configs(ours))
-    trust = "its CA is good" if bundled else "trusted by the system's CAs"
+    trust = "its CA is valid" if bundled else "trusted by the system's CAs"
     return ok(f"{some(one['metadata']['name'] for one in ours)}, {trust}{_address(facts, ours)}")
 
 
-def mutation(facts: Facts) -> Outcome:
+def mutation(facts: DoctorFacts) -> Outcome:
     """Check that a labelled pod is changed, which proves what ``registration`` checks in parts."""
     probe = facts.webhook.dry_run
     where = f"a dry-run pod in namespace {facts.webhook.namespace}"
@@ -84,12 +85,12 @@ def mutation(facts: Facts) -> Outcome:
             return ok(f"{where} gets its {names.ANNOTATION_CLUSTER_SELECTOR}")
         return broken(
             f"{where} passes unchanged",
-            "do objectSelector, namespaceSelector, rules and failurePolicy of the configuration say what ours say?",
+            "do objectSelector, namespaceSelector, rules and failurePolicy of the configuration match ours?",
         )
     if found := _UNREACHED.search(probe.text):
         kind = failure(probe.text)
         return broken(
-            f"the API server does not get through to webhook {found[1]}: {kind.value or 'it fails'}: {_end(probe.text)}",
+            f"the API server cannot reach webhook {found[1]}: {kind.value or 'it fails'}: {_end(probe.text)}",
             _next_for(kind),
         )
     if found := _DENIED.search(probe.text):
@@ -124,18 +125,18 @@ def _bundle_trouble(client: Json, now: datetime) -> str:
     return f"its caBundle expired on {last:%Y-%m-%d}" if last <= now else ""
 
 
-def _address(facts: Facts, ours: Sequence[Json]) -> str:
-    said = []
+def _address(facts: DoctorFacts, ours: Sequence[Json]) -> str:
+    details = []
     for _, client in client_configs(ours):
         if service := client.get("service"):
             ready = facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}", 0)
-            said.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
+            details.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
         elif url := client.get("url"):
             probe = facts.webhook.urls.get(url)
             # A failure from here proves nothing, because perhaps only the API server can reach the URL.
             answers = "answers" if probe and probe.code else "does not answer from here"
-            said.append(f"{url} {answers}")
-    return f"; {some(said)}" if said else ""
+            details.append(f"{url} {answers}")
+    return f"; {some(details)}" if details else ""
 
 
 def _end(text: str, limit: int = 300) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from virtual_node.commands.doctor import admission, lower, nodes, presence, scheduling
-from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, skipped, unknown
 from virtual_node.commands.doctor.presence import RIGHTS
 
@@ -14,7 +14,7 @@ CHAIN: Sequence[Rule] = (
 )  # fmt: skip
 
 
-def examine(facts: Facts) -> list[Link]:
+def examine(facts: DoctorFacts) -> list[Link]:
     """Return every link in the order of the chain."""
     links: dict[str, Link] = {}
     for rule in CHAIN:
@@ -43,12 +43,12 @@ def sentence(links: Sequence[Link]) -> str:
     if link is None:
         unseen = [link.title for link in links if link.state is State.UNKNOWN]
         if unseen:
-            return f"No link is seen to be broken, but these could not be seen: {', '.join(unseen)}."
+            return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
         return "Every link holds."
     return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
 
 
-def _blocked(rule: Rule, links: Mapping[str, Link], facts: Facts) -> Outcome | None:
+def _blocked(rule: Rule, links: Mapping[str, Link], facts: DoctorFacts) -> Outcome | None:
     for name in rule.needs:
         link = links[name]
         if link.state is State.BROKEN:

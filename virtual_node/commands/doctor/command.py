@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
@@ -20,7 +20,7 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
-from virtual_node.commands.doctor.facts import Facts, Lower
+from virtual_node.commands.doctor.facts import DoctorFacts, LowerFacts
 from virtual_node.commands.doctor.links import Link, State
 from virtual_node.config import program
 from virtual_node.config.argument_types import label
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
     """
     options = parser().parse_args(argv)
-    links = [link for link in examine(asyncio.run(_look(options))) if link.name not in options.ignore]
+    links = [link for link in examine(asyncio.run(_read(options))) if link.name not in options.ignore]
     broken = first_broken(links)
     if options.output == "table":
         _print(links, headers=not options.no_headers)
@@ -54,11 +54,11 @@ def main(argv: Sequence[str]) -> int:
     return 0 if holds(links) else 1
 
 
-async def _look(options: argparse.Namespace) -> Facts:
+async def _read(options: argparse.Namespace) -> DoctorFacts:
     config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
     async with _client(config, "upper", options) as upper:
         above, lower = await asyncio.gather(
-            reading.look(upper, namespace=options.namespace),
+            reading.read_upper(upper, namespace=options.namespace),
             asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
         )
     trouble = None
@@ -70,16 +70,16 @@ async def _look(options: argparse.Namespace) -> Facts:
     return dataclasses.replace(above, lower=lower, trouble=trouble)
 
 
-async def _below(file: str, options: argparse.Namespace) -> Lower:
+async def _below(file: str, options: argparse.Namespace) -> LowerFacts:
     """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
     try:
         async with _client(await kubeconfig.load(file, in_cluster=False), file, options) as client:
-            return await reading.look_below(client, file)
+            return await reading.read_lower(client, file)
     except ConfigError as error:
-        return Lower(file, Probe(0, str(error)), usable=False)
+        return LowerFacts(file, Probe(0, str(error)), usable=False)
 
 
-def _client(config: ClusterConfig, cluster: str, options: argparse.Namespace) -> Client:
+def _client(config: ConnectionConfig, cluster: str, options: argparse.Namespace) -> Client:
     return Client(config, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout)
 
 
@@ -101,13 +101,14 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "doctor",
-        about="Why is everything pending? Walks the chain by which a pod gets from the upper API to a running container "
+        about="Find why pods stay pending. Checks the chain by which a pod gets from the upper API to a "
+        "running container "
         "in a lower cluster, and names its first broken link. Changes nothing: the one pod that it creates is a "
         "server-side dry run.",
         examples=(
-            ("The chain, as far as the upper cluster knows", "doctor"),
+            ("With data of the upper cluster only", "doctor"),
             (
-                "With a look into two lower clusters",
+                "With data of two lower clusters",
                 "doctor --client-kubeconfig tokyo.yaml --client-kubeconfig paris.yaml",
             ),
             ("The broken link's name, for a script", "doctor -o json"),
@@ -120,7 +121,7 @@ def parser() -> Parser:
         default=[],
         action="append",
         metavar="FILE",
-        help="a lower cluster's, to look there too; may be given more than once",
+        help="kubeconfig of a lower cluster, to read it too; may be given more than once",
     )
     own.add_argument(
         "-n",
@@ -128,7 +129,7 @@ def parser() -> Parser:
         type=label,
         default="default",
         metavar="NS",
-        help="where a labelled pod is created on trial, by dry run (default)",
+        help="namespace in which a labelled pod is created as a dry run (default)",
     )
     own.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
@@ -139,8 +140,8 @@ def parser() -> Parser:
         action="append",
         choices=[rule.name for rule in CHAIN],
         metavar="LINK",
-        help="leave a link out of the verdict, by the name that -o json gives it; may be given more than once. "
+        help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
         "`helm test` ignores capacity, scheduled and lowerVerdict: pods of users that do not run",
     )
-    own.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    own.add_argument("--no-headers", action="store_true", help="omit the headings")
     return own

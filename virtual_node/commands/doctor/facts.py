@@ -49,7 +49,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class Lower:
+class LowerFacts:
     """A lower cluster whose kubeconfig was given."""
 
     file: str
@@ -63,7 +63,7 @@ class Lower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DoctorFacts:
     """Everything that was read."""
 
     now: datetime
@@ -94,20 +94,20 @@ class Facts:
     """kube-scheduler's Lease; None: there is none."""
     descheduler: Json | None = None
     """The descheduler's Lease; None: there is none."""
-    lower: Sequence[Lower] = ()
+    lower: Sequence[LowerFacts] = ()
 
 
-def virtual_nodes(facts: Facts) -> list[Json]:
+def virtual_nodes(facts: DoctorFacts) -> list[Json]:
     """Return the virtual nodes."""
     return [node for node in facts.nodes if is_virtual(node)]
 
 
-def ready_nodes(facts: Facts) -> list[Json]:
+def ready_nodes(facts: DoctorFacts) -> list[Json]:
     """Return the virtual nodes that are Ready."""
     return [node for node in virtual_nodes(facts) if condition(node, "Ready").get("status") == "True"]
 
 
-def waiting(facts: Facts) -> list[Json]:
+def waiting(facts: DoctorFacts) -> list[Json]:
     """Return pods that a scheduler should bind and has not bound yet."""
     return [
         pod

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.facts import DoctorFacts
 
 
 class State(enum.StrEnum):
@@ -49,11 +49,11 @@ class Rule:
 
     name: str
     title: str
-    examine: Callable[[Facts], Outcome]
+    examine: Callable[[DoctorFacts], Outcome]
     needs: Sequence[str] = ()
     """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[str] = ()
-    """Fields of ``Facts`` that the rule needs."""
+    """Fields of ``DoctorFacts`` that the rule needs."""
 
 
 def ok(detail: str) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
-from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
@@ -13,11 +13,11 @@ from virtual_node.health.faults import PODS, Kind
 from virtual_node.health.objects import Json
 
 
-def lower_api(facts: Facts) -> Outcome:
+def lower_api(facts: DoctorFacts) -> Outcome:
     """Check that the lower clusters answer and have schedulable nodes."""
     if not facts.lower:
         return skipped("no --client-kubeconfig given")
-    said = []
+    details = []
     for lower in facts.lower:
         if not lower.usable:
             return broken(lower.answer.text, "correct that kubeconfig, or what it calls for credentials")
@@ -39,11 +39,13 @@ def lower_api(facts: Facts) -> Outcome:
                 f"{lower.file}: none of its {len(lower.nodes)} nodes is Ready and schedulable",
                 f"kubectl --kubeconfig {lower.file} get nodes",
             )
-        said.append(f"{lower.file}: {lower.answer.text}, {len(good)} of {len(lower.nodes)} nodes schedulable")
-    return ok("; ".join(said))
+        details.append(
+            f"{lower.file}: {lower.answer.text}, {len(good)} of {len(lower.nodes)} nodes schedulable"
+        )
+    return ok("; ".join(details))
 
 
-def _started(facts: Facts) -> Outcome:
+def _started(facts: DoctorFacts) -> Outcome:
     starting = sum(
         (pod.get("status") or {}).get("phase") == "Pending" for bound in facts.bound.values() for pod in bound
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from controller_runtime.api import matching, names
 from controller_runtime.api.readable import count
 from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
-from virtual_node.commands.doctor.facts import Facts, ready_nodes, virtual_nodes, waiting
+from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
 from virtual_node.commands.doctor.verdict import faults, of_faults
 from virtual_node.health.connections import Failure, failure
@@ -20,12 +20,12 @@ _LIFECYCLE = "node.kubernetes.io/"
 """Prefix of taints that other links report (not-ready, unreachable, unschedulable)."""
 
 
-def meant_for_us(facts: Facts, pod: Json) -> bool:
+def targets_virtual_nodes(facts: DoctorFacts, pod: Json) -> bool:
     """Report whether a waiting pod is for virtual nodes, by the health model's definition."""
     return is_for_virtual_nodes(pod, [node["metadata"]["name"] for node in virtual_nodes(facts)])
 
 
-def taints(facts: Facts) -> Outcome:
+def taints(facts: DoctorFacts) -> Outcome:
     """Check that pods waiting for virtual nodes tolerate the taints of these nodes."""
     nodes = virtual_nodes(facts)
     if closed := faults(facts, Kind.NODE_CLOSED):
@@ -35,7 +35,7 @@ def taints(facts: Facts) -> Outcome:
     for pod in waiting(facts):
         candidates = [node for node in nodes if _wants(pod, node)]
         missing = [_missing(pod, node) for node in candidates]
-        if candidates and all(missing) and meant_for_us(facts, pod):
+        if candidates and all(missing) and targets_virtual_nodes(facts, pod):
             repelled.update({taint for each in missing for taint in each})
             examples.append(key(pod))
     if not examples:
@@ -48,7 +48,7 @@ def taints(facts: Facts) -> Outcome:
     )
 
 
-def kubelet_api(facts: Facts) -> Outcome:
+def kubelet_api(facts: DoctorFacts) -> Outcome:
     """Check that the API server reaches the kubelet API of the virtual nodes."""
     probes = {
         node["metadata"]["name"]: facts.kubelets[node["metadata"]["name"]]
@@ -62,19 +62,20 @@ def kubelet_api(facts: Facts) -> Outcome:
     refused = [name for name, probe in probes.items() if PROXY_REFUSES in probe.text]
     if len(refused) == len(probes):
         return skipped(
-            f"the API server proxies to no loopback or link-local address; {some(refused)} runs no pod to try"
+            f"the API server does not proxy to loopback or link-local addresses, and {some(refused)} runs no "
+            f"pod to test with"
         )
     for name, probe in probes.items():
         if not probe.ok and not _callers(probe) and name not in refused:
             what, step = _kubelet_trouble(probe)
-            return broken(f"the API server does not get through to {name}: {what}", step)
-    return ok(f"the API server gets through to {some(name for name, probe in probes.items() if probe.ok)}")
+            return broken(f"the API server cannot reach {name}: {what}", step)
+    return ok(f"the API server reaches {some(name for name, probe in probes.items() if probe.ok)}")
 
 
 def _kubelet_trouble(probe: Probe) -> tuple[str, str]:
     kind = failure(probe.text, probe.code)
-    said = " ".join(probe.text.split())[:200]
-    what = f"{kind.value}: {said}" if kind.value else f"{probe.code} {said}"
+    text = " ".join(probe.text.split())[:200]
+    what = f"{kind.value}: {text}" if kind.value else f"{probe.code} {text}"
     steps = {
         Failure.UNTRUSTED: "give the virtual node a serving certificate of the CA in the API server's "
         "--kubelet-certificate-authority, for the node's address ($APISERVER_CERT_LOCATION, $APISERVER_KEY_LOCATION)",

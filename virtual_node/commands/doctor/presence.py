@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.api.readable import count
-from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Facts, virtual_nodes
+from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, DoctorFacts, virtual_nodes
 from virtual_node.commands.doctor.installation import installation_trouble
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some, unknown
 from virtual_node.commands.doctor.verdict import faults, of_faults, unless
@@ -12,28 +12,28 @@ from virtual_node.health.faults import Kind
 RIGHTS = "rights"
 
 
-def upper_api(facts: Facts) -> Outcome:
+def upper_api(facts: DoctorFacts) -> Outcome:
     """Check that the upper API answers."""
     if facts.trouble is None:
         return ok(f"{facts.server} {facts.answer.text}")
     return broken(facts.trouble.what, facts.trouble.step or "kubectl get --raw '/readyz?verbose'")
 
 
-def caller_rights(facts: Facts) -> Outcome:
+def caller_rights(facts: DoctorFacts) -> Outcome:
     """Check that the caller has the rights that ``doctor`` needs."""
     if "denied" in facts.unread:
         return broken(
-            f"nobody says what you may do: {facts.unread['denied']}", "use a kubeconfig with an identity"
+            f"your rights cannot be read: {facts.unread['denied']}", "use a kubeconfig with an identity"
         )
     if facts.denied:
         return broken(
             f"you may not {some(facts.denied, limit=12)}",
             "ask for these rights, or use an administrator's kubeconfig",
         )
-    return ok("all that is needed for looking")
+    return ok("all rights that this command needs")
 
 
-def presence(facts: Facts) -> Outcome:
+def presence(facts: DoctorFacts) -> Outcome:
     """Check that there are virtual nodes."""
     found = virtual_nodes(facts)
     if found:
@@ -42,7 +42,7 @@ def presence(facts: Facts) -> Outcome:
     return broken(f"there is no virtual node; {trouble}", step)
 
 
-def heartbeat(facts: Facts) -> Outcome:
+def heartbeat(facts: DoctorFacts) -> Outcome:
     """Check that all virtual nodes are Ready, with fresh Leases and reachable lower clusters."""
     found = faults(facts, Kind.CLUSTER_FAILED, Kind.CLUSTER_LOST, Kind.NODE_SILENT, Kind.NODE_NOT_READY)
     if not found:
@@ -56,14 +56,14 @@ def heartbeat(facts: Facts) -> Outcome:
     return outcome
 
 
-def _components(facts: Facts) -> Outcome:
+def _components(facts: DoctorFacts) -> Outcome:
     found = facts.installation.pods
     if found:
         return ok(f"{count(len(found), 'pod')} of components, none fails")
     return skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
 
 
-def _why_not(facts: Facts) -> tuple[str, str]:
+def _why_not(facts: DoctorFacts) -> tuple[str, str]:
     """Return why the virtual node's process does not run, and the next step."""
     if "installation" in facts.unread:
         return (

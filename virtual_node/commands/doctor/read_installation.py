@@ -18,7 +18,7 @@ _LABEL_PART_OF = "app.kubernetes.io/part-of"
 """Label that does not change with the chart's nameOverride, unlike the name label."""
 
 
-async def look_at_installation(upper: Client) -> Installation:
+async def read(upper: Client) -> Installation:
     """Return Deployments and pods with the chart's labels, and the last words of pods that fail.
 
     Raises:
@@ -35,10 +35,12 @@ async def look_at_installation(upper: Client) -> Installation:
         )
         found[resource] = {one.key: one.to_dict() for some in listed for one in some.items}
     deployments, pods = found[resources.DEPLOYMENTS].values(), found[resources.PODS].values()
-    return Installation(list(deployments), list(pods), {key(pod): await _said(upper, pod) for pod in pods})
+    return Installation(
+        list(deployments), list(pods), {key(pod): await _last_log_lines(upper, pod) for pod in pods}
+    )
 
 
-async def _said(upper: Client, pod: Json) -> list[str]:
+async def _last_log_lines(upper: Client, pod: Json) -> list[str]:
     """Return the last log lines of a terminated container of the pod.
 
     Without such lines, return the explanation by events of a pod that is not Ready; empty for a Ready pod.

@@ -21,7 +21,7 @@ from virtual_node.health.objects import Json
 _URL_SECONDS = 5.0
 
 
-async def look_at_webhook(upper: Client, namespace: str) -> Webhook:
+async def read(upper: Client, namespace: str) -> Webhook:
     """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod.
 
     Raises:
@@ -77,13 +77,15 @@ async def _answer(url: str, client: Json) -> Probe:
 
 async def _try(upper: Client, namespace: str) -> tuple[Probe, Json]:
     try:
-        made = await upper.create(resources.PODS, trial_pod(), namespace=namespace, params={"dryRun": "All"})
+        made = await upper.create(
+            resources.PODS, webhook_test_pod(), namespace=namespace, params={"dryRun": "All"}
+        )
     except ApiError as error:
         return Probe(error.code, error.message), {}
     return Probe(201), made
 
 
-def trial_pod() -> dict[str, Any]:
+def webhook_test_pod() -> dict[str, Any]:
     """Return a labelled pod with a node selector; Pod Security "restricted" and quotas for requests admit it."""
     amounts = {"cpu": "1m", "memory": "1Mi"}
     return {

@@ -20,16 +20,15 @@ from virtual_node.commands.common import probes
 from virtual_node.commands.common.permissions import missing, need
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
+from virtual_node.commands.doctor import read_installation, read_webhook
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
-    Facts,
+    DoctorFacts,
     Installation,
-    Lower,
+    LowerFacts,
     Webhook,
 )
-from virtual_node.commands.doctor.read_installation import look_at_installation
-from virtual_node.commands.doctor.read_webhook import look_at_webhook
 from virtual_node.health.objects import Json, is_virtual
 
 _SYSTEM = "kube-system"
@@ -47,7 +46,7 @@ _NEEDS = (
 )
 
 
-async def look(upper: Client, *, namespace: str) -> Facts:
+async def read_upper(upper: Client, *, namespace: str) -> DoctorFacts:
     """Return what was read of the upper cluster.
 
     Args:
@@ -56,23 +55,23 @@ async def look(upper: Client, *, namespace: str) -> Facts:
     """
     answer = await probes.version(upper)
     if not answer.ok:
-        return Facts(now=datetime.now(UTC), server=upper.config.server, answer=answer)
+        return DoctorFacts(now=datetime.now(UTC), server=upper.config.server, answer=answer)
     return await _Look(upper, namespace).facts(answer)
 
 
-async def look_below(lower: Client, file: str) -> Lower:
+async def read_lower(lower: Client, file: str) -> LowerFacts:
     """Return what was read of the lower cluster of a kubeconfig ``file``; errors are in ``answer``."""
     answer = await probes.version(lower)
     if not answer.ok:
-        return Lower(file, answer)
+        return LowerFacts(file, answer)
     try:
         nodes = await _list(lower, resources.NODES)
         pods = await _list(
             lower, resources.PODS, label_selector=names.LABEL_UPPER_UID, field_selector="status.phase=Pending"
         )
     except ApiError as error:
-        return Lower(file, Probe(error.code, error.message))
-    return Lower(file, answer, nodes, pods)
+        return LowerFacts(file, Probe(error.code, error.message))
+    return LowerFacts(file, answer, nodes, pods)
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class _Look:
     namespace: str
     unread: dict[str, str] = field(default_factory=dict)
 
-    async def facts(self, answer: Probe) -> Facts:
+    async def facts(self, answer: Probe) -> DoctorFacts:
         """Return all facts; reads that do not depend on each other run concurrently."""
         nodes = await self._read("nodes", _list(self.upper, resources.NODES), [])
         virtual = [node["metadata"]["name"] for node in nodes if is_virtual(node)]
@@ -102,14 +101,14 @@ class _Look:
                 if (name := node["metadata"]["name"]) in virtual
             }
             installation = group.create_task(
-                self._read("installation", look_at_installation(self.upper), Installation())
+                self._read("installation", read_installation.read(self.upper), Installation())
             )
             webhook = group.create_task(
-                self._read("webhook", look_at_webhook(self.upper, self.namespace), Webhook())
+                self._read("webhook", read_webhook.read(self.upper, self.namespace), Webhook())
             )
             scheduler = group.create_task(self._read("scheduler", self._lease(SCHEDULER_LEASE), None))
             descheduler = group.create_task(self._read("descheduler", self._lease(DESCHEDULER_LEASE), None))
-        return Facts(
+        return DoctorFacts(
             now=now.result(),
             server=self.upper.config.server,
             answer=answer,

@@ -11,9 +11,15 @@ from controller_runtime.api import pod_resources, quantity, readable, timestamps
 from controller_runtime.api.pods import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.common.requested import requested
-from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, Facts, ready_nodes, waiting
+from virtual_node.commands.doctor.facts import (
+    DESCHEDULER_LEASE,
+    SCHEDULER_LEASE,
+    DoctorFacts,
+    ready_nodes,
+    waiting,
+)
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
-from virtual_node.commands.doctor.nodes import meant_for_us
+from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
@@ -28,7 +34,7 @@ _EXTENDER = re.compile(
 )
 
 
-def scheduler(facts: Facts) -> Outcome:
+def scheduler(facts: DoctorFacts) -> Outcome:
     """Check that kube-scheduler runs and that each waiting pod's scheduler has looked at the pod."""
     unseen: dict[str, list[str]] = {}
     for pod in waiting(facts):
@@ -59,15 +65,15 @@ _FIND_SCHEDULER = (
 )
 
 
-def extender(facts: Facts) -> Outcome:
+def extender(facts: DoctorFacts) -> Outcome:
     """Check whether pods wait because the scheduler cannot call the multi-scheduler."""
     keys = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in waiting(facts)}
-    for said in _scheduler_words(facts, keys):
-        found = _EXTENDER.search(said)
+    for message in _scheduler_messages(facts, keys):
+        found = _EXTENDER.search(message)
         if found is None:
             continue
         url = found["url"] or found["post"] or "the extender"
-        kind = failure(said)
+        kind = failure(message)
         steps = {
             Failure.UNTRUSTED: "give the scheduler's configuration the CA of the extender (extenders[].tlsConfig.caFile)",
             Failure.REFUSED: "is virtual-node-multi-scheduler running at that address?",
@@ -75,7 +81,7 @@ def extender(facts: Facts) -> Outcome:
             Failure.NO_NAME: "correct extenders[].urlPrefix: kube-scheduler often does not use the cluster's DNS",
         }
         return broken(
-            f"kube-scheduler gets no good answer from {url}: {' '.join(said.split())[-200:]}",
+            f"kube-scheduler gets no valid response from {url}: {' '.join(message.split())[-200:]}",
             steps.get(kind, "look at virtual-node-multi-scheduler's log"),
         )
     if not keys:
@@ -83,7 +89,7 @@ def extender(facts: Facts) -> Outcome:
     return ok(f"{count(len(keys), 'pod waits', 'pods wait')}, none for an extender")
 
 
-def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
+def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
     """Yield messages of schedulers about waiting pods: conditions, then events, the newest first."""
     for pod in pods_by_key.values():
         yield str(condition(pod, "PodScheduled").get("message") or "")
@@ -96,20 +102,20 @@ def _scheduler_words(facts: Facts, pods_by_key: Mapping[tuple[str, str], Json]) 
             yield str(event.get("message") or "")
 
 
-def capacity(facts: Facts) -> Outcome:
+def capacity(facts: DoctorFacts) -> Outcome:
     """Check that each waiting pod fits on a virtual node, by total and by free capacity."""
     nodes = {node["metadata"]["name"]: _allocatable(node) for node in ready_nodes(facts)}
     if not nodes:
         return skipped("no virtual node is Ready")
     if not any(total.get("cpu") and total.get("pods") for total in nodes.values()):
         return broken(
-            f"{some(nodes)} promise nothing: the lower nodes' allocatable is 0, or used up by others",
+            f"{some(nodes)} have no free capacity: the allocatable of lower nodes is 0, or used up by other pods",
             f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes",
         )
     asked = {
         key(pod): {**pod_resources.pod_requests(pod["spec"]), "pods": 1}
         for pod in waiting(facts)
-        if meant_for_us(facts, pod)
+        if targets_virtual_nodes(facts, pod)
     }
     used = {name: requested(facts.bound.get(name, ())) for name in nodes}
     free = {
@@ -123,7 +129,7 @@ def capacity(facts: Facts) -> Outcome:
             return broken(
                 f"{what}: {count(len(unfit), 'pod')} such as {worst} ({_render(asked[worst])}); "
                 f"the largest has {_render(_largest(rooms))}",
-                "ask for less, or add lower nodes; " + program.name("status"),
+                "request less, or add lower nodes; " + program.name("status"),
             )
     waiting_ = (
         f"{count(len(asked), 'pod waits and fits', 'pods wait and fit')} by requests"
@@ -133,14 +139,14 @@ def capacity(facts: Facts) -> Outcome:
     return ok(f"{waiting_}; the largest virtual node has {_render(_largest(free))} left")
 
 
-def descheduler(facts: Facts) -> Outcome:
+def descheduler(facts: DoctorFacts) -> Outcome:
     """Check that the descheduler renews its Lease, if it is installed."""
     if facts.descheduler is None:
         return skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
     if quiet := lease_trouble(facts.descheduler, facts.now):
         return broken(
             f"its Lease {quiet}",
-            "is virtual-node-descheduler running? Pods stuck below are not moved until then",
+            "is virtual-node-descheduler running? Until then, pods stuck in lower clusters are not moved",
         )
     return ok("Lease fresh")
 
@@ -151,7 +157,7 @@ def lease_trouble(lease: Json | None, now: datetime) -> str:
     if lease is None:
         return ""
     if not spec.get("renewTime") or not spec.get("holderIdentity"):
-        return "is held by nobody"
+        return "has no holder"
     quiet = (now - timestamps.parse(spec["renewTime"])).total_seconds()
     limit = float(spec.get("leaseDurationSeconds") or 15)
     return f"was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller_runtime.api import names
-from virtual_node.commands.doctor.facts import Facts, virtual_nodes, waiting
+from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, broken
-from virtual_node.health import facts as model
 from virtual_node.health import pods
+from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Health, Kind
 from virtual_node.health.model import examine
 from virtual_node.health.objects import key
@@ -17,7 +17,7 @@ from virtual_node.translate.printers.pods import status_word
 _LISTED = 3
 
 
-def health(facts: Facts) -> Health:
+def health(facts: DoctorFacts) -> Health:
     """Return the health model's verdict on the doctor's facts."""
     nodes = virtual_nodes(facts)
     known = [node["metadata"]["name"] for node in nodes]
@@ -31,10 +31,10 @@ def health(facts: Facts) -> Health:
         "waiting": None if "pending" in unread else [one for one in without if one],
         "replicas": None if "installation" in unread else facts.installation.pods,
     }
-    return examine(model.Facts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
+    return examine(HealthFacts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
 
 
-def unless(*kinds: Kind, fine: Callable[[Facts], Outcome]) -> Callable[[Facts], Outcome]:
+def unless(*kinds: Kind, fine: Callable[[DoctorFacts], Outcome]) -> Callable[[DoctorFacts], Outcome]:
     """Return a rule that reports a broken link if there are faults of these kinds.
 
     Args:
@@ -42,14 +42,14 @@ def unless(*kinds: Kind, fine: Callable[[Facts], Outcome]) -> Callable[[Facts], 
         fine: returns the outcome if there are no such faults.
     """
 
-    def judge(facts: Facts) -> Outcome:
+    def judge(facts: DoctorFacts) -> Outcome:
         found = faults(facts, *kinds)
         return of_faults(found) if found else fine(facts)
 
     return judge
 
 
-def faults(facts: Facts, *kinds: Kind) -> list[Fault]:
+def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
     """Return the faults of these kinds."""
     return [fault for fault in health(facts).faults if fault.kind in kinds]
 
@@ -63,7 +63,7 @@ def _more(found: list[Fault]) -> str:
     return f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
 
 
-def _words(facts: Facts) -> dict[str, str]:
+def _words(facts: DoctorFacts) -> dict[str, str]:
     """Return the last message about each pod: a log line, otherwise a warning event, otherwise the lower pod's status."""
     words = {}
     for event in facts.events:

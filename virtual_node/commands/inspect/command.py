@@ -20,12 +20,12 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import parse_duration
 from virtual_node.certificates import expiries
-from virtual_node.certificates.expiry import UPPER, Limits
+from virtual_node.certificates.expiry import UPPER, ExpiryLimits
 from virtual_node.commands.common import connect, daemon_flags, output
 from virtual_node.commands.inspect import reading, rules
-from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, Facts, Finding
+from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding
 from virtual_node.config import program
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: flags, configuration or a kubeconfig are wrong; exit code 2.
     """
     options, daemon = daemon_flags.parse(_own, argv)
-    limits = Limits(
+    limits = ExpiryLimits(
         grace=options.grace, expiry_warning=options.expiry_warning, expiry_error=options.expiry_error
     )
     if limits.expiry_error > limits.expiry_warning:
@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def run(
-    config: Config, limits: Limits, *, context: str = "", patience: float = connect.TIMEOUT
-) -> tuple[Facts, list[Finding]]:
+    config: Config, limits: ExpiryLimits, *, context: str = "", patience: float = connect.TIMEOUT
+) -> tuple[InspectFacts, list[InspectFinding]]:
     """Return facts and findings about all clusters; read twice if a finding may be transient.
 
     Args:
@@ -89,7 +89,7 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
     )
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_(cluster: ClusterConfig) -> Client | ConfigError:
+        async def open_(cluster: LowerClusterConfig) -> Client | ConfigError:
             nonlocal credentials
             where, context = cluster.kubeconfig, cluster.context
             try:
@@ -107,7 +107,7 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         yield reading.Opened(config, upper, lowers, credentials)
 
 
-def _show(facts: Facts, findings: Sequence[Finding], *, form: str, headers: bool) -> None:
+def _show(facts: InspectFacts, findings: Sequence[InspectFinding], *, form: str, headers: bool) -> None:
     summary = rules.summary(facts, findings)
     if form != "table":
         clusters = [
@@ -143,7 +143,7 @@ def _show(facts: Facts, findings: Sequence[Finding], *, form: str, headers: bool
     output.conclusion(summary)
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: InspectFinding) -> dict[str, Any]:
     row = asdict(finding)
     del row["transient"]  # all printed findings are confirmed
     row["nextStep"] = row.pop("next_step")
@@ -159,21 +159,22 @@ def _own() -> Parser:
     parser = Parser(
         program.name(),
         "inspect",
-        about="Is all well, in all clusters? Leaks, drift, skew, expiry and capacity, for people and for CI. Reads, "
-        "compares, and changes nothing.",
+        about="Find leaks, drift, version and clock skew, expiring certificates and missing capacity in all "
+        "clusters, for people and for CI. Changes nothing.",
         examples=(
             ("All clusters of a configuration", "inspect --config clusters.yaml"),
             ("One lower cluster", "inspect --client-kubeconfig tokyo.yaml --nodename vn-tokyo"),
             ("In CI: warnings fail, too", "inspect --config clusters.yaml --fail-on warning -o json"),
         ),
-        notes="The other flags are the daemon's own and say which clusters.",
-        exit_codes="0 nothing to worry about, 1 findings, 2 usage or configuration, 3 a cluster could not be read",
+        notes="The other flags are those of the daemon; they select the clusters.",
+        exit_codes="0 no findings that count (see --fail-on), 1 findings, 2 usage or configuration, 3 a "
+        "cluster could not be read",
     )
     parser.add_argument("--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig")
     parser.add_argument(
         "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    parser.add_argument("--no-headers", action="store_true", help="omit the headings")
     connect.add_request_timeout(parser)
     parser.add_argument(
         "--fail-on",
@@ -182,9 +183,9 @@ def _own() -> Parser:
         help="least severity that makes the exit code 1 (error)",
     )
     for flag, default, text in (
-        ("--grace", "5m", "how long a change may be on its way"),
-        ("--expiry-warning", "30d", "warn of certificates and tokens that end sooner"),
-        ("--expiry-error", "7d", "errors are those that end sooner"),
+        ("--grace", "5m", "ignore differences that are younger"),
+        ("--expiry-warning", "30d", "warn of certificates and tokens that expire sooner"),
+        ("--expiry-error", "7d", "report an error for certificates and tokens that expire sooner"),
     ):
         parser.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
     return parser

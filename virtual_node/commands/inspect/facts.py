@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller_runtime.api import names, timestamps
-from virtual_node.certificates.expiry import Expiry, Limits
+from virtual_node.certificates.expiry import Expiry, ExpiryLimits
 from virtual_node.translate.base.options import PodOptions
 
 FOREIGN_POD = "ForeignPod"
@@ -22,7 +22,7 @@ SEVERITIES = (ERROR, WARNING, INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class InspectFinding:
     """One reported problem or remark, and the next step."""
 
     severity: str
@@ -55,7 +55,7 @@ class VirtualNode:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cluster:
+class ClusterFacts:
     """What was read of one cluster."""
 
     name: str
@@ -87,11 +87,11 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class InspectFacts:
     """Everything that was read, at one moment."""
 
-    upper: Cluster
-    lowers: Sequence[Cluster]
+    upper: ClusterFacts
+    lowers: Sequence[ClusterFacts]
     cluster_id: str
     """The upper cluster's identity in ownership labels; empty: unknown, so lower objects cannot be judged."""
     now: datetime
@@ -100,13 +100,13 @@ class Facts:
     expiries: Sequence[Expiry] = ()
     weaknesses: Sequence[tuple[str, str, str]] = ()
     """Weak connections to API servers: cluster, weakness, next step."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ExpiryLimits = field(default_factory=ExpiryLimits)
 
-    def virtual_nodes(self) -> dict[str, Cluster]:
+    def virtual_nodes(self) -> dict[str, ClusterFacts]:
         """Return the lower cluster of each configured virtual node, by node name."""
         return {name: lower for lower in self.lowers for name in lower.nodes}
 
-    def owned(self, lower: Cluster, kind: str) -> Iterator[dict[str, Any]]:
+    def owned(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the lower cluster's objects of a kind that were created for this upper cluster."""
         for one in lower.of(kind):
             if self.cluster_id and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == self.cluster_id:

@@ -14,12 +14,12 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.reader import NODE_LEASES
-from virtual_node.commands.inspect.facts import FOREIGN_POD, Cluster
+from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts
 
 _PARALLEL = 8
 
 
-async def greet(client: Client, cluster: Cluster) -> None:
+async def read_version(client: Client, cluster: ClusterFacts) -> None:
     """Store a cluster's version and clock skew; called before anything else.
 
     Raises:
@@ -47,7 +47,7 @@ async def all_of(reading: Iterable[Awaitable[None]]) -> None:
 
 async def list_into(
     client: Client,
-    cluster: Cluster,
+    cluster: ClusterFacts,
     resource: Resource,
     *,
     namespace: str | None = None,
@@ -80,7 +80,7 @@ async def list_into(
     cluster.objects.setdefault(kind, []).extend(_kept(one, kind) for one in listed.items)
 
 
-async def lease_into(client: Client, upper: Cluster, name: str) -> None:
+async def lease_into(client: Client, upper: ClusterFacts, name: str) -> None:
     """Add a node's Lease to the upper cluster's objects; read it by name, as virtual nodes may not list Leases.
 
     Raises:

@@ -15,23 +15,23 @@ from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
-from controller_runtime.process import version as release
-from virtual_node.certificates import expiries as inspect_expiries
-from virtual_node.certificates.expiry import UPPER, Expiry, Limits
+from controller_runtime.process import version
+from virtual_node.certificates import expiries as certificate_expiries
+from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connection_errors
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
     FOREIGN_POD,
     WAITING_POD,
-    Cluster,
-    Facts,
+    ClusterFacts,
+    InspectFacts,
     VirtualNode,
     annotations_of,
     is_virtual_node,
     labels_of,
 )
-from virtual_node.commands.inspect.listing import all_of, greet, lease_into, list_into
-from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, ClusterConfig, Config
+from virtual_node.commands.inspect.listing import all_of, lease_into, list_into, read_version
+from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
 from virtual_node.translate.base.options import PodOptions
@@ -53,13 +53,15 @@ class Opened:
 
     config: Config
     upper: Client
-    lowers: Sequence[tuple[ClusterConfig, Client | ConfigError]]
+    lowers: Sequence[tuple[LowerClusterConfig, Client | ConfigError]]
     """Each lower cluster with its client, or with the error of its kubeconfig, which does not stop other clusters."""
     credentials: Sequence[Expiry]
     """Expiry times of the kubeconfigs' credentials."""
 
 
-async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | None = None) -> Facts:
+async def read(
+    opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str] | None = None
+) -> InspectFacts:
     """Return what was read of all clusters in one pass.
 
     Args:
@@ -68,7 +70,7 @@ async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | No
         silent: errors of clusters that did not answer in the first read, by name; they are not tried again.
     """
     silent = silent or {}
-    upper = Cluster(name=UPPER, error=silent.get(UPPER, ""))
+    upper = ClusterFacts(name=UPPER, error=silent.get(UPPER, ""))
     cluster_id = opened.config.cluster_id
 
     async def identify() -> None:
@@ -79,7 +81,7 @@ async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | No
     await _guarded(opened, opened.upper, upper, identify())
     lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
     reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper))]
-    looks = [inspect_expiries.of_apiserver(UPPER, opened.upper.config)]
+    pending = [certificate_expiries.of_apiserver(UPPER, opened.upper.config)]
     for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
         if isinstance(client, ConfigError):
             lower.error = str(client)
@@ -87,17 +89,17 @@ async def read(opened: Opened, limits: Limits, *, silent: Mapping[str, str] | No
             lower.error = silent[lower.name]
         else:
             reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id)))
-            looks.append(inspect_expiries.of_apiserver(lower.name, client.config))
-    served, _ = await asyncio.gather(_served(looks), asyncio.gather(*reading))
+            pending.append(certificate_expiries.of_apiserver(lower.name, client.config))
+    served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
-        _forgive(cluster, opened.config)
-    return Facts(
+        _drop_optional(cluster, opened.config)
+    return InspectFacts(
         upper=upper,
         lowers=lowers,
         cluster_id=cluster_id,
         now=datetime.now(UTC),
-        release=release.version(),
+        release=version.version(),
         expiries=[*opened.credentials, *served, *await _served(_kubelets(upper))],
         limits=limits,
         weaknesses=_weaknesses(opened),
@@ -114,7 +116,7 @@ def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
     ]
 
 
-def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cluster:
+def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) -> ClusterFacts:
     """Return a lower cluster with its configuration and without objects."""
     mapping = NamespaceMap(cluster.namespaces.prefix, cluster.namespaces.map)
     nodes = {
@@ -141,7 +143,7 @@ def lower_cluster(config: Config, cluster: ClusterConfig, cluster_id: str) -> Cl
         )
         for node in cluster.virtual_nodes()
     }
-    return Cluster(
+    return ClusterFacts(
         name=cluster.name,
         nodes=nodes,
         removes_namespaces=cluster.namespaces.remove,
@@ -157,7 +159,7 @@ async def _identity(upper: Client) -> str:
     return str(system["metadata"]["uid"])
 
 
-def _forgive(cluster: Cluster, config: Config) -> None:
+def _drop_optional(cluster: ClusterFacts, config: Config) -> None:
     """Remove from a cluster's unread kinds those that only a disabled controller needs."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
@@ -169,22 +171,22 @@ def _forgive(cluster: Cluster, config: Config) -> None:
                 cluster.unread.pop(kind, None)
 
 
-async def _guarded(opened: Opened, client: Client, cluster: Cluster, reading: Awaitable[None]) -> None:
+async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, reading: Awaitable[None]) -> None:
     """Await a read of a cluster; record its error, which does not stop the reads of other clusters."""
     try:
         await reading
     except ApiError as error:
         expiries = [one for one in opened.credentials if one.cluster == cluster.name]
-        told = connection_errors.explain(error, client.config, expiries=expiries, now=datetime.now(UTC))
-        cluster.error = cluster.error or str(told)
+        trouble = connection_errors.explain(error, client.config, expiries=expiries, now=datetime.now(UTC))
+        cluster.error = cluster.error or str(trouble)
     except ConfigError as error:
         cluster.error = cluster.error or str(error)
 
 
-async def _read_upper(client: Client, upper: Cluster) -> None:
+async def _read_upper(client: Client, upper: ClusterFacts) -> None:
     if upper.error:
         return
-    await greet(client, upper)
+    await read_version(client, upper)
     await all_of(
         [
             *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
@@ -194,8 +196,8 @@ async def _read_upper(client: Client, upper: Cluster) -> None:
     )
 
 
-async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
-    await greet(client, lower)
+async def _read_lower(client: Client, lower: ClusterFacts, cluster_id: str) -> None:
+    await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
     listing = [list_into(client, lower, resources.NODES)]
     if cluster_id:
@@ -217,7 +219,7 @@ async def _read_lower(client: Client, lower: Cluster, cluster_id: str) -> None:
     await all_of(listing)
 
 
-async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cluster]) -> None:
+async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
     """Read upper objects that have lower counterparts: pods of virtual nodes, sources of copies, and Leases."""
     if upper.error:
         return
@@ -255,21 +257,23 @@ async def _read_counterparts(client: Client, upper: Cluster, lowers: Sequence[Cl
         upper.objects.pop(kind, None)
 
 
-def _owned(lowers: Iterable[Cluster], kind: str) -> Iterable[dict[str, Any]]:
+def _owned(lowers: Iterable[ClusterFacts], kind: str) -> Iterable[dict[str, Any]]:
     return (one for lower in lowers for one in lower.of(kind))
 
 
-def _virtual_nodes(upper: Cluster, lowers: Iterable[Cluster]) -> set[str]:
-    there = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
-    return there | {name for lower in lowers for name in lower.nodes}
+def _virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
+    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
+    return registered | {name for lower in lowers for name in lower.nodes}
 
 
-def _kubelets(upper: Cluster) -> Iterable[Awaitable[Expiry | None]]:
+def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
     virtual = _virtual_nodes(upper, ())
     return (
-        inspect_expiries.of_kubelet(node) for node in upper.of("Node") if node["metadata"]["name"] in virtual
+        certificate_expiries.of_kubelet(node)
+        for node in upper.of("Node")
+        if node["metadata"]["name"] in virtual
     )
 
 
-async def _served(looks: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:
-    return [found for found in await asyncio.gather(*looks) if found is not None]
+async def _served(pending: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:
+    return [found for found in await asyncio.gather(*pending) if found is not None]

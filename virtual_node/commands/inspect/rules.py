@@ -20,13 +20,13 @@ from virtual_node.commands.inspect import (
     rules_skew,
     rules_versions,
 )
-from virtual_node.commands.inspect.facts import ERROR, SEVERITIES, WARNING, Facts, Finding
+from virtual_node.commands.inspect.facts import ERROR, SEVERITIES, WARNING, InspectFacts, InspectFinding
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
 
-Rule = Callable[[Facts], Iterator[Finding]]
+Rule = Callable[[InspectFacts], Iterator[InspectFinding]]
 RULES: tuple[Rule, ...] = (
     rules_skew.unread,
     rules_ownership.leaked,
@@ -55,13 +55,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def inspect(facts: Facts) -> list[Finding]:
+def inspect(facts: InspectFacts) -> list[InspectFinding]:
     """Return all findings, the most severe first."""
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=_order)
 
 
-def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+def confirmed(first: Sequence[InspectFinding], second: Sequence[InspectFinding]) -> list[InspectFinding]:
     """Return the findings of a second read, without transient ones that the first read did not have.
 
     In a healthy system, too, a lower pod exists for a moment after its upper pod was deleted. So a transient
@@ -71,7 +71,7 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
     return [finding for finding in second if not finding.transient or finding.identity in before]
 
 
-def exit_code(facts: Facts, findings: Sequence[Finding], *, fail_on: str) -> int:
+def exit_code(facts: InspectFacts, findings: Sequence[InspectFinding], *, fail_on: str) -> int:
     """Return 3 if a cluster could not be read, 1 if a finding is at least as severe as ``fail_on``, otherwise 0."""
     if any(cluster.error for cluster in (facts.upper, *facts.lowers)):
         return INCOMPLETE
@@ -81,20 +81,20 @@ def exit_code(facts: Facts, findings: Sequence[Finding], *, fail_on: str) -> int
     return FOUND if any(finding.severity in bad for finding in findings) else FINE
 
 
-def pods(facts: Facts) -> int:
+def pods(facts: InspectFacts) -> int:
     """Return the number of upper pods on the configured virtual nodes."""
     ours = facts.virtual_nodes()
     return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.of("Pod"))
 
 
-def summary(facts: Facts, findings: Sequence[Finding]) -> str:
+def summary(facts: InspectFacts, findings: Sequence[InspectFinding]) -> str:
     """Return the summary: ``3 clusters, 214 pods: 1 error, 2 warnings``."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in (ERROR, WARNING)}
-    told = [count(number, severity) for severity, number in counts.items() if number]
+    counted = [count(number, severity) for severity, number in counts.items() if number]
     scope = f"{count(1 + len(facts.lowers), 'cluster')}, {count(pods(facts), 'pod')}"
-    return f"{scope}: {', '.join(told) or 'nothing to worry about'}"
+    return f"{scope}: {', '.join(counted) or 'no findings'}"
 
 
-def _order(finding: Finding) -> tuple[int, bool, str]:
+def _order(finding: InspectFinding) -> tuple[int, bool, str]:
     # Problems of the upper cluster, such as a missing virtual node, often explain those of lower clusters.
     return (SEVERITIES.index(finding.severity), finding.cluster != UPPER, finding.cluster)

@@ -17,9 +17,9 @@ from virtual_node.commands.inspect.facts import (
     FOREIGN_POD,
     INFO,
     WARNING,
-    Cluster,
-    Facts,
-    Finding,
+    ClusterFacts,
+    InspectFacts,
+    InspectFinding,
     VirtualNode,
     key,
     labels_of,
@@ -27,14 +27,14 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.commands.inspect.rules_pods import mirrored
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
-_PROMISE_SLACK = 1.01
+_CAPACITY_TOLERANCE = 1.01
 """Factor by which a promise may exceed the lower nodes' sum, because percentages in the reserve are rounded."""
 _UNUSABLE_SHARE = 0.25
 """Unusable share of the lower nodes' allocatable from which a warning is reported; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
 
 
-def lower_nodes(facts: Facts) -> Iterator[Finding]:
+def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower nodes of our virtual nodes that take no pods."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
@@ -45,9 +45,9 @@ def lower_nodes(facts: Facts) -> Iterator[Finding]:
             if ready.get("status") == "True":
                 message, step = "is cordoned", f"kubectl uncordon {name}, when its maintenance is over"
             else:
-                message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'it says nothing of itself'}"
+                message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
                 step = f"kubectl describe node {name}, in the lower cluster"
-            yield Finding(
+            yield InspectFinding(
                 severity=WARNING,
                 check="capacity",
                 cluster=lower.name,
@@ -58,7 +58,7 @@ def lower_nodes(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def promises(facts: Facts) -> Iterator[Finding]:
+def promises(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield each virtual node's promise and its usable part, and promises that exceed the lower nodes."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
@@ -69,11 +69,11 @@ def promises(facts: Facts) -> Iterator[Finding]:
             if name not in nodes or not selected:
                 continue
             promised = (nodes[name].get("status") or {}).get("allocatable") or {}
-            yield from _broken_promise(lower, name, virtual, promised)
+            yield from _excess_capacity(lower, name, virtual, promised)
             yield _usable(name, promised, selected, _rooms(lower, selected), lower)
 
 
-def oversized(facts: Facts) -> Iterator[Finding]:
+def oversized(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield pods that wait because no single lower node has room, although the virtual node as a whole had."""
     rooms: dict[str, list[_Room]] = {}
     for upper, lower, below in mirrored(facts):
@@ -91,7 +91,7 @@ def oversized(facts: Facts) -> Iterator[Finding]:
         if not never and (waited <= facts.limits.grace or any(_fits(wanted, r.free) for r in rooms[name])):
             continue
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR if never else WARNING,
             check="capacity",
             cluster=lower.name,
@@ -99,7 +99,7 @@ def oversized(facts: Facts) -> Iterator[Finding]:
             object=key(upper),
             message=f"asks for {asked or 'a place'}; no lower node of {name} "
             + ("is that large" if never else f"has had that free for {span(waited)}"),
-            next_step="ask for less, or add a larger lower node"
+            next_step="request less, or add a larger lower node"
             if never
             else "make room, or add a lower node",
             transient=True,
@@ -124,7 +124,7 @@ def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
     return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
 
 
-def _rooms(lower: Cluster, selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
+def _rooms(lower: ClusterFacts, selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
     used: dict[str, dict[str, int]] = {}
     for pod in (*lower.of("Pod"), *lower.of(FOREIGN_POD)):
         node = pod["spec"].get("nodeName")
@@ -145,13 +145,13 @@ def _rooms(lower: Cluster, selected: Sequence[Mapping[str, Any]]) -> list[_Room]
     return rooms
 
 
-def _fits(wanted: Mapping[str, int], there: Mapping[str, int]) -> bool:
-    return all(count <= there.get(name, 0) for name, count in wanted.items())
+def _fits(wanted: Mapping[str, int], available: Mapping[str, int]) -> bool:
+    return all(count <= available.get(name, 0) for name, count in wanted.items())
 
 
-def _broken_promise(
-    lower: Cluster, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
-) -> Iterator[Finding]:
+def _excess_capacity(
+    lower: ClusterFacts, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
+) -> Iterator[InspectFinding]:
     capacity = Capacity(node_selector=virtual.selector, reserve=virtual.reserve)
     for node in lower.of("Node"):
         capacity.upsert_node(node)
@@ -160,22 +160,22 @@ def _broken_promise(
         counts = bool(node_name) and not is_finished(pod)
         requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
-    _, there = capacity.totals()
+    _, available = capacity.totals()
     too_much = [
-        f"{_amount(one, promised[one])} (there are {_amount(one, there.get(one, '0'))})"
+        f"{_amount(one, promised[one])} (there are {_amount(one, available.get(one, '0'))})"
         for one in (*_SHOWN, PODS)
         if one in promised
-        and quantity.of(one, promised[one]) > quantity.of(one, there.get(one, "0")) * _PROMISE_SLACK
+        and quantity.of(one, promised[one]) > quantity.of(one, available.get(one, "0")) * _CAPACITY_TOLERANCE
     ]
     if too_much:
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="capacity",
             cluster=lower.name,
             kind="Node",
             object=name,
             message=f"promises more than its lower nodes have: {', '.join(too_much)}",
-            next_step="does the virtual node's process run? Its capacity is not kept true",
+            next_step="does the virtual node's process run? Its capacity is not up to date",
             transient=True,
         )
 
@@ -185,8 +185,8 @@ def _usable(
     promised: Mapping[str, Any],
     selected: Sequence[Mapping[str, Any]],
     rooms: Sequence[_Room],
-    lower: Cluster,
-) -> Finding:
+    lower: ClusterFacts,
+) -> InspectFinding:
     parts, worst = [], 0.0
     for one in _SHOWN:
         total = sum(_counts((node.get("status") or {}).get("allocatable")).get(one, 0) for node in selected)
@@ -200,14 +200,14 @@ def _usable(
             f"{_amount(one, promised.get(one, '0'))} "
             f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
-    return Finding(
+    return InspectFinding(
         severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
         check="capacity",
         cluster=lower.name,
         kind="Node",
         object=name,
         message=f"promises {', '.join(parts)}",
-        next_step="mend or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
+        next_step="repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
     )
 
 

@@ -13,9 +13,9 @@ from virtual_node.commands.inspect.facts import (
     ERROR,
     INFO,
     WARNING,
-    Cluster,
-    Facts,
-    Finding,
+    ClusterFacts,
+    InspectFacts,
+    InspectFinding,
     annotations_of,
     is_deleting,
     key,
@@ -29,7 +29,7 @@ _SHOWN = 5
 _CONTAINERS = ("containers", "initContainers")
 
 
-def pod_drift(facts: Facts) -> Iterator[Finding]:
+def pod_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower pods whose mutable fields differ from their upper pods.
 
     A field that was already requested but differs is not sent again. Images, tolerations and deadlines were
@@ -44,7 +44,7 @@ def pod_drift(facts: Facts) -> Iterator[Finding]:
         desired = lower_pod.lower_pod(upper, options)
         changes = update.pod_patch(below, desired, upper, options)
         in_spec, resized = _spec_fields(changes), _resized_fields(changes)
-        asked = update.has_been_asked(below, desired)
+        asked = update.is_already_requested(below, desired)
         if asked and in_spec:
             rewritten.setdefault(lower.name, []).append(key(below))
             in_spec = []
@@ -53,30 +53,30 @@ def pod_drift(facts: Facts) -> Iterator[Finding]:
         if not differing:
             continue
         severe = bool(in_spec or added or (resized and not asked))
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR if severe else WARNING,
             check="drift",
             cluster=lower.name,
             kind="Pod",
             object=key(below),
             message=f"differs from upper pod {key(upper)} in {_some(differing)}",
-            next_step="an event UpdateRefused on the upper pod says so where the lower cluster refuses the "
-            "change; otherwise see the virtual node's log",
+            next_step="if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
+            "otherwise see the virtual node's log",
             transient=True,
         )
     for cluster, pods in rewritten.items():
-        yield Finding(
+        yield InspectFinding(
             severity=INFO,
             check="drift",
             cluster=cluster,
             kind="Cluster",
             object=cluster,
-            message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, which asked for others; "
-            f"they are left as they are: {_some(pods)}",
+            message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, "
+            f"which requested others; they are not changed: {_some(pods)}",
         )
 
 
-def copy_drift(facts: Facts) -> Iterator[Finding]:
+def copy_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
     for lower in facts.lowers:
         for kind in ("ConfigMap", "Secret"):
@@ -90,26 +90,26 @@ def copy_drift(facts: Facts) -> Iterator[Finding]:
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
                     continue  # The source is gone or was replaced; the rule for leaks reports it.
                 if differing := _data_fields(copy, source, lower):
-                    yield Finding(
+                    yield InspectFinding(
                         severity=ERROR,
                         check="drift",
                         cluster=lower.name,
                         kind=kind,
                         object=key(copy),
                         message=f"differs from upper {kind} {key(source)} in {_some(differing)}",
-                        next_step="does the virtual node's process run? A copy that no pod names is left as it is: "
-                        "delete it below",
+                        next_step="does the virtual node's process run? A copy that no pod references is not "
+                        "updated: delete it in the lower cluster",
                         transient=True,
                     )
 
 
 def _source_key(copy: Mapping[str, Any]) -> str:
-    metadata, told = copy["metadata"], annotations_of(copy)
-    namespace = told.get(names.ANNOTATION_UPPER_NAMESPACE, metadata["namespace"])
-    return f"{namespace}/{told.get(names.ANNOTATION_SOURCE, metadata['name'])}"
+    metadata, annotations = copy["metadata"], annotations_of(copy)
+    namespace = annotations.get(names.ANNOTATION_UPPER_NAMESPACE, metadata["namespace"])
+    return f"{namespace}/{annotations.get(names.ANNOTATION_SOURCE, metadata['name'])}"
 
 
-def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: Cluster) -> list[str]:
+def _data_fields(copy: Mapping[str, Any], source: Mapping[str, Any], lower: ClusterFacts) -> list[str]:
     # Options only affect namespaces and owners, which are not compared, so any virtual node's options work.
     options = next(iter(lower.nodes.values())).options
     patch = copies.copy_patch(copy, copies.lower_copy(source, options)) or {}

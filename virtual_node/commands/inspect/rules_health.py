@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Facts, Finding, is_virtual_node
-from virtual_node.health import facts as model
+from virtual_node.commands.inspect.facts import (
+    COMPONENT_POD,
+    WAITING_POD,
+    InspectFacts,
+    InspectFinding,
+    is_virtual_node,
+)
+from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import Fault, Kind, Severity
 from virtual_node.health.model import examine
 from virtual_node.health.pods import sign, waiting_sign
@@ -26,11 +32,11 @@ _CHECKS = {
 }
 
 
-def faults(facts: Facts) -> Iterator[Finding]:
+def faults(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield a finding for every fault of the health model."""
     for fault in examine(_seen(facts)).faults:
         kind, _, name = fault.objects[0].partition(" ")
-        yield Finding(
+        yield InspectFinding(
             severity=fault.severity.value,
             check=_CHECKS.get(fault.kind, "pods"),
             cluster=UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER,
@@ -47,14 +53,14 @@ def _message(fault: Fault) -> str:
     return f"{fault.cause} (and {more} more such pod{'s' * (more > 1)})" if more else fault.cause
 
 
-def _seen(facts: Facts) -> model.Facts:
+def _seen(facts: InspectFacts) -> HealthFacts:
     """Return the health model's facts from what was read of the upper cluster."""
     upper = facts.upper
     nodes = [node for node in upper.of("Node") if is_virtual_node(node)]
     names = {node["metadata"]["name"] for node in nodes}
     pods = [pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names]
     without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
-    return model.Facts(
+    return HealthFacts(
         # Leases and conditions have timestamps of the upper cluster's clock.
         now=facts.now + timedelta(seconds=upper.clock_skew or 0.0),
         nodes=nodes if upper.knows("Node") else None,
@@ -62,5 +68,5 @@ def _seen(facts: Facts) -> model.Facts:
         signs=[found for pod in pods if (found := sign(pod))] if upper.knows("Pod") else None,
         waiting=[found for found in without if found] if upper.knows(WAITING_POD) else None,
         replicas=upper.of(COMPONENT_POD) if upper.knows(COMPONENT_POD) else None,
-        clusters=[model.ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],
+        clusters=[ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],
     )

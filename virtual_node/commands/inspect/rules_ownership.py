@@ -13,9 +13,9 @@ from virtual_node.commands.inspect.facts import (
     FOREIGN_POD,
     INFO,
     WARNING,
-    Cluster,
-    Facts,
-    Finding,
+    ClusterFacts,
+    InspectFacts,
+    InspectFinding,
     annotations_of,
     by_upper_uid,
     is_deleting,
@@ -28,13 +28,12 @@ from virtual_node.translate.storage import binder_pod
 
 _KINDS = ("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim")
 _NEXT_STEP = {
-    "Pod": "it runs for nobody: if its virtual node is still configured, look at that process' log; "
-    "otherwise delete the pod below",
-    "PersistentVolumeClaim": "it may hold data: rescue it, then delete the claim below (or configure volumes.orphans)",
+    "Pod": "it has no upper pod: if its virtual node is configured, see that process' log; otherwise delete the lower pod",
+    "PersistentVolumeClaim": "it may hold data: copy the data, then delete the lower claim (or configure volumes.orphans)",
 }
 
 
-def leaked(facts: Facts) -> Iterator[Finding]:
+def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     uids = {
         kind: {one["metadata"]["uid"] for one in facts.upper.of(kind)}
@@ -45,26 +44,26 @@ def leaked(facts: Facts) -> Iterator[Finding]:
         read = _read_by_pods(facts, lower)
         for kind in _KINDS:
             for one in facts.owned(lower, kind):
-                if _is_young_or_going(facts, one) or not _is_marked(kind, one):
+                if _is_new_or_deleting(facts, one) or not _is_marked(kind, one):
                     continue
                 if (kind, key(one)) in read:
                     continue  # The copy stays as long as a pod may read it.
                 uid, above = _made_for(kind, one)
                 if above not in uids or uid in uids[above]:
                     continue
-                yield Finding(
+                yield InspectFinding(
                     severity=ERROR if kind == "Pod" else WARNING,
                     check="leaked",
                     cluster=lower.name,
                     kind=kind,
                     object=key(one),
                     message=_message(facts, one, uid),
-                    next_step=_NEXT_STEP.get(kind, "nothing needs it: delete it below"),
+                    next_step=_NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster"),
                     transient=True,
                 )
 
 
-def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
+def leaked_namespaces(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
     if not facts.upper.knows("Namespace"):
         return
@@ -74,21 +73,21 @@ def leaked_namespaces(facts: Facts) -> Iterator[Finding]:
             continue
         for one in facts.owned(lower, "Namespace"):
             upper_name = annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, one["metadata"]["name"])
-            if upper_name in above or _is_young_or_going(facts, one):
+            if upper_name in above or _is_new_or_deleting(facts, one):
                 continue
-            yield Finding(
+            yield InspectFinding(
                 severity=WARNING,
                 check="leaked",
                 cluster=lower.name,
                 kind="Namespace",
                 object=one["metadata"]["name"],
                 message=f"made for upper namespace {upper_name}, which is gone",
-                next_step="something of others, or a volume claim, keeps it: empty it and delete it below",
+                next_step="it contains unmanaged objects or a claim: empty it and delete it in the lower cluster",
                 transient=True,
             )
 
 
-def not_adopted(facts: Facts) -> Iterator[Finding]:
+def not_adopted(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower clusters with namespaces that contain our pods, but in which no new pod starts.
 
     We neither created nor adopted these namespaces; an earlier release, or another configuration, used them.
@@ -102,7 +101,7 @@ def not_adopted(facts: Facts) -> Iterator[Finding]:
         if not found:
             continue
         adopted = [] if isinstance(lower.adopt, bool) else list(lower.adopt)
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="adopt",
             cluster=lower.name,
@@ -110,13 +109,13 @@ def not_adopted(facts: Facts) -> Iterator[Finding]:
             object=lower.name,
             message="virtual-node did not create these namespaces, which hold our pods: "
             + ", ".join(f"{name} ({pods[name]})" for name in found)
-            + "; these pods run on, new ones wait",
+            + "; these pods keep running, new pods wait",
             next_step=f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
             "or move the pods to other namespaces",
         )
 
 
-def leaked_marks(facts: Facts) -> Iterator[Finding]:
+def leaked_marks(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower Services whose annotation names a virtual node that was renamed or removed by hand."""
     if not facts.upper.knows("Node"):
         return
@@ -124,20 +123,21 @@ def leaked_marks(facts: Facts) -> Iterator[Finding]:
     for lower in facts.lowers:
         for one in facts.owned(lower, "Service"):
             for node in sorted(services.wanted_by(annotations_of(one)) - present):
-                yield Finding(
+                yield InspectFinding(
                     severity=WARNING,
                     check="leaked",
                     cluster=lower.name,
                     kind="Service",
                     object=key(one),
                     message=f"is kept for virtual node {node}, which is gone",
-                    next_step="if it does not come back, take the annotation off below: kubectl annotate service "
+                    next_step="if it does not come back, remove the annotation in the lower cluster: kubectl "
+                    "annotate service "
                     f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-",
                     transient=True,
                 )
 
 
-def doubled(facts: Facts) -> Iterator[Finding]:
+def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower pods that were created for an upper pod that has another lower pod."""
     places: dict[str, list[tuple[str, str]]] = {}
     for lower in facts.lowers:
@@ -146,7 +146,7 @@ def doubled(facts: Facts) -> Iterator[Finding]:
     for uid, found in places.items():
         for cluster, name in found[1:]:
             first_cluster, first = found[0]
-            yield Finding(
+            yield InspectFinding(
                 severity=ERROR,
                 check="doubled",
                 cluster=cluster,
@@ -158,7 +158,7 @@ def doubled(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
+def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield the number of objects with our labels that belong to each other upper cluster."""
     if not facts.cluster_id:
         return
@@ -170,7 +170,7 @@ def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
             if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != facts.cluster_id
         )
         for owner, count in sorted(owners.items()):
-            yield Finding(
+            yield InspectFinding(
                 severity=INFO,
                 check="others",
                 cluster=lower.name,
@@ -180,7 +180,7 @@ def of_other_upper_clusters(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _read_by_pods(facts: Facts, lower: Cluster) -> set[tuple[str, str]]:
+def _read_by_pods(facts: InspectFacts, lower: ClusterFacts) -> set[tuple[str, str]]:
     """Return kind and key of the ConfigMaps and Secrets that our lower pods reference."""
     return {
         (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
@@ -194,7 +194,7 @@ def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
     return kind != "EndpointSlice" or labels_of(one).get(endpoints.LABEL_MANAGED_BY) == endpoints.MANAGED_BY
 
 
-def _is_young_or_going(facts: Facts, one: Mapping[str, Any]) -> bool:
+def _is_new_or_deleting(facts: InspectFacts, one: Mapping[str, Any]) -> bool:
     return is_deleting(one) or facts.age(one["metadata"].get("creationTimestamp")) <= facts.limits.grace
 
 
@@ -207,7 +207,7 @@ def _made_for(kind: str, one: Mapping[str, Any]) -> tuple[str, str]:
     return carried.get(names.LABEL_UPPER_UID, ""), kind
 
 
-def _message(facts: Facts, one: Mapping[str, Any], uid: str) -> str:
+def _message(facts: InspectFacts, one: Mapping[str, Any], uid: str) -> str:
     age = span(facts.age(one["metadata"].get("creationTimestamp")))
     node = labels_of(one).get(names.LABEL_NODE)
     by = f" by virtual node {node}" if node else ""

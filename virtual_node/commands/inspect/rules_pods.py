@@ -12,9 +12,9 @@ from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import (
     ERROR,
     WARNING,
-    Cluster,
-    Facts,
-    Finding,
+    ClusterFacts,
+    InspectFacts,
+    InspectFinding,
     annotations_of,
     by_upper_uid,
     is_deleting,
@@ -26,11 +26,11 @@ from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.printers.pods import status_word
 from virtual_node.translate.storage import pv, pvc
 
-_WORDLESS = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})
+_UNEXPLAINED_STATES = frozenset({"Pending", "Unknown", "ContainerCreating", "Running"})
 """Status words that do not explain why a pod has no lower pod."""
 
 
-def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, Any] | None]]:
+def mirrored(facts: InspectFacts) -> Iterator[tuple[dict[str, Any], ClusterFacts, dict[str, Any] | None]]:
     """Yield upper pods on our virtual nodes with their lower cluster and lower pod, if lower pods were listed."""
     if not facts.upper.knows("Pod"):
         return
@@ -45,7 +45,7 @@ def mirrored(facts: Facts) -> Iterator[tuple[dict[str, Any], Cluster, dict[str, 
             yield upper, lower, found[0] if found else None
 
 
-def missing(facts: Facts) -> Iterator[Finding]:
+def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
     for upper, lower, below in mirrored(facts):
         if below is not None or is_deleting(upper) or is_finished(upper) or not facts.cluster_id:
@@ -54,25 +54,25 @@ def missing(facts: Facts) -> Iterator[Finding]:
         waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
         if waited <= facts.limits.grace:
             continue
-        if _told(upper):
+        if _reported_cause(upper):
             continue  # The health model reports it with this cause.
         known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
-            known = "; its lower pod was there once"
-        yield Finding(
+            known = "; its lower pod existed before"
+        yield InspectFinding(
             severity=ERROR,
             check="missing",
             cluster=lower.name,
             kind="Pod",
             object=key(upper),
-            message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a pod below{known}",
+            message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
             next_step=program.name(f"diagnose pod {key(upper)}"),
             transient=True,
         )
 
 
-def status_drift(facts: Facts) -> Iterator[Finding]:
+def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield upper pods whose phase or readiness has differed from their lower pod's for longer than the grace.
 
     Pods of virtual nodes that are not Ready are skipped. The upper cluster itself marks these pods not ready,
@@ -90,22 +90,23 @@ def status_drift(facts: Facts) -> Iterator[Finding]:
         if unchanged <= facts.limits.grace:
             continue
         wanted = {**upper, "status": pod_status.upper_status(below, upper)}
-        said, meant = _state(upper), _state(wanted)
-        if said == meant:
+        upper_state, lower_state = _state(upper), _state(wanted)
+        if upper_state == lower_state:
             continue
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR,
             check="status",
             cluster=lower.name,
             kind="Pod",
             object=key(upper),
-            message=f"says {said} above and has been {meant} below for {span(unchanged)}",
-            next_step="does the virtual node's process run, and may it patch pods/status above? See its log",
+            message=f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
+            next_step="does the virtual node's process run, and may it patch pods/status in the upper "
+            "cluster? See its log",
             transient=True,
         )
 
 
-def stuck_pods(facts: Facts) -> Iterator[Finding]:
+def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield pods whose graceful deletion should have ended longer ago than the limit."""
     places: list[tuple[str, Mapping[str, Any]]] = []
     ours = facts.virtual_nodes()
@@ -118,7 +119,7 @@ def stuck_pods(facts: Facts) -> Iterator[Finding]:
             continue
         finalizers = pod["metadata"].get("finalizers")
         step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="stuck",
             cluster=cluster,
@@ -129,7 +130,7 @@ def stuck_pods(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def stuck_claims(facts: Facts) -> Iterator[Finding]:
+def stuck_claims(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield claims with our finalizer that nothing removes, because all virtual nodes of the claim are gone."""
     if not facts.upper.knows("PersistentVolumeClaim", "Node"):
         return
@@ -142,14 +143,15 @@ def stuck_claims(facts: Facts) -> Iterator[Finding]:
         if not served or served & (present | facts.virtual_nodes().keys()):
             continue
         gone = ", ".join(sorted(served))
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR if is_deleting(claim) else WARNING,
             check="stuck",
             cluster=UPPER,
             kind="PersistentVolumeClaim",
             object=key(claim),
             message=f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
-            next_step="configure the virtual node again, or take the finalizer off by hand: its data stays below",
+            next_step="configure the virtual node again, or remove the finalizer by hand: its data stays in "
+            "the lower cluster",
         )
 
 
@@ -170,13 +172,13 @@ def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, An
     }
 
 
-def _told(upper: Mapping[str, Any]) -> str:
+def _reported_cause(upper: Mapping[str, Any]) -> str:
     """Return why the upper pod waits according to its status; empty: the status does not say."""
     refused = condition(upper, names.CONDITION_ADMITTED)
     if refused.get("status") == "False":
         return str(refused.get("message") or refused.get("reason") or "")
     word, why = status_word(upper)
-    return "" if word in _WORDLESS else why or word
+    return "" if word in _UNEXPLAINED_STATES else why or word
 
 
 def _state(pod: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller_runtime.api.policy.decision import violations
-from virtual_node.commands.inspect.facts import WARNING, Facts, Finding, is_deleting, key
+from virtual_node.commands.inspect.facts import WARNING, InspectFacts, InspectFinding, is_deleting, key
 from virtual_node.commands.inspect.rules_pods import mirrored
 from virtual_node.translate.pods import lower_pod
 
@@ -17,7 +17,7 @@ _SHOWN = 3
 """Number of pods that are named for each rule."""
 
 
-def refused_next(facts: Facts) -> Iterator[Finding]:
+def refused_next(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower clusters with pods that could not be created again, with the violated rules."""
     found: dict[str, dict[str, list[str]]] = {}
     for upper, lower, below in mirrored(facts):
@@ -29,13 +29,13 @@ def refused_next(facts: Facts) -> Iterator[Finding]:
             found.setdefault(lower.name, {}).setdefault(rule, []).append(key(upper))
     for name, by_rule in found.items():
         pods = {pod for some in by_rule.values() for pod in some}
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="policy",
             cluster=name,
             kind="Cluster",
             object=name,
-            message=f"its policy would refuse running pods ({len(pods)}); they run on, new ones do not start: "
+            message=f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
             + "; ".join(f"{rule} ({_some(some)})" for rule, some in sorted(by_rule.items())),
             next_step=f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
         )

@@ -14,8 +14,8 @@ from virtual_node.commands.inspect.facts import (
     INFO,
     WAITING_POD,
     WARNING,
-    Facts,
-    Finding,
+    InspectFacts,
+    InspectFinding,
 )
 from virtual_node.config import program
 
@@ -38,13 +38,13 @@ _EXPIRY_STEPS = {
 }
 
 
-def clocks(facts: Facts) -> Iterator[Finding]:
+def clocks(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield clusters whose clock differs from this machine's, which also compares them with each other."""
     for cluster in (facts.upper, *facts.lowers):
         skew = cluster.clock_skew
         if skew is None or abs(skew) <= _CLOCK_WARNING:
             continue
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
             check="clock",
             cluster=cluster.name,
@@ -55,14 +55,14 @@ def clocks(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def versions(facts: Facts) -> Iterator[Finding]:
+def versions(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower clusters with too much version skew, and virtual nodes that report an outdated version."""
     above = _minor(facts.upper.version)
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         below = _minor(lower.version)
         if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
-            yield Finding(
+            yield InspectFinding(
                 severity=WARNING,
                 check="version",
                 cluster=lower.name,
@@ -72,24 +72,26 @@ def versions(facts: Facts) -> Iterator[Finding]:
                 next_step=f"upgrade the {'lower' if below < above else 'upper'} cluster",
             )
         for name in lower.nodes:
-            told = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
-            if told and lower.version and told != lower.version:
-                yield Finding(
+            kubelet_version = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get(
+                "kubeletVersion"
+            )
+            if kubelet_version and lower.version and kubelet_version != lower.version:
+                yield InspectFinding(
                     severity=WARNING,
                     check="version",
                     cluster=lower.name,
                     kind="Node",
                     object=name,
-                    message=f"tells kubeletVersion {told}; its lower cluster is {lower.version}",
+                    message=f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
                     next_step="does the virtual node's process run, and lead to this very cluster?",
                     transient=True,
                 )
 
 
-def weak(facts: Facts) -> Iterator[Finding]:
+def weak(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield connections on which credentials can be read or the API server be impersonated."""
     for cluster, what, step in facts.weaknesses:
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="transport",
             cluster=cluster,
@@ -100,11 +102,11 @@ def weak(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def expiring(facts: Facts) -> Iterator[Finding]:
+def expiring(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield credentials and certificates that expire soon or have expired."""
     for one in facts.expiries:
         if one.kind == LEGACY_TOKEN:
-            yield Finding(
+            yield InspectFinding(
                 severity=INFO,
                 check="expiry",
                 cluster=one.cluster,
@@ -119,13 +121,13 @@ def expiring(facts: Facts) -> Iterator[Finding]:
         if left >= warning:
             continue
         ended = left <= timedelta()
-        yield Finding(
+        yield InspectFinding(
             severity=ERROR if ended or left < error else WARNING,
             check="expiry",
             cluster=one.cluster,
             kind=one.kind,
             object=one.name,
-            message=f"ended {span(left)} ago" if ended else f"ends in {span(left)}",
+            message=f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
             next_step=_EXPIRY_STEPS.get(one.kind, ""),
         )
 
@@ -135,11 +137,11 @@ def _minor(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def unread(facts: Facts) -> Iterator[Finding]:
+def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield clusters and kinds that could not be read, and an unknown upper identity."""
     for cluster in (facts.upper, *facts.lowers):
         if cluster.error:
-            yield Finding(
+            yield InspectFinding(
                 severity=ERROR,
                 check="unread",
                 cluster=cluster.name,
@@ -152,22 +154,22 @@ def unread(facts: Facts) -> Iterator[Finding]:
         # Lists of one kind with different selectors fail for the same reason, so they are one finding.
         unread_kinds = {_KINDS.get(kind, kind): why for kind, why in cluster.unread.items()}
         for kind, why in sorted(unread_kinds.items()):
-            yield Finding(
+            yield InspectFinding(
                 severity=WARNING,
                 check="unread",
                 cluster=cluster.name,
                 kind=kind,
                 object="*",
                 message=f"could not be listed: {why}",
-                next_step="grant get and list, or know that nothing is said about them",
+                next_step="grant get and list; without these rights they are not checked",
             )
     if not facts.cluster_id and not facts.upper.error:
-        yield Finding(
+        yield InspectFinding(
             severity=WARNING,
             check="unread",
             cluster=UPPER,
             kind="Namespace",
             object="kube-system",
-            message="could not be read, so nothing below can be told to be ours",
-            next_step="let us get namespace kube-system, or give --cluster-id",
+            message="could not be read, so owned objects in lower clusters cannot be recognized",
+            next_step="grant get on namespace kube-system, or give --cluster-id",
         )

@@ -6,37 +6,45 @@ from collections.abc import Iterator
 
 from controller_runtime.api import names
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import COMPONENT_POD, WARNING, Facts, Finding, is_deleting, labels_of
+from virtual_node.commands.inspect.facts import (
+    COMPONENT_POD,
+    WARNING,
+    InspectFacts,
+    InspectFinding,
+    is_deleting,
+    labels_of,
+)
 
 _LABEL_COMPONENT = "app.kubernetes.io/component"
 _LABEL_RELEASE = "app.kubernetes.io/version"
-_SAME = "upgrade the older one: they are made to be one release"
+_SAME = "upgrade the older one: all components must have the same version"
 
 
-def of_nodes(facts: Facts) -> Iterator[Finding]:
+def of_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield virtual nodes of another release than this command, because their translation may look like drift."""
     for node in facts.upper.of("Node"):
         labels = labels_of(node)
         if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL or not facts.release:
             continue
-        told = labels.get(names.LABEL_VERSION, "")
+        node_version = labels.get(names.LABEL_VERSION, "")
         name = node["metadata"]["name"]
         # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
-        if told != facts.release and (told or name in facts.virtual_nodes()):
-            yield Finding(
+        if node_version != facts.release and (node_version or name in facts.virtual_nodes()):
+            yield InspectFinding(
                 severity=WARNING,
                 check="release",
                 cluster=UPPER,
                 kind="Node",
                 object=name,
-                message=f"runs {f'release {told}' if told else 'a release that does not tell its name'}; "
-                f"this command is {facts.release}, and may take differences of the two for drift",
+                message=f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
+                f"this command has version {facts.release}, and may report differences between the two "
+                f"versions as drift",
                 next_step=_SAME,
                 transient=True,
             )
 
 
-def of_components(facts: Facts) -> Iterator[Finding]:
+def of_components(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield namespaces whose components, by the chart's labels, run different releases."""
     found: dict[str, dict[str, set[str]]] = {}
     for pod in facts.upper.of(COMPONENT_POD):
@@ -47,16 +55,16 @@ def of_components(facts: Facts) -> Iterator[Finding]:
             releases.setdefault(release, set()).add(component)
     for namespace, releases in sorted(found.items()):
         if len(releases) > 1:
-            told = "; ".join(
+            versions = "; ".join(
                 f"{release}: {', '.join(sorted(them))}" for release, them in sorted(releases.items())
             )
-            yield Finding(
+            yield InspectFinding(
                 severity=WARNING,
                 check="release",
                 cluster=UPPER,
                 kind="Namespace",
                 object=namespace,
-                message=f"its components run different releases: {told}",
+                message=f"its components run different versions: {versions}",
                 next_step=f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
                 transient=True,
             )

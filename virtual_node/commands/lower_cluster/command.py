@@ -110,7 +110,7 @@ def parser() -> Parser:
                 "Add a cluster to an installation, and run a pod there to prove it",
                 "lower-cluster join tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
-            ("Take it out again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
+            ("Remove it again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
             (
                 "Make only the accounts, and the Secrets in the upper cluster",
                 "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml --kubeconfig upper.yaml",
@@ -119,9 +119,9 @@ def parser() -> Parser:
                 "Print the Secrets instead",
                 "lower-cluster register tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
-            ("What the accounts are, for those who apply them themselves", "lower-cluster manifest tokyo"),
+            ("Print the accounts, to apply them yourself", "lower-cluster manifest tokyo"),
         ),
-        exit_codes="0 done, 2 not",
+        exit_codes="0 done, 2 failed",
     )
     own.add_argument(
         "action",
@@ -130,7 +130,11 @@ def parser() -> Parser:
         "Secrets. manifest: print the accounts",
     )
     own.add_argument(
-        "cluster", nargs="?", type=label, metavar="NAME", help="the lower cluster's name in the upper one"
+        "cluster",
+        nargs="?",
+        type=label,
+        metavar="NAME",
+        help="name of the lower cluster in the upper cluster",
     )
     own.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
     _add_account_flags(own)
@@ -142,24 +146,42 @@ def parser() -> Parser:
 
 def _add_account_flags(parser: Parser) -> None:
     parser.add_argument(
-        "--client-kubeconfig", default="", metavar="FILE", help="an administrator's, of the lower cluster"
+        "--client-kubeconfig",
+        default="",
+        metavar="FILE",
+        help="administrator's kubeconfig of the lower cluster",
     )
-    parser.add_argument("--client-context", default="", metavar="CONTEXT", help="its context")
     parser.add_argument(
-        "--server", default="", metavar="URL", help="the lower API server as the upper cluster reaches it"
+        "--client-context",
+        default="",
+        metavar="CONTEXT",
+        help="context of --client-kubeconfig (its current-context)",
     )
     parser.add_argument(
-        "--account-namespace", type=label, default="virtual-node", metavar="NAME", help="below (virtual-node)"
+        "--server",
+        default="",
+        metavar="URL",
+        help="URL at which the upper cluster reaches the lower API server",
+    )
+    parser.add_argument(
+        "--account-namespace",
+        type=label,
+        default="virtual-node",
+        metavar="NAME",
+        help="namespace of the accounts in the lower cluster (virtual-node)",
     )
     parser.add_argument(
         "--usage-source",
         choices=tuple(lower_account.USAGE_SOURCES),
         default="None",
-        help="where the multi-scheduler reads the usage of lower nodes (usage.source of its configuration); its account "
-        "gets what that needs (None). Give it again when the action is repeated",
+        help="where the multi-scheduler reads the usage of lower nodes (usage.source of its configuration); "
+        "its account gets the rights for that (None). Give the flag again when you repeat the action",
     )
-    parser.add_argument("--keep-namespaces", action="store_true", help="do not ask for the right to list everything, "
-                        "which removing an empty namespace takes")  # fmt: skip
+    parser.add_argument(
+        "--keep-namespaces",
+        action="store_true",
+        help="do not grant the right to list all resources, which the removal of empty namespaces needs",
+    )
     parser.add_argument(
         "--token-duration", type=duration, default=30 * 24 * 3600.0, metavar="D",
         help="how long the tokens are valid (720h); the API server may grant less. The virtual node renews them daily",
@@ -175,17 +197,19 @@ def _add_upper_flags(parser: Parser) -> None:
         "--kubeconfig",
         default="",
         metavar="FILE",
-        help="upper cluster's. register: create the Secrets there (none: print them). join, leave: without it "
+        help="kubeconfig of the upper cluster. register: create the Secrets there (none: print them). join, "
+        "leave: without it "
         "$KUBECONFIG or ~/.kube/config",
     )
     parser.add_argument(
-        "--context", default="", metavar="CONTEXT", help="of the upper kubeconfig, for join and leave"
+        "--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig, for join and leave"
     )
     parser.add_argument(
         "--namespace",
         type=label,
         metavar="NS",
-        help="of the Secrets in the upper cluster (kube-system); of the release, for join and leave (virtual-node-system)",
+        help="namespace of the Secrets in the upper cluster (kube-system); for join and leave, namespace of "
+        "the Helm release (virtual-node-system)",
     )
 
 
@@ -200,24 +224,25 @@ def _add_joining_flags(parser: Parser) -> None:
         type=duration,
         default=300.0,
         metavar="D",
-        help="how long each waiting step may take (5m)",
+        help="time limit of each step that waits (5m)",
     )
     own.add_argument(
         "--probe-image",
         default="registry.k8s.io/pause:3.10",
         metavar="IMAGE",
-        help="of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); empty: no pod",
+        help="image of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); "
+        "empty: no pod",
     )
     own.add_argument(
         "--force",
         action="store_true",
-        help="leave although pods run there, which are deleted, or volumes with data are bound",
+        help="leave although pods run in the lower cluster (they are deleted) or volumes with data are bound",
     )
     own.add_argument(
         "--lost",
         action="store_true",
-        help="leave though the lower cluster does not answer any more: change the upper cluster alone, and print what "
-        "is left in the lower one; without --client-kubeconfig",
+        help="leave although the lower cluster no longer answers: change only the upper cluster, and print "
+        "what is left in the lower cluster; without --client-kubeconfig",
     )
     own.add_argument(
         "--values",

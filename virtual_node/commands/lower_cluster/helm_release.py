@@ -29,7 +29,7 @@ from controller_runtime.errors import ConfigError
 from virtual_node.commands.lower_cluster import account
 
 _CHART = "virtual-node"
-_SAID_LINES = 3
+_STDERR_LINES = 3
 """Number of last lines of helm's error to print; the cause is at its end."""
 
 
@@ -246,9 +246,9 @@ async def upgrade(
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await process.communicate()
+        _, stderr = await process.communicate()
     if process.returncode:
-        lines = said.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
+        lines = stderr.decode(errors="replace").strip().splitlines()[-_STDERR_LINES:]
         raise ConfigError(
             f"helm upgrade {release.name} failed: {' '.join(lines)}; look: 'kubectl --namespace {release.namespace} "
             f"get pods', 'helm history {release.name} --namespace {release.namespace}'. Then run the command again, or "

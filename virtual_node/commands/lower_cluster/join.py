@@ -104,7 +104,7 @@ class Join:
         upper_id, lower_id = await asyncio.gather(identity(self._upper), identity(self._lower))
         if upper_id == lower_id:
             raise ConfigError(
-                f"{options.client_kubeconfig} leads to the upper cluster itself: give the lower one's"
+                f"{options.client_kubeconfig} leads to the upper cluster: give the kubeconfig of the lower cluster"
             )
         self._id = str(self._release.values.get("clusterId") or upper_id)
         secret = await find(

@@ -61,7 +61,7 @@ def write_values(options: argparse.Namespace, edit: Edit) -> None:
         "command again: it does the rest")  # fmt: skip
 
 
-async def refuse_working(upper: Client, nodes: Sequence[str]) -> None:
+async def refuse_running(upper: Client, nodes: Sequence[str]) -> None:
     """Refuse to remove a cluster while one of its virtual nodes runs, which a held and renewed Lease shows.
 
     Raises:

@@ -21,7 +21,7 @@ from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import Object
 from virtual_node.commands.cleanup import command
-from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
@@ -29,13 +29,13 @@ from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, say
-from virtual_node.commands.lower_cluster.join_release import find_release, refuse_working, write_values
+from virtual_node.commands.lower_cluster.join_release import find_release, refuse_running, write_values
 from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
 from virtual_node.commands.lower_cluster.leave_lost import (
     is_joined,
-    left_behind,
+    leftover_report,
     require_answer,
-    require_silence,
+    require_unreachable,
 )
 from virtual_node.translate.nodes.node import is_real
 
@@ -62,7 +62,7 @@ async def run(options: argparse.Namespace) -> None:
         ConfigError: the cluster has pods or data, or a step failed; the message names the next step.
     """
     if options.lost:
-        await require_silence(options)
+        await require_unreachable(options)
         async with connect.upper(options, agent=AGENT) as upper:
             await Leave(options, upper, None, await find_release(upper, options)).run()
         return
@@ -107,8 +107,8 @@ class Leave:
         self._options = options
         self._plain = upper
         dry = options.dry_run
-        self._upper = rehearsed(upper, _would("upper")) if dry else upper
-        self._lower = rehearsed(lower, _would("lower")) if dry and lower else lower
+        self._upper = dry_run_client(upper, _would("upper")) if dry else upper
+        self._lower = dry_run_client(lower, _would("lower")) if dry and lower else lower
         self._release = release
         self._entry = helm_release.cluster(release.values, options.name)
 
@@ -145,7 +145,7 @@ class Leave:
             write_values(options, values_file.removed)
             return
         if options.values and not options.dry_run:
-            await refuse_working(self._plain, nodes)
+            await refuse_running(self._plain, nodes)
         await self._values()
         if lower is not None:
             await self._clean(lower)
@@ -155,7 +155,7 @@ class Leave:
         for one in secrets:
             await self._delete_secret(one)
         if lower is None:
-            for line in left_behind(options, cluster_id=self._id, nodes=nodes):
+            for line in leftover_report(options, cluster_id=self._id, nodes=nodes):
                 say("lower", line)
         say("left", f"{options.name}{' would leave' if options.dry_run else ' has left'}")
 
@@ -270,4 +270,4 @@ class Leave:
 
 
 def _would(where: str) -> Callable[[str], None]:
-    return lambda line: command.tell(f"{where:<8}  {line.partition(': ')[2]}")
+    return lambda line: command.print_change(f"{where:<8}  {line.partition(': ')[2]}")

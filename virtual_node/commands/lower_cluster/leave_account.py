@@ -61,7 +61,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
         if cluster_id in users:
             patch = {"metadata": {"annotations": {f"{names.JOINED_PREFIX}{cluster_id}": None}}}
             await lower.patch(resources.SERVICE_ACCOUNTS, manifests.NAME, patch, namespace=space)
-        others = {*users} - {cluster_id} or await _strangers(lower)
+        others = {*users} - {cluster_id} or await _other_virtual_nodes(lower)
         if others:
             say("account", f"is kept: others use it: {', '.join(sorted(others))}")
             return
@@ -88,7 +88,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
     say("account", "; ".join(parts) or "is gone already")
 
 
-async def _strangers(lower: Client) -> set[str]:
+async def _other_virtual_nodes(lower: Client) -> set[str]:
     """Return virtual nodes with pods in the lower cluster, which may use the account without ``join``.
 
     Pods of the leaving cluster are gone by now.

@@ -31,16 +31,17 @@ async def require_answer(options: argparse.Namespace, lower: Client) -> None:
     except (Forbidden, Unauthorized):
         raise
     except ApiError as error:
-        told = connect.explain(
+        trouble = connect.explain(
             error, lower.config, path=options.client_kubeconfig, context=options.client_context
         )
         raise ConfigError(
-            f"{told}. If the lower cluster is lost for good: '{program.name('lower-cluster')} leave {options.name} "
+            f"{trouble}. If the lower cluster is permanently lost: '{program.name('lower-cluster')} leave "
+            f"{options.name} "
             "--lost' changes the upper cluster alone"
         ) from None
 
 
-async def require_silence(options: argparse.Namespace) -> None:
+async def require_unreachable(options: argparse.Namespace) -> None:
     """Refuse ``--lost`` if a kubeconfig was given and its cluster answers.
 
     Raises:
@@ -64,7 +65,7 @@ async def require_silence(options: argparse.Namespace) -> None:
     )
 
 
-def left_behind(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence[str]) -> list[str]:
+def leftover_report(options: argparse.Namespace, *, cluster_id: str, nodes: Sequence[str]) -> list[str]:
     """Return what stays in the lower cluster and the commands that remove it, as lines.
 
     Args:

@@ -171,10 +171,10 @@ async def _nodes(reader: Reader, selector: str) -> list[Object]:
 
 
 def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:
-    there = {node.name for node in nodes}
+    existing = {node.name for node in nodes}
     for name in wanted:
-        if name not in there:
-            hint = guess(name, there) or f"; there are {', '.join(sorted(there)) or 'none'}"
+        if name not in existing:
+            hint = guess(name, existing) or f"; there are {', '.join(sorted(existing)) or 'none'}"
             raise ConfigError(f"there is no virtual node {name!r}{hint}")
     return [node for node in nodes if not wanted or node.name in wanted]
 
@@ -193,21 +193,22 @@ def parser() -> Parser:
     own = Parser(
         program.name(),
         "status",
-        about="Every virtual node of an upper cluster in a line: Ready, lower cluster and its version, pods running "
-        "and in trouble, what they ask for, how far it is behind, and its last heartbeat.",
+        about="List the virtual nodes of an upper cluster: Ready, lower cluster and its version, pods "
+        "running and in trouble, their requests, mirror lag and last heartbeat.",
         examples=(
             ("Every virtual node", "status"),
-            ("With our own release, address, taints and the last error", "status -o wide"),
+            ("With the virtual node's own version, address, taints and last error", "status -o wide"),
             (
-                "Those of one lower cluster, for a script",
+                "The virtual nodes of one lower cluster, for a script",
                 f"status -l {names.LABEL_LOWER_CLUSTER}=tokyo -o name",
             ),
-            ("One of them, as data", "status vn-tokyo -o json"),
+            ("One virtual node, as JSON", "status vn-tokyo -o json"),
             ("During an upgrade", "status --watch"),
         ),
-        exit_codes="0 every virtual node is Ready and no error is found, 1 otherwise, or there is none, 2 it could not be found out",
+        exit_codes="0 every virtual node is Ready and no error is found, 1 otherwise or if there is none, 2 "
+        "the virtual nodes could not be read",
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
-        "code. TROUBLE counts pods that do not run and are not about to.",
+        "code. TROUBLE counts pods that do not run and are not starting.",
     )
     own.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
     connect.add_flags(own)
@@ -218,7 +219,10 @@ def parser() -> Parser:
         "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
     )
     own.add_argument(
-        "-w", "--watch", action="store_true", help="go on, with a line for each that has changed"
+        "-w",
+        "--watch",
+        action="store_true",
+        help="keep running, and print a line for each virtual node that changes",
     )
-    own.add_argument("--no-headers", action="store_true", help="leave the headings out")
+    own.add_argument("--no-headers", action="store_true", help="omit the headings")
     return own

@@ -58,7 +58,7 @@ class StatusWatch:
         self._show = show
         self._dirty = asyncio.Event()
         self._nodes = Informer(client, resources.NODES, label_selector=selector)
-        self._heed(self._nodes)
+        self._wake_on_changes(self._nodes)
         # A heartbeat alone prints nothing, so this informer has no handler.
         self._leases = Informer(client, resources.LEASES, namespace=NODE_LEASES) if leases_seen else None
         self._pods: dict[str, Informer] = {}
@@ -76,13 +76,15 @@ class StatusWatch:
                 for name in self._pods.keys() - now.keys():
                     self._tasks.pop(name).cancel()
                     del self._pods[name]
-                self._tell(now)
+                self._print_changes(now)
                 await self._dirty.wait()
                 await asyncio.sleep(_COALESCE)
 
-    def _tell(self, now: dict[str, Described]) -> None:
+    def _print_changes(self, now: dict[str, Described]) -> None:
         before, self._before = self._before, now
-        changed = [one for name, one in now.items() if _news(one) != _news(before.get(name, {}))]
+        changed = [
+            one for name, one in now.items() if _shown_values(one) != _shown_values(before.get(name, {}))
+        ]
         changed += [{**one, "ready": "Gone"} for name, one in before.items() if name not in now]
         if changed:
             self._show(changed)
@@ -94,7 +96,7 @@ class StatusWatch:
     async def _describe(self, node: Object, group: asyncio.TaskGroup) -> Described:
         if self._pods_seen and node.name not in self._pods:
             pods = Informer(self._client, resources.PODS, field_selector=f"spec.nodeName={node.name}")
-            self._heed(pods)
+            self._wake_on_changes(pods)
             self._pods[node.name] = pods
             self._tasks[node.name] = group.create_task(pods.run())
             await pods.wait_synced()
@@ -108,7 +110,7 @@ class StatusWatch:
         )
         return {**described, "lag": await self._lag_of(node)}
 
-    def _heed(self, informer: Informer) -> None:
+    def _wake_on_changes(self, informer: Informer) -> None:
         informer.add_handler(
             on_add=lambda _new, _initial: self._dirty.set(),
             on_update=lambda _old, _new: self._dirty.set(),
@@ -116,5 +118,5 @@ class StatusWatch:
         )
 
 
-def _news(described: Described) -> Described:
+def _shown_values(described: Described) -> Described:
     return {key: value for key, value in described.items() if key not in _PASSING}

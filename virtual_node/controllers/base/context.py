@@ -13,7 +13,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
-from virtual_node.config.types import ClusterConfig, Config, NodeConfig
+from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
@@ -36,7 +36,7 @@ class ClusterContext:
     upper: Client
     lower: Client
     settings: Config
-    config: ClusterConfig
+    config: LowerClusterConfig
     """The lower cluster's own settings."""
     nodes: dict[str, NodeConfig]
     """The virtual nodes of this lower cluster by name."""

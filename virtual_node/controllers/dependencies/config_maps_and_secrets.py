@@ -181,8 +181,8 @@ class DependencyController:
                 found[key] = frozenset([*(source.field("data") or ()), *(source.field("binaryData") or ())])
         return found
 
-    def release(self, uid: str) -> None:
-        """Release the dependencies of a pod that is gone; delete copies that no pod uses after a delay."""
+    def forget_pod(self, uid: str) -> None:
+        """Remove a pod that is gone from the users of its dependencies; copies without users are deleted after a delay."""
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)

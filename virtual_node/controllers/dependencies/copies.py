@@ -105,9 +105,9 @@ class Copies:
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
                 return None
-            # Other processes do not need a copy of a deleted upper object. Our watch of it may be behind, so
-            # read live.
-            if await peers.have_pods_in(self._context, namespace) and await self._exists_above(key):
+            # A copy of a deleted upper object is of no use to other processes either, but our watch may be
+            # behind, so read live.
+            if await peers.have_pods_in(self._context, namespace) and await self._upper_exists(key):
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
                 return None
@@ -116,11 +116,11 @@ class Copies:
             return None
 
     async def _make(self, key: ObjectKey, source: Object | None) -> Problem | None:
-        if self._is_in_step(key, source):
+        if self._is_up_to_date(key, source):
             return None
         async with self._lock(key):
-            # The previous holder of the lock may have written the copy.
-            return None if self._is_in_step(key, source) else await self._write(key, source)
+            # The previous holder of the lock may have written it.
+            return None if self._is_up_to_date(key, source) else await self._write(key, source)
 
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
         """Create or patch the lower copy."""
@@ -184,11 +184,11 @@ class Copies:
         edited, or another process knows a later state of the upper object.
         """
         if source is None:
-            return not await self._exists_above(key)
-        was_in_step = key in self._in_step and self._in_step[key][0] is source
-        return not was_in_step or await peers.is_current(self._context.upper, KINDS[key.kind], source)
+            return not await self._upper_exists(key)
+        was_up_to_date = key in self._in_step and self._in_step[key][0] is source
+        return not was_up_to_date or await peers.is_current(self._context.upper, KINDS[key.kind], source)
 
-    def _is_in_step(self, key: ObjectKey, source: Object | None) -> bool:
+    def _is_up_to_date(self, key: ObjectKey, source: Object | None) -> bool:
         return self._in_step.get(key) == (source, self._cached(key))
 
     def _cached(self, key: ObjectKey) -> Object | None:
@@ -215,5 +215,5 @@ class Copies:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
-    async def _exists_above(self, key: ObjectKey) -> bool:
+    async def _upper_exists(self, key: ObjectKey) -> bool:
         return await find(self._context.upper, KINDS[key.kind], key.name, namespace=key.namespace) is not None

@@ -103,8 +103,8 @@ class IdentityController:
         """Ensure that the pod's token Secret exists in the lower cluster, if the pod uses tokens.
 
         An existing Secret that needs no renewal is kept, so a pod that is tried many times (because of a
-        quota, for instance) costs one token. Returns a Problem if the upper cluster refuses a token, or an
-        unmanaged Secret has the name; that Secret is left alone.
+        quota, for instance) costs one token. Returns why the Secret cannot be created: the upper cluster
+        refuses a token, or an unmanaged Secret has the name, which is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
@@ -148,21 +148,21 @@ class IdentityController:
         try:
             await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
         except AlreadyExists:
-            there = from_dict(
+            written = from_dict(
                 await lower.get(resources.SECRETS, metadata["name"], namespace=metadata["namespace"])
             )
-            if not self._is_of(there, uid):
+            if not self._is_of(written, uid):
                 return False
             await patch_only(
                 lower,
                 resources.SECRETS,
-                there.name,
+                written.name,
                 {
                     "data": secret["data"],
                     "metadata": {field: metadata[field] for field in ("labels", "annotations")},
                 },
-                uid=there.uid,
-                namespace=there.namespace,
+                uid=written.uid,
+                namespace=written.namespace,
             )
         return True
 
@@ -189,8 +189,8 @@ class IdentityController:
         if uid not in self._named:
             self.controller.queue.add(uid)
 
-    def release(self, uid: str) -> None:
-        """Requeue an upper pod that is gone, so that its token Secret is deleted; its tokens are already invalid."""
+    def forget_pod(self, uid: str) -> None:
+        """Remove the token Secret of an upper pod that is gone; its tokens are invalid."""
         self._foreign.discard(uid)
         self._found_for.discard(uid)
         self._due.pop(uid, None)
@@ -205,7 +205,7 @@ class IdentityController:
             self._found_for.discard(uid)
             return await self._refresh(upper)
         if uid in self._found_for and self._find_lower(uid) is not None:
-            return None  # the upper cache may be behind; if the pod is gone, ``release`` follows
+            return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
         where = self._named.get(uid)
         if where is not None:
             # A Conflict means that the checked Secret is gone, and a new one may have its name. So retry.
@@ -242,7 +242,7 @@ class IdentityController:
                 found = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
                 secret = from_dict(found)
             if not self._is_of(secret, uid):
-                self._context.log.warning("a Secret below is not ours; it is left alone", secret=secret.key)
+                self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
                 return
             await self._context.lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
         except NotFound:

@@ -84,7 +84,7 @@ class ObjectWatches:
         Raises:
             ApiError: the upper cluster refuses the read, or does not answer.
         """
-        if self._budget.has_room_again(key):
+        if self._budget.fits_now(key):
             self._end(key)
         entry = self._informers.get(key)
         if entry is None:

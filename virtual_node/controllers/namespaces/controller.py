@@ -62,7 +62,7 @@ class Namespaces:
         self._leftovers = Leftovers(context.lower, context.cluster_id)
         self._known: dict[str, str] = {}
         """Upper namespace by lower namespace, for lower namespaces that may be used."""
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         queue: WorkQueue[str] = WorkQueue(
             f"namespaces-{context.name}", rate_limiter=ExponentialBackoff(1.0, 300.0)
         )
@@ -81,7 +81,7 @@ class Namespaces:
         """Report whether pods of that upper namespace may run in this lower cluster."""
         return namespace_map.allowed(upper_namespace, self._config.allowed)
 
-    def may_come(self, upper_namespace: str) -> bool:
+    def allows_namespace(self, upper_namespace: str) -> bool:
         """Report whether objects may be created in this lower cluster for pods of that upper namespace."""
         return NEVER_MIRRORED not in {
             upper_namespace,
@@ -141,7 +141,7 @@ class Namespaces:
             created = await self._context.lower.create(resources.NAMESPACES, body)
         except AlreadyExists:
             return from_dict(await self._context.lower.get(resources.NAMESPACES, namespace))
-        self._context.log.info("namespace created below", namespace=namespace)
+        self._context.log.info("lower namespace created", namespace=namespace)
         return from_dict(created)
 
     def _objection(self, lower: Object, upper_name: str) -> Problem | None:
@@ -152,11 +152,11 @@ class Namespaces:
             return None
         if marks:
             owner, recorded = marks[-1]
-            whose = f"upper namespace {recorded}, not {upper_name}"
+            made_for = f"upper namespace {recorded}, not {upper_name}"
             if owner != cluster_id:
-                whose = f"a namespace of another upper cluster ({owner})"
-            return namespace_taken(lower.name, cluster, made_for=whose)
-        if rival := NamespaceMap(self._config.prefix, self._config.map).given_to(upper_name):
+                made_for = f"a namespace of another upper cluster ({owner})"
+            return namespace_taken(lower.name, cluster, made_for=made_for)
+        if rival := NamespaceMap(self._config.prefix, self._config.map).conflicting_upper(upper_name):
             return namespace_taken(lower.name, cluster, made_for=f"upper namespace {rival}, not {upper_name}")
         if not namespace_map.adopts(lower.name, self._config.adopt):
             return namespace_not_adopted(lower.name, cluster)
@@ -197,7 +197,7 @@ class Namespaces:
         return await self._remove(lower)
 
     async def _remove(self, lower: Object) -> Result | None:
-        if not self._config.remove or await self._exists_above(lower):
+        if not self._config.remove or await self._upper_exists(lower):
             return None
         try:
             found = await self._leftovers.find(lower.name, upper_name=translate.upper_name(lower))
@@ -209,16 +209,16 @@ class Namespaces:
             return Result(requeue_after=_OTHERS_THERE)
         if found.pods:
             return Result(requeue_after=_OURS_ENDING)
-        if await self._exists_above(lower):
-            return None  # recreated during the listing, which takes seconds, so the namespace may contain new pods
+        if await self._upper_exists(lower):
+            return None  # recreated during the listing, which takes seconds, so new pods may exist
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
-            self._context.log.info("namespace removed below", namespace=lower.name)
+            self._context.log.info("lower namespace deleted", namespace=lower.name)
         self.forget(lower.name)
         return None
 
-    async def _exists_above(self, lower: Object) -> bool:
-        """Report whether an upper namespace exists. Reads live: after an outage a cache may miss namespaces."""
+    async def _upper_exists(self, lower: Object) -> bool:
+        """Report whether an upper namespace exists, read live: after an outage a cache may miss namespaces in use."""
         for name in self._upper_names(lower):
             with contextlib.suppress(NotFound):
                 await self._context.upper.get(resources.NAMESPACES, name)
@@ -231,9 +231,9 @@ class Namespaces:
         return sorted(found, key=lambda name: self._context.lower_namespace(name) != lower.name)
 
     def _say(self, namespace: str, why: str) -> None:
-        if self._said.get(namespace) != why:
-            self._said[namespace] = why
-            self._context.log.info("namespace is kept below", namespace=namespace, why=why)
+        if self._logged.get(namespace) != why:
+            self._logged[namespace] = why
+            self._context.log.info("lower namespace kept", namespace=namespace, why=why)
 
     def _watch(self) -> None:
         add = self.controller.queue.add

@@ -11,7 +11,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.process import version as release
+from controller_runtime.process import version
 from virtual_node import metrics
 from virtual_node.config.types import NodeConfig
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
@@ -20,7 +20,7 @@ from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.health.connections import plain
 from virtual_node.translate.nodes import node as translate
 
-_RELEASE = release.version()
+_RELEASE = version.version()
 _COALESCE = 0.25
 """Seconds for which lower changes are collected before the Node is patched."""
 _RETRY = 2.0

@@ -33,7 +33,7 @@ from virtual_node.controllers.base.context import ClusterContext
 NAMESPACE = "kube-node-lease"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
-_AGAIN = 0.1
+_FIRST_RETRY = 0.1
 _LONG_AGO = 3
 """Number of lease durations after renewTime after which the holder counts as gone, even if the clocks of the
 two machines differ by a minute."""
@@ -141,8 +141,8 @@ class NodeHold:
                     if await self._take(lease):
                         return
                 else:
-                    self._tell(record.holder_of(seen))
-                await asyncio.sleep(_POLL if self.waits_for else _AGAIN)
+                    self._report_holder(record.holder_of(seen))
+                await asyncio.sleep(_POLL if self.waits_for else _FIRST_RETRY)
         finally:
             self.waits_for = ""
 
@@ -185,7 +185,7 @@ class NodeHold:
         duration = self._context.settings.lease_duration
         return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
 
-    def _tell(self, holder: str) -> None:
+    def _report_holder(self, holder: str) -> None:
         why = f"node {self._name} is mirrored by another process, {holder}: waiting until it ends"
         if why != self.waits_for:
             self.waits_for = why

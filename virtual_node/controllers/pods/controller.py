@@ -247,7 +247,7 @@ class PodController:
         await self._status.lost(upper, reason="LowerPodDeleted", message=message)
         self._context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
         metrics.LOST.labels(self._context.name).inc()
-        self._context.log.warning("lower pod is gone", pod=upper.key, uid=upper.uid)
+        self._context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
         return None
 
     def _labels(self, upper: Object) -> dict[str, str]:
@@ -260,7 +260,7 @@ class PodController:
     async def _claim_again(self, upper: Object, live: Object) -> None:
         """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
         labels = self._labels(upper)
-        self._context.log.warning("lower pod has lost its labels; they are put back", pod=live.key)
+        self._context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
         await patch_only(
             self._context.lower,
             resources.PODS,

@@ -103,13 +103,13 @@ class PodCreator:
         )
         return waiting
 
-    def release(self, uid: str) -> None:
-        """Release what only this pod needed in the lower cluster; its upper pod is gone."""
-        self._dependencies.release(uid)
-        self._identities.release(uid)
+    def forget_pod(self, uid: str) -> None:
+        """Remove what only this pod needed in the lower cluster; its upper pod is gone."""
+        self._dependencies.forget_pod(uid)
+        self._identities.forget_pod(uid)
         self.refusals.forget(uid)
         if self._volumes is not None:
-            self._volumes.release(uid)
+            self._volumes.forget_pod(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
         """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
@@ -204,7 +204,7 @@ class PodCreator:
             node_pools.keep_to(spec, pool)
             return False
         self.refusals.forget(upper.uid)
-        if record.is_news("FailedScheduling", why):
+        if record.differs_from_last("FailedScheduling", why):
             status = synthetic_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
             await self._complain(upper, record, "FailedScheduling", why, status)
         return True
@@ -230,7 +230,7 @@ class PodCreator:
         first = problems[0]
         if first.event_reason in NAMESPACE_PROBLEMS:
             await self._refused(upper, record, "NotAllowed", first.message, event=first.event_reason)
-        elif record.is_news(first.event_reason, first.message):
+        elif record.differs_from_last(first.event_reason, first.message):
             status = synthetic_status.pending(
                 upper_pod, reason=first.waiting_reason, message=first.waiting_message
             )
@@ -239,34 +239,34 @@ class PodCreator:
 
     async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
         self.refusals.forget(upper.uid)
-        there = await live_reads.lower_named_as(self._context, upper)
-        if there is None:
+        existing = await live_reads.lower_named_as(self._context, upper)
+        if existing is None:
             return Result(requeue_after=0)
-        if live_reads.is_lower_pod_of(self._context, upper, there, known_uid=record.lower_uid):
-            # We created this pod before a restart, or by a request whose response was lost. The informer will
-            # show it, unless its labels were removed.
-            record.lower_uid = there.uid
+        if live_reads.is_lower_pod_of(self._context, upper, existing, known_uid=record.lower_uid):
+            # It is our pod, created before a restart or by a request whose response was lost. The informer
+            # will show it, unless its labels were removed.
+            record.lower_uid = existing.uid
             record.created_at = asyncio.get_running_loop().time()
             return Result(requeue_after=_PREDECESSOR_RETRY)
-        if not ownership.is_owned(there.labels, self._context.cluster_id):
-            return await self._name_conflict(upper, record, f"a pod {there.key} that is not ours")
-        namespace = live_reads.upper_namespace(there)
+        if not ownership.is_owned(existing.labels, self._context.cluster_id):
+            return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
+        namespace = live_reads.upper_namespace(existing)
         if namespace != upper.namespace:
             return await self._name_conflict(
-                upper, record, f"a pod {there.key} that stands for {namespace}/{upper.name}"
+                upper, record, f"a pod {existing.key} that stands for {namespace}/{upper.name}"
             )
-        # The pod belongs to an older upper pod of the same name. Its deletion requeues this pod. The process
-        # that should delete it may be gone (a virtual node removed from the configuration), so we delete it
-        # if the upper cluster has this pod under the name.
-        if there.metadata.deletion_timestamp is None and await live_reads.exists_above(
-            self._context, upper.uid, there
+        # An older pod of the same name: its deletion requeues this pod. The process that should delete it may
+        # be gone (a virtual node removed from the configuration), so we delete it if the upper cluster has
+        # this pod under the name.
+        if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
+            self._context, upper.uid, existing
         ):
-            await live_reads.delete_below(self._context, there, grace_period_seconds=None)
+            await live_reads.delete_lower(self._context, existing, grace_period_seconds=None)
         return Result(requeue_after=_PREDECESSOR_RETRY)
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
-        if record.is_news("NameConflict", message):
+        if record.differs_from_last("NameConflict", message):
             status = synthetic_status.pending(
                 upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
             )
@@ -276,7 +276,7 @@ class PodCreator:
     async def _refused(
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
-        if record.is_news(event, message):
+        if record.differs_from_last(event, message):
             status = synthetic_status.refused(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
@@ -286,8 +286,8 @@ class PodCreator:
     async def _complain(
         self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
     ) -> None:
-        """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
-        await self._status.say(upper, status)
+        """Write a problem to the upper pod's status and then as an event; only a failed write is repeated."""
+        await self._status.write_own(upper, status)
         record.complaint = records.complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)
         self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)

@@ -50,7 +50,7 @@ async def itself(cluster: Client, pod: Object) -> Object | None:
     return live if live.uid == pod.uid else None
 
 
-async def exists_above(context: ClusterContext, uid: str, lower: Object) -> bool:
+async def upper_exists(context: ClusterContext, uid: str, lower: Object) -> bool:
     """Report whether the upper cluster has the pod of that uid, under the name that a lower pod was created with."""
     upper = await _upper_named_as(context, lower)
     return upper is not None and upper["metadata"]["uid"] == uid
@@ -74,9 +74,9 @@ def upper_namespace(lower: Object) -> str:
     return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
 
 
-async def delete_below(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
-    """Delete a lower pod by uid. A grace period of None is the one in its spec."""
-    # Another pod of that name (Conflict) is not ours to delete.
+async def delete_lower(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
+    """Delete a lower pod by uid; None: with the grace period of its spec."""
+    # Gone already, or the name now belongs to another pod, which is not ours to delete.
     with contextlib.suppress(NotFound, Conflict):
         await context.lower.delete(
             resources.PODS,

@@ -21,7 +21,7 @@ _AFTER_DELETION = 1.0
 _FRESH = 1.0
 """Seconds for which a refusal also applies to new pods. The next new pod after that may detect a raised quota."""
 _AT_ONCE = 32
-"""Maximum number of released pods that have not been tried yet."""
+"""Maximum number of admitted pods that have not been tried yet."""
 _PER_SUCCESS = 2
 _TURN = 10.0
 """Seconds from a pod's first try in its turn after which another pod may get the turn."""
@@ -41,7 +41,7 @@ class _Namespace:
     due: float = 0.0
     probe: str = ""
     """Uid of the pod that is tried next, at ``due``; empty: none."""
-    released: set[str] = field(default_factory=set)
+    admitted: set[str] = field(default_factory=set)
     asking: dict[str, float] = field(default_factory=dict)
     """Time of each pod's first try in its current turn, by uid."""
 
@@ -63,7 +63,7 @@ class QuotaGate:
         if uid not in self._known:
             return 0.0
         namespace = self._namespaces[self._known[uid][0]]
-        if uid in namespace.released:
+        if uid in namespace.admitted:
             return 0.0
         return max(0.0, namespace.due - now) if uid == namespace.probe else math.inf
 
@@ -107,7 +107,7 @@ class QuotaGate:
     def foresee(self, uid: str, name: str, demand: str, now: float) -> str:
         """Return a quota's refusal of an equal demand within the last second; empty: the pod may be tried."""
         namespace = self._namespaces.get(name)
-        if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.released:
+        if uid in self._known or namespace is None or now - namespace.tried >= _FRESH or namespace.admitted:
             return ""
         return namespace.why.get(demand, "")
 
@@ -119,20 +119,20 @@ class QuotaGate:
         return self._arm(namespace, now + namespace.interval, now)
 
     def created(self, uid: str, now: float) -> Wakes:
-        """Record that a pod was created, and release waiting pods for a try."""
+        """Note that a pod was created and admit waiting pods."""
         if uid not in self._known:
             return []
         namespace = self._namespaces[self._known[uid][0]]
         self.forget(uid, now)
         namespace.interval, namespace.tried = FIRST, now
         wakes: Wakes = []
-        while len(wakes) < _PER_SUCCESS and len(namespace.released) < _AT_ONCE:
+        while len(wakes) < _PER_SUCCESS and len(namespace.admitted) < _AT_ONCE:
             found = self._next(namespace)
             if not found:
                 break
             if found == namespace.probe:
                 namespace.probe = ""
-            namespace.released.add(found)
+            namespace.admitted.add(found)
             wakes.append((found, 0.0))
         return wakes
 
@@ -178,22 +178,22 @@ class QuotaGate:
     @staticmethod
     def _end_turn(namespace: _Namespace, uid: str) -> None:
         namespace.asking.pop(uid, None)
-        namespace.released.discard(uid)
+        namespace.admitted.discard(uid)
         if namespace.probe == uid:
             namespace.probe = ""
 
     def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
-        """Choose the next probe and schedule its try, unless a try is already pending."""
-        if namespace.probe or namespace.released:
+        """Schedule the next probe, unless a try is already pending."""
+        if namespace.probe or namespace.admitted:
             return []
         namespace.probe, namespace.due = self._next(namespace), due
         return [(namespace.probe, max(0.0, due - now))]
 
     @staticmethod
     def _next(namespace: _Namespace) -> str:
-        """Return the uid of the pod whose turn it is; empty: all waiting pods have been released."""
+        """Return the pod whose turn it is; empty: all have been admitted."""
         for uids in namespace.waiting.values():
             for uid in uids:
-                if uid not in namespace.released:
+                if uid not in namespace.admitted:
                     return uid
         return ""

@@ -69,7 +69,7 @@ class PodRecord:
     retry_at: float = 0.0
     """Loop time before which a refused pod is not tried again."""
 
-    def is_news(self, reason: str, message: str) -> bool:
+    def differs_from_last(self, reason: str, message: str) -> bool:
         """Report whether a problem differs from the last one."""
         return self.complaint != complaint(reason, message)
 

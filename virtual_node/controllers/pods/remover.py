@@ -41,20 +41,20 @@ class PodRemover:
         if lower is not None and lower.metadata.deletion_timestamp is None:
             if record is None and await live_reads.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
-            await live_reads.delete_below(self._context, lower, grace_period_seconds=None)
+            await live_reads.delete_lower(self._context, lower, grace_period_seconds=None)
         elif lower is None:
-            # Only now, because the lower pod may read any object of the names that it references until it has
-            # terminated.
-            self._creator.release(uid)
+            # Not earlier: until it has terminated, the lower pod may read any object of the names that it
+            # references.
+            self._creator.forget_pod(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
-                await live_reads.delete_below(self._context, live, grace_period_seconds=None)
+                await live_reads.delete_lower(self._context, live, grace_period_seconds=None)
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
         """Delete the lower pod of an upper pod that is being deleted; once it is gone, delete the upper pod."""
         if lower is not None:
-            return await self._end_below(upper, lower, record)
+            return await self._end_lower_pod(upper, lower, record)
         made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         if (record.sent or made) and not record.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
@@ -63,10 +63,10 @@ class PodRemover:
             if live is not None and live_reads.is_lower_pod_of(
                 self._context, upper, live, known_uid=record.lower_uid
             ):
-                await self._end_below(upper, live, record)
+                await self._end_lower_pod(upper, live, record)
                 return Result(requeue_after=live_reads.BEHIND)
         if record.last_lower is not None and (live := await self._stripped(record.last_lower)):
-            await self._end_below(upper, live, record)
+            await self._end_lower_pod(upper, live, record)
             return Result(requeue_after=live_reads.BEHIND)
         if record.last_lower is not None:
             await self._status.mirror(upper, record.last_lower, record)
@@ -104,7 +104,7 @@ class PodRemover:
                 self._context.log.warning(
                     "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
                 )
-                await live_reads.delete_below(self._context, lower, grace_period_seconds=None)
+                await live_reads.delete_lower(self._context, lower, grace_period_seconds=None)
         return Result(requeue_after=live_reads.BEHIND)
 
     async def _stripped(self, last: Object) -> Object | None:
@@ -113,14 +113,14 @@ class PodRemover:
             return None
         return await live_reads.itself(self._context.lower, last)
 
-    async def _end_below(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+    async def _end_lower_pod(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         grace = upper.metadata.deletion_grace_period_seconds
         known = record.delete_sent
         if lower.metadata.deletion_timestamp is not None:
             known = lower.metadata.deletion_grace_period_seconds
         shortened = grace is not None and known is not None and grace < known
         if known is None or shortened:
-            await live_reads.delete_below(self._context, lower, grace_period_seconds=grace)
+            await live_reads.delete_lower(self._context, lower, grace_period_seconds=grace)
             record.delete_sent = grace
         return await self._status.mirror(upper, lower, record)
 

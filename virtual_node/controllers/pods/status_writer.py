@@ -23,9 +23,9 @@ from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
-_UNREMARKABLE_DELAY = 5.0
-"""Seconds after creation for which a status without news waits to be written with the next lower status."""
-_UNREMARKABLE = frozenset({"conditions", "qosClass", "observedGeneration"})
+_MINOR_PATCH_DELAY = 5.0
+"""Seconds after creation for which an unremarkable status waits for the next status."""
+_MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
 class StatusWriter:
@@ -63,8 +63,8 @@ class StatusWriter:
             record.changed_at = 0.0
             return None
         waited = asyncio.get_running_loop().time() - record.created_at
-        if waited < _UNREMARKABLE_DELAY and _is_unremarkable(patch):
-            return Result(requeue_after=max(_UNREMARKABLE_DELAY - waited, SHORTEST_PAUSE))
+        if waited < _MINOR_PATCH_DELAY and _is_minor_patch(patch):
+            return Result(requeue_after=max(_MINOR_PATCH_DELAY - waited, SHORTEST_PAUSE))
         since, record.changed_at = record.changed_at, 0.0
         stored = await self._patch(upper, patch)
         if since:
@@ -76,8 +76,8 @@ class StatusWriter:
         record.complaint = ""
         return None
 
-    async def say(self, upper: Object, status: Mapping[str, Any]) -> None:
-        """Write a status that the lower cluster did not report (missing dependency, refusal, lost pod)."""
+    async def write_own(self, upper: Object, status: Mapping[str, Any]) -> None:
+        """Write a status of our own (missing dependency, refused by the lower cluster, lost)."""
         current = upper.status or {}
         patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
         if patch is not None:
@@ -86,7 +86,7 @@ class StatusWriter:
     async def lost(self, upper: Object, *, reason: str, message: str) -> None:
         """Report on the upper pod that its lower pod is gone: phase Failed, containers terminated."""
         status = synthetic_status.lost(upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC))
-        await self.say(upper, status)
+        await self.write_own(upper, status)
 
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
         """Patch the status; return the status that the upper cluster stored, or None if it stored none."""
@@ -127,10 +127,10 @@ def _digest(patch: Mapping[str, Any]) -> int:
     return hash(msgspec.json.encode(patch.get("status"))) or 1
 
 
-def _is_unremarkable(patch: Mapping[str, Any]) -> bool:
-    """Report whether a status patch changes only PodScheduled=True, qosClass or observedGeneration."""
+def _is_minor_patch(patch: Mapping[str, Any]) -> bool:
+    """Report whether a status patch has nothing but PodScheduled=True, qosClass or observedGeneration."""
     change = patch.get("status") or {}
-    return change.keys() <= _UNREMARKABLE and all(
+    return change.keys() <= _MINOR_FIELDS and all(
         condition.get("type") == "PodScheduled" and condition.get("status") == "True"
         for condition in change.get("conditions") or ()
     )

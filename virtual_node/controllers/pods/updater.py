@@ -19,8 +19,8 @@ from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
-from virtual_node.translate.pods import lower_pod as pod_down
 from virtual_node.translate.pods import policy, update
+from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 
 _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
@@ -49,20 +49,22 @@ class PodUpdater:
         if lower.metadata.deletion_timestamp is not None:
             return
         shown = lower
-        is_same_wish = record.synced is not None and same_wish(record.synced, upper)
-        if is_same_wish:
+        is_same_request = record.synced is not None and has_same_mirrored_fields(record.synced, upper)
+        if is_same_request:
             record.synced = upper
             if record.followed is not None and _same_metadata(record.followed, shown):
                 return
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
-        desired = pod_down.lower_pod(upper_pod, options)
+        desired = translate_pod(upper_pod, options)
         changes = update.pod_patch(lower_pod, desired, upper_pod, options)
         main = changes.metadata_and_spec or {}
         resize = changes.resize
         is_as_created = upper.metadata.generation == _FIRST_GENERATION
-        if not record.resized and update.has_been_asked(lower_pod, desired, is_as_created=is_as_created):
+        if not record.resized and update.is_already_requested(
+            lower_pod, desired, is_as_created=is_as_created
+        ):
             main = {field: change for field, change in main.items() if field != "spec"}
             resize = None
         changes, refused = policy.allowed_changes(
@@ -70,7 +72,7 @@ class PodUpdater:
         )
         self._tell_refused(upper, record, summary(refused))
         main = changes.metadata_and_spec or {}
-        if is_same_wish:
+        if is_same_request:
             await self._restore(lower, record, main)
             record.followed = shown
             return
@@ -99,7 +101,10 @@ class PodUpdater:
             return
         now = asyncio.get_running_loop().time()
         if record.restored_at is not None and now - record.restored_at < _RESTORE_PAUSE:
-            raise Conflict(f"labels or annotations of pod {lower.key} are changed again and again", code=409)
+            raise Conflict(
+                f"labels or annotations of pod {lower.key} are changed repeatedly by another program",
+                code=409,
+            )
         record.restored_at = now
         self._context.log.warning("metadata of a lower pod was changed; it is restored", pod=lower.key)
         with contextlib.suppress(NotFound):
@@ -170,11 +175,11 @@ class PodUpdater:
 
     def _tell_waiting(self, upper: Object, record: PodRecord, waiting: Mapping[str, Problem]) -> None:
         """Write an event about waiting debug containers, once."""
-        told = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
-        if told and record.debugging != told:
+        message = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
+        if message and record.debugging != message:
             reason = next(iter(waiting.values())).event_reason
-            self._context.recorder.event(upper, "Warning", reason, told)
-        record.debugging = told
+            self._context.recorder.event(upper, "Warning", reason, message)
+        record.debugging = message
 
     def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
         """Write an event about changes that the policy refuses, once."""
@@ -215,7 +220,7 @@ def _names_the_pod(error: NotFound) -> bool:
     return bool((error.status.get("details") or {}).get("name"))
 
 
-def same_wish(old: Object, new: Object) -> bool:
+def has_same_mirrored_fields(old: Object, new: Object) -> bool:
     """Report whether two states of one upper pod are equal in everything that is copied to the lower pod."""
     return (
         old.has_spec_equal(new)

@@ -131,7 +131,7 @@ class ServiceController:
             self._refused.discard(key)
             if not self._is_there(key):
                 return None
-            if upper is None and await self._exists_above(namespace, name):
+            if upper is None and await self._upper_exists(namespace, name):
                 return Result(requeue_after=_BEHIND)
             return await self._remove(key)
         if not self._is_wanted(upper):
@@ -191,8 +191,8 @@ class ServiceController:
         copy = self._copies.of(upper.namespace, upper.name)
         if copy is not None:
             await self._copies.unmark(copy)
-            if self._copies.is_always_elsewhere(copy):
-                return None  # when that installation removes its annotation, the event requeues this key
+            if self._copies.is_always_needed_elsewhere(copy):
+                return None  # when that installation removes its annotation, an event requeues this key
             if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
                 return None  # recreated by another process, for pods that are not created yet
         if left := self._users.grace(upper.namespace):
@@ -218,8 +218,8 @@ class ServiceController:
             self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
         )
 
-    async def _exists_above(self, namespace: str, name: str) -> bool:
-        """Report whether an upper Service exists. Reads live, because our cache may be behind another process's."""
+    async def _upper_exists(self, namespace: str, name: str) -> bool:
+        """Report whether the Service exists, read live: another process may know it before our cache does."""
         page = await self._context.upper.list(
             resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
         )
@@ -258,7 +258,9 @@ class ServiceController:
                 return await endpoint_mirror(self._context, self._caches, self._slices)
             except (ApiError, ConfigError) as error:
                 if not isinstance(error, Unavailable):
-                    self._context.log.warning("cannot read EndpointSlices below", error=str(error))
+                    self._context.log.warning(
+                        "cannot read EndpointSlices of the lower cluster", error=str(error)
+                    )
             await asyncio.sleep(backoff.when("endpoints"))
 
     def _watch(self, endpoints: EndpointMirror) -> None:

@@ -108,8 +108,8 @@ class EndpointSlices:
                     find_pod=_finder(self._caches),
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
-                if await self._is_behind(where, piece, current, desired):
-                    continue  # our cache is behind; the missing event requeues this key
+                if await self._is_outdated(where, piece, current, desired):
+                    continue  # our cache is behind: the missing event requeues this key
                 self._in_step[where] = piece
                 await _write(
                     self._context,
@@ -121,7 +121,7 @@ class EndpointSlices:
         if existing:
             await self._remove_surplus(service, namespace, list(existing.values()))
 
-    async def _is_behind(
+    async def _is_outdated(
         self, where: tuple[str, str], piece: Object, current: Object | None, desired: Mapping[str, Any]
     ) -> bool:
         """Report whether a copy differs because another process knows a later upper state than our cache."""
@@ -133,7 +133,7 @@ class EndpointSlices:
         )
 
     async def _remove_surplus(self, service: Object, namespace: str, surplus: list[Object]) -> None:
-        wanted = await self._wanted_above(service)
+        wanted = await self._wanted_upper(service)
         for piece in surplus:
             if piece.namespace == namespace:
                 is_needed = piece.name in wanted
@@ -144,8 +144,8 @@ class EndpointSlices:
                 self._in_step.pop((piece.namespace, piece.name), None)
                 await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
-    async def _wanted_above(self, service: Object) -> set[str]:
-        """Return the lower names of the copies of a Service's upper slices.
+    async def _wanted_upper(self, service: Object) -> set[str]:
+        """Return the lower names of a Service's upper slices, read live because our cache may be behind.
 
         Reads live, because another process may have copied a slice that our cache does not show yet.
         """
@@ -245,7 +245,9 @@ async def _write(
     upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
     upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
     if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
-        context.log.warning("endpoints below are not ours", resource=resource.plural, name=current.key)
+        context.log.warning(
+            "lower endpoints are not owned; they are not changed", resource=resource.plural, name=current.key
+        )
         return
     if patch := difference(current.to_dict(), desired):
         await patch_only(context.lower, resource, name, patch, uid=current.uid, namespace=namespace)

@@ -61,13 +61,15 @@ class ServiceCopies:
         """Report whether ``services.always`` includes an upper Service; it is then copied even if no pod uses it."""
         return translate.is_always(namespace, name, self._context.settings.services.always)
 
-    def is_always_elsewhere(self, copy: Object) -> bool:
-        """Report whether the annotations of a copy show that another installation always wants it."""
+    def is_always_needed_elsewhere(self, copy: Object) -> bool:
+        """Report whether another installation always wants a copy."""
         return bool(translate.wanted_by(copy.annotations) - {self._own_name})
 
     async def is_used_elsewhere(self, copy: Object) -> bool:
-        """Report whether another installation wants a copy, always or for its pods. May read live."""
-        return self.is_always_elsewhere(copy) or await peers.have_pods_in(self._context, copy.namespace)
+        """Report whether another installation wants a copy, always or for its pods."""
+        return self.is_always_needed_elsewhere(copy) or await peers.have_pods_in(
+            self._context, copy.namespace
+        )
 
     async def ensure(self, upper: Object, namespace: str) -> Problem | None:
         """Create or patch the copy of an upper Service; return a Problem if its name or namespace is not ours.
@@ -79,10 +81,10 @@ class ServiceCopies:
         whole = upper.to_dict()
         desired = self._desired(whole, namespace)
         existing = self._lower.store.get(f"{namespace}/{upper.name}")
-        was_in_step = self._in_step.get(upper.key) is upper
+        was_up_to_date = self._in_step.get(upper.key) is upper
         if existing is None:
-            if was_in_step and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
-                return None  # another process has deleted the copy; our cache does not show the reason yet
+            if was_up_to_date and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
+                return None  # another process has deleted the copy; our cache lacks the event that shows why
             if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
@@ -97,7 +99,7 @@ class ServiceCopies:
         current = existing.to_dict()
         is_replaced = translate.must_replace(current, desired)
         patch = None if is_replaced else translate.service_patch(current, desired)
-        if (is_replaced or (patch and was_in_step)) and not await peers.is_current(
+        if (is_replaced or (patch and was_up_to_date)) and not await peers.is_current(
             self._context.upper, resources.SERVICES, upper
         ):
             return None  # our cache is behind; the missing event requeues this key
@@ -162,7 +164,7 @@ class ServiceCopies:
         except NotFound:
             self._namespaces.forget(namespace)
             raise
-        self._context.log.debug("service created below", service=f"{namespace}/{name}")
+        self._context.log.debug("lower service created", service=f"{namespace}/{name}")
         self._report_address(whole, created, refused)
         return None
 

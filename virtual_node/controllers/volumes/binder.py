@@ -42,13 +42,15 @@ class VolumeBinder:
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Register a callback that gets the upper claims (namespace/name) of every placeholder that changes."""
 
-        def tell(pod: Object) -> None:
+        def requeue_claims(pod: Object) -> None:
             namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, "")
             for claim in _claims(pod):
                 changed(f"{namespace}/{claim}")
 
         self._caches.binders.add_handler(
-            on_add=lambda pod, _initial: tell(pod), on_update=lambda _old, new: tell(new), on_delete=tell
+            on_add=lambda pod, _initial: requeue_claims(pod),
+            on_update=lambda _old, new: requeue_claims(new),
+            on_delete=requeue_claims,
         )
 
     async def bind(self, key: str, node: str) -> str:
@@ -67,10 +69,12 @@ class VolumeBinder:
             ):
                 await self._remove(placeholder)
                 return ""
-            said = translate.unschedulable(placeholder.to_dict(), now=datetime.now(UTC), patience=_PATIENCE)
-            if said:
+            message = translate.unschedulable(
+                placeholder.to_dict(), now=datetime.now(UTC), patience=_PATIENCE
+            )
+            if message:
                 await self._remove(placeholder)
-            return said
+            return message
         if consumer is None or not self._are_ours(consumer):
             return ""
         return await self._create(consumer, node)
@@ -119,7 +123,7 @@ class VolumeBinder:
         with contextlib.suppress(AlreadyExists):
             await self._context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
             self._context.log.info(
-                "placeholder for volumes",
+                "placeholder pod created for volumes",
                 pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
             )
         return ""

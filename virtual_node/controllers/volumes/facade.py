@@ -71,9 +71,9 @@ class Volumes:
                 raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
         return await self._claims.ensure(upper, upper_pod)
 
-    def release(self, uid: str) -> None:
-        """Release the claims of an upper pod that is gone."""
-        self._claims.release(uid)
+    def forget_pod(self, uid: str) -> None:
+        """Remove an upper pod that is gone from the users of its claims."""
+        self._claims.forget_pod(uid)
 
 
 def _volumes_of(pod: dict[str, Any]) -> list[dict[str, Any]]:

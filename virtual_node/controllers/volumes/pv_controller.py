@@ -23,7 +23,7 @@ from virtual_node.translate.storage import pv as translate
 
 _BACKOFF_BASE = 0.5
 _BACKOFF_MAXIMUM = 60.0
-_ANOTHERS_RETRY = 30.0
+_OTHER_PROCESS_RETRY = 30.0
 """Seconds until a retry for a volume whose mirror another process must create; the mirror's event normally
 requeues the volume earlier."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
@@ -80,7 +80,7 @@ class VolumeController:
                 )
                 return
             except (ApiError, ConfigError) as error:
-                self._context.log.warning("CSIDriver not created above", error=str(error))
+                self._context.log.warning("CSIDriver not created in the upper cluster", error=str(error))
             else:
                 return
             await asyncio.sleep(backoff.when(CSI_DRIVERS.plural))
@@ -116,8 +116,8 @@ class VolumeController:
                     )
             return None
         if mirror is None:
-            if lower is not None and await self._is_anothers(lower):
-                return Result(requeue_after=_ANOTHERS_RETRY)
+            if lower is not None and await self._belongs_to_other_process(lower):
+                return Result(requeue_after=_OTHER_PROCESS_RETRY)
             mirror = await self._create(desired)
             if mirror is None or translate.lower_name(mirror, self._context.name) != name:
                 return None
@@ -133,7 +133,7 @@ class VolumeController:
                 )
         return None
 
-    async def _is_anothers(self, lower: Object) -> bool:
+    async def _belongs_to_other_process(self, lower: Object) -> bool:
         """Report whether another process in this lower cluster must create the mirror of a claimed volume.
 
         A mirror's node affinity cannot be changed, and each process knows only its own virtual nodes. So the
@@ -146,7 +146,7 @@ class VolumeController:
             return False
         # Read once for all volumes of the node, because it may have thousands, each with several events.
         now = asyncio.get_running_loop().time()
-        if now - self._seen_at.get(node, -_ANOTHERS_RETRY) >= _ANOTHERS_RETRY:
+        if now - self._seen_at.get(node, -_OTHER_PROCESS_RETRY) >= _OTHER_PROCESS_RETRY:
             if not await is_virtual_node(self._context.upper, node):
                 return False
             self._seen_at[node] = now
@@ -161,7 +161,7 @@ class VolumeController:
             with contextlib.suppress(NotFound):
                 return await self._context.upper.get(resources.PERSISTENT_VOLUMES, mirror_name)
         else:
-            self._context.log.info("volume appears above", volume=mirror_name)
+            self._context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
         return None
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
@@ -214,10 +214,10 @@ class VolumeController:
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"
-            there = await self._context.lower.list(
+            mirrored = await self._context.lower.list(
                 resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
             )
-            return not there.items
+            return not mirrored.items
         phase = (lower.status or {}).get("phase")
         return phase != "Released" and not mirror["spec"].get("claimRef")
 

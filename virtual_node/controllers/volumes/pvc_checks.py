@@ -53,14 +53,15 @@ class ClaimChecks:
             )
         return None
 
-    async def not_below(self, key: str, claim: Object, told: tuple[str, str] | None) -> Problem | None:
-        """Return a Problem unless the lower claim of that name was made for this upper claim. May read live.
+    async def lower_claim_problem(
+        self, key: str, claim: Object, last_event: tuple[str, str] | None
+    ) -> Problem | None:
+        """Return a Problem unless the lower claim of that name was made for this upper claim.
 
         Args:
             key: namespace and name of the upper claim.
             claim: the upper claim.
-            told: reason and message of the claim's last event; None: there was none. The Problem repeats
-                them.
+            last_event: reason and message of the claim's last event; None: there was none.
         """
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
@@ -68,10 +69,10 @@ class ClaimChecks:
         if await self._requests.made_for(claim.to_dict()) is not None:
             return None
         text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self._context.name} yet'
-        return claim_problem(*(told or ("FailedMount", text)))
+        return claim_problem(*(last_event or ("FailedMount", text)))
 
-    def unclonable(self, upper: dict[str, Any]) -> str:
-        """Return why a claim's data source is not in the lower cluster; empty: it is there, or there is none."""
+    def clone_source_problem(self, upper: dict[str, Any]) -> str:
+        """Return why the data source of a claim is not in the lower cluster; empty: it is, or there is none."""
         if what := translate.foreign_source(upper):
             return f"{what} is not mirrored to lower cluster {self._context.name}; only claims can be cloned there"
         for name in translate.source_claims(upper):

@@ -77,7 +77,7 @@ class ClaimController:
         self._users = ClaimUsers()
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._told: dict[str, tuple[str, str]] = {}
+        self._last_events: dict[str, tuple[str, str]] = {}
         """By upper claim: reason and message of its last event."""
         self._orphans: set[str] = set()
         queue: WorkQueue[str] = WorkQueue(
@@ -107,15 +107,15 @@ class ClaimController:
             problem = self._checks.unusable(key, claim)
             if problem is None and claim is not None:
                 await self.reconcile(key)
-                problem = await self._checks.not_below(key, claim, self._told.get(key))
+                problem = await self._checks.lower_claim_problem(key, claim, self._last_events.get(key))
                 if problem is not None:
                     self._users.block(upper.uid, key)
             if problem is not None:
                 problems.append(problem)
         return problems
 
-    def release(self, uid: str) -> None:
-        """Release the claims of an upper pod that is gone."""
+    def forget_pod(self, uid: str) -> None:
+        """Remove an upper pod that is gone from the users of its claims."""
         for key in self._users.remove(uid):
             self.controller.queue.add(key)
 
@@ -137,7 +137,7 @@ class ClaimController:
             # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
             what = claim_conflict(self._context.name, key, "an earlier claim")
-            self._tell(upper_object, CLAIM_CONFLICT, what)
+            self._record_event(upper_object, CLAIM_CONFLICT, what)
             if upper_object.metadata.deletion_timestamp is None:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
@@ -145,10 +145,10 @@ class ClaimController:
             await self._binder.done(key)  # the placeholder's use blocks the lower claim's deletion
             return await self._deleting(upper, lower)
         volume = self._checks.mirrored_volume(upper)
-        if lower is None and not self._namespaces.may_come(upper_object.namespace):
+        if lower is None and not self._namespaces.allows_namespace(upper_object.namespace):
             return None
         if not self._is_ours(key, upper, volume):
-            if lower is not None and self._requests.is_made_by_us(lower) and translate.never_bound(lower):
+            if lower is not None and self._requests.is_of_our_node(lower) and translate.never_bound(lower):
                 await self._requests.delete_unbound(lower)
                 await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
             return None
@@ -176,19 +176,21 @@ class ClaimController:
             if refusal:
                 await self._requests.give_back(upper, None, refusal)
                 return None
-        if reason := self._checks.unclonable(upper):
-            self._tell(upper_object, "ProvisioningFailed", reason)
+        if reason := self._checks.clone_source_problem(upper):
+            self._record_event(upper_object, "ProvisioningFailed", reason)
             return Result(requeue_after=_REFUSED_RETRY)
         await self._requests.finalizers(upper, add=(translate.FINALIZER,))
         try:
-            there = await self._requests.create_below(upper, volume_name=volume)
+            existing = await self._requests.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self._context.name} refused the claim: {error.message}"
-            self._tell(upper_object, "ProvisioningFailed", message)
+            self._record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)
-        if there is not None and not self._requests.is_owned(there, upper_object.namespace, upper_object):
-            what = claim_conflict(self._context.name, there.key, "a claim that is not ours")
-            self._tell(upper_object, CLAIM_CONFLICT, what)
+        if existing is not None and not self._requests.is_owned(
+            existing, upper_object.namespace, upper_object
+        ):
+            what = claim_conflict(self._context.name, existing.key, "a claim that is not ours")
+            self._record_event(upper_object, CLAIM_CONFLICT, what)
         return Result(requeue_after=_BINDING_RETRY)
 
     async def _grow(self, upper_object: Object, upper: dict[str, Any], lower: dict[str, Any]) -> None:
@@ -196,17 +198,17 @@ class ClaimController:
         if patch is None:
             return
         try:
-            await self._requests.patch_below(lower, patch)
+            await self._requests.patch_lower(lower, patch)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
-            self._tell(upper_object, "VolumeResizeFailed", message)
+            self._record_event(upper_object, "VolumeResizeFailed", message)
 
     async def _bring_up(self, key: str, upper: dict[str, Any], lower: dict[str, Any]) -> Result | None:
         if translate.is_bound(lower):
             await self._binder.done(key)
             patch = translate.status_patch(upper, lower)
             if patch is not None:
-                await self._requests.patch_above(upper, patch, subresource="status")
+                await self._requests.patch_upper(upper, patch, subresource="status")
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None
@@ -222,32 +224,32 @@ class ClaimController:
     async def _deleting(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
             return None
-        if not translate.may_go_below(upper):
-            return None  # a pod still uses the claim; the pod's deletion requeues the claim
+        if not translate.may_delete_lower(upper):
+            return None  # a pod still uses it; the pod's deletion requeues the claim
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
-        if is_elsewhere and await self._requests.is_anothers(upper):
-            return Result(requeue_after=_REFUSED_RETRY)  # that virtual node may be removed
-        if self._config.deletion_policy == "Delete" and await self._requests.ends_below(upper, lower):
+        if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
+            return Result(requeue_after=_REFUSED_RETRY)  # the lower claim may outlive its virtual node
+        if self._config.deletion_policy == "Delete" and await self._requests.end_lower(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
         return None
 
     async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
-        self._told.pop(key, None)
+        self._last_events.pop(key, None)
         self._waits.forget(key)
         await self._binder.done(key)
         if lower is None:
             self._note_orphan(key, orphaned=False)
             return None
-        if await self._requests.exists_above(key, lower):
+        if await self._requests.upper_exists(key, lower):
             return Result(requeue_after=_BINDING_RETRY)
         is_empty = translate.never_bound(lower)
         if is_empty or self._config.orphans == "Delete":
-            await (self._requests.delete_unbound if is_empty else self._requests.delete_below)(lower)
+            await (self._requests.delete_unbound if is_empty else self._requests.delete_lower)(lower)
             return None
         if key not in self._orphans:
             self._context.log.warning(
-                "a lower claim has lost its upper one and is kept, with its data", claim=key
+                "upper claim disappeared; keeping the lower claim and its data", claim=key
             )
         self._note_orphan(key, orphaned=True)
         return None
@@ -256,9 +258,9 @@ class ClaimController:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
         metrics.ORPHANED_CLAIMS.labels(self._context.name).set(len(self._orphans))
 
-    def _tell(self, upper: Object, reason: str, message: str) -> None:
-        if self._told.get(upper.key) != (reason, message):
-            self._told[upper.key] = (reason, message)
+    def _record_event(self, upper: Object, reason: str, message: str) -> None:
+        if self._last_events.get(upper.key) != (reason, message):
+            self._last_events[upper.key] = (reason, message)
             self._context.recorder.event(upper, "Warning", reason, message)
 
     def _watch(self) -> None:

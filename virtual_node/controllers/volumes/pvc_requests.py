@@ -33,8 +33,8 @@ class ClaimRequests:
         self._context = context
         self._namespaces = namespaces
 
-    def is_made_by_us(self, lower: dict[str, Any]) -> bool:
-        """Report whether a lower claim was made for one of our virtual nodes, not for one of another process."""
+    def is_of_our_node(self, lower: dict[str, Any]) -> bool:
+        """Report whether a lower claim was made for our virtual node; other processes may share the lower cluster."""
         return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
@@ -42,8 +42,8 @@ class ClaimRequests:
         uid = upper.uid if upper is not None else ""
         return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
 
-    async def create_below(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
-        """Create the lower claim and return None; if its name is taken, return the claim there.
+    async def create_lower(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
+        """Create the lower claim; return the existing claim if the name is taken, otherwise None.
 
         Args:
             upper: the upper claim.
@@ -79,7 +79,7 @@ class ClaimRequests:
             raise
         return None
 
-    async def delete_below(self, lower: dict[str, Any]) -> None:
+    async def delete_lower(self, lower: dict[str, Any]) -> None:
         """Delete a lower claim; its volume's reclaim policy decides about the data."""
         metadata = lower["metadata"]
         with contextlib.suppress(NotFound, Conflict):
@@ -90,15 +90,15 @@ class ClaimRequests:
                 uid=metadata["uid"],
             )
 
-    async def ends_below(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
-        """Delete the lower claim of an upper claim that is being deleted; report whether it still existed.
+    async def end_lower(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
+        """Delete the lower claim of an upper claim that is being deleted; return False if there is none any more.
 
         If the lower claim is not in the cache, it is read live, because the cache may be behind. Otherwise
         the upper claim would be deleted first, and the lower claim and its volume would stay forever.
         """
         lower = lower or await self.made_for(upper)
         if lower is not None and lower["metadata"].get("deletionTimestamp") is None:
-            await self.delete_below(lower)
+            await self.delete_lower(lower)
         return lower is not None
 
     async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
@@ -145,9 +145,9 @@ class ClaimRequests:
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
-            await self.patch_above(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
+            await self.patch_upper(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
 
-    async def patch_below(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
+    async def patch_lower(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
         """Patch a lower claim.
 
         Raises:
@@ -170,7 +170,7 @@ class ClaimRequests:
         with contextlib.suppress(NotFound):
             await self._context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
 
-    async def exists_above(self, key: str, lower: dict[str, Any]) -> bool:
+    async def upper_exists(self, key: str, lower: dict[str, Any]) -> bool:
         """Report whether the upper claim exists. Reads live: data is never deleted because of a cache."""
         namespace, _, name = key.partition("/")
         upper = await find(self._context.upper, _CLAIMS, name, namespace=namespace)
@@ -178,8 +178,8 @@ class ClaimRequests:
             return False
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
-    async def is_anothers(self, upper: dict[str, Any]) -> bool:
-        """Report whether another lower cluster manages the claim, or will, and so observes its deletion.
+    async def belongs_to_other_cluster(self, upper: dict[str, Any]) -> bool:
+        """Report whether another lower cluster has or gets the claim and observes its deletion.
 
         False if the claim has a volume of a real node, which can happen after the scheduler selected our
         virtual node first. False also if its virtual node no longer exists, because then no other process
@@ -194,7 +194,7 @@ class ClaimRequests:
                 return False
         return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
 
-    async def patch_above(
+    async def patch_upper(
         self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
     ) -> None:
         """Patch an upper claim.

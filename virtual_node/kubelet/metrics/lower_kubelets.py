@@ -92,15 +92,13 @@ class LowerKubelets:
         if refused:
             if path not in self._refused_until:
                 _log.info(
-                    "lower kubelets' metrics are refused; the metrics API serves instead",
+                    "lower kubelets' metrics are refused; using the metrics API instead",
                     path=path,
                     why=str(failures[0]),
                 )
             self._refused_until[path] = loop.time() + _REFUSED
         elif failures:
-            _log.debug(
-                "lower kubelets without an answer", path=path, nodes=len(failures), why=str(failures[0])
-            )
+            _log.debug("lower kubelets did not answer", path=path, nodes=len(failures), why=str(failures[0]))
         return Answers(found, refused)
 
     async def _read(self, answer: bytes, read: Callable[[bytes], T]) -> T:

@@ -99,7 +99,7 @@ class MetricsApi:
         try:
             answer = await self._lower.request("GET", path, params=params, timeout=_TIMEOUT, flow="metrics")
         except (ApiError, ConfigError) as error:
-            _log.debug("the lower cluster's metrics API does not serve us", what=what, why=str(error))
+            _log.debug("the metrics API of the lower cluster cannot be read", what=what, why=str(error))
             return []
         items: list[dict[str, Any]] = decode(answer).get("items") or []
         return items

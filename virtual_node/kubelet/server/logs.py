@@ -70,7 +70,7 @@ async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.Stre
             await response.write(chunk)
     except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, TimeoutError) as error:
         if not isinstance(error, ConnectionResetError):
-            _log.info("a log ended early", error=str(error))
+            _log.info("log stream ended early", error=str(error))
         # A normal end would look like the end of the log, so the connection is aborted.
         if request.transport is not None:
             request.transport.abort()

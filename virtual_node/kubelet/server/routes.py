@@ -139,7 +139,7 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
             response = web.Response(status=500, text="internal error")
         if not response.prepared and request.writer.output_size > 0:
             # The response had begun. Abort it: it must not look complete or be followed by a second response.
-            raise ConnectionResetError("the answer broke off")
+            raise ConnectionResetError("the response was interrupted")
         if not response.prepared and (
             "Upgrade" in request.headers or (peer is not None and not peer.is_trusted)
         ):

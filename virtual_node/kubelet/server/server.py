@@ -146,7 +146,7 @@ class KubeletServer:
                 self._listener = None
             await self._runner.cleanup()
             raise
-        _log.debug("the kubelet API is served", node=self._node_name, address=self._address, port=self.port)
+        _log.debug("kubelet API started", node=self._node_name, address=self._address, port=self.port)
 
     async def stop(self, *, grace: float | None = None) -> None:
         """Stop listening, wait for open streams to end, then cancel them.
@@ -162,7 +162,7 @@ class KubeletServer:
             _end_kept(self._runner.server)
         ended = await self.streams.drain(self._grace if grace is None else grace)
         if ended:
-            _log.info("open streams were ended", node=self._node_name, streams=ended)
+            _log.info("open streams closed", node=self._node_name, streams=ended)
         await self._runner.cleanup()
         for reviewer in self._reviewers:
             await reviewer.close()

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.serving.raw_connection import Connection, start_tls
 from virtual_node.kubelet.streams.http_head import (
     END_OF_HEAD,
@@ -59,7 +59,7 @@ class DialError(Exception):
 
 
 async def dial(
-    config: ClusterConfig, request: UpgradeRequest, *, answer_timeout: float, refresh: bool = False
+    config: ConnectionConfig, request: UpgradeRequest, *, answer_timeout: float, refresh: bool = False
 ) -> Answer:
     """Connect to a lower apiserver and send one upgrade request with the cluster's own credentials.
 
@@ -143,7 +143,7 @@ async def _read_body(reader: asyncio.StreamReader, head: ResponseHead, body: byt
         body += chunk
 
 
-async def _connect(config: ClusterConfig) -> Connection:
+async def _connect(config: ConnectionConfig) -> Connection:
     if not config.proxy_url:
         connection = await _tcp(config.host, config.port)
     else:

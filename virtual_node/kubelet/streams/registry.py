@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge
 from virtual_node.kubelet.base.errors import Refusal
 from virtual_node.kubelet.streams.limits import StreamLimits
 
-STREAMS = Gauge("virtual_node_kubelet_streams", "Streams open now, by what they are.", ["verb"])
+STREAMS = Gauge("virtual_node_kubelet_streams", "Streams open now, by kind.", ["verb"])
 STREAM_BYTES = Counter(
     "virtual_node_kubelet_stream_bytes_total",
     "Bytes copied by streams that have ended, towards the upper or the lower cluster.",

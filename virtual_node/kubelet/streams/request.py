@@ -60,9 +60,9 @@ def attach_query(query: MultiMapping[str], *, container: str) -> Query:
     """
     tty = _is_set(query, "tty")
     streams = [
-        (theirs, "true")
-        for ours, theirs in _STREAMS
-        if _is_set(query, ours) and not (tty and theirs == "stderr")
+        (lower_name, "true")
+        for upper_name, lower_name in _STREAMS
+        if _is_set(query, upper_name) and not (tty and lower_name == "stderr")
     ]
     if not streams:
         raise Refusal(400, "you must specify at least 1 of stdin, stdout, stderr")

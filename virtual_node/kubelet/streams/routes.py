@@ -128,7 +128,7 @@ class StreamRoutes:
             pod=f"{target.namespace}/{target.name}",
             container=request.match_info.get("container", ""),
         )
-        log.info("a stream begins")
+        log.info("stream started")
         started = asyncio.get_running_loop().time()
         upper.transport.write(head.encode())
         splice.start(from_upper=early, from_lower=answer.rest)
@@ -143,7 +143,7 @@ class StreamRoutes:
             STREAM_BYTES.labels(verb, "lower").inc(splice.bytes_to_lower)
             STREAM_BYTES.labels(verb, "upper").inc(splice.bytes_to_upper)
             log.info(
-                "a stream ended",
+                "stream ended",
                 seconds=round(asyncio.get_running_loop().time() - started, 3),
                 bytes_to_lower=splice.bytes_to_lower,
                 bytes_to_upper=splice.bytes_to_upper,
@@ -191,7 +191,7 @@ def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
     request.task.add_done_callback(lambda _: handler.connection_lost(None))
     protocol = transport.get_protocol()
     if isinstance(protocol, Front):
-        return protocol.release()
+        return protocol.detach()
     return Connection(transport, transport), b""
 
 

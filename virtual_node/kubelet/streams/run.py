@@ -158,7 +158,7 @@ async def _execute(
                     output.feed(message.data, command)
                     finished = finished or message.data[0] == _ERROR
         except TimeoutError:
-            raise Refusal(500, f"the command has said nothing for {patience.idle:g} s") from None
+            raise Refusal(500, f"the command has produced no output for {patience.idle:g} s") from None
         finally:
             await socket.close()
     if not finished:

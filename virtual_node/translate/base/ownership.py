@@ -86,8 +86,8 @@ def mirrored_as(mark: str | None, upper_uid: str) -> str:
     The upper pod's user can write that value. Use it only to decide about that upper pod, never to decide
     which lower pod is ours.
     """
-    lower_uid, _, whose = (mark or "").partition("/")
-    return lower_uid if whose == upper_uid else ""
+    lower_uid, _, marked_uid = (mark or "").partition("/")
+    return lower_uid if marked_uid == upper_uid else ""
 
 
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:

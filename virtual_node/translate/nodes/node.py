@@ -140,14 +140,14 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     (cordon, not-ready, drain).
     """
     before, wanted = current["metadata"], desired["metadata"]
-    there = before.get("labels") or {}
+    labels_before = before.get("labels") or {}
     labels: dict[str, str | None] = {
-        key: value for key, value in wanted["labels"].items() if there.get(key) != value
+        key: value for key, value in wanted["labels"].items() if labels_before.get(key) != value
     }
     labels |= {
         key: None
         for key, value in (label_record.recorded(before) or {}).items()
-        if key not in wanted["labels"] and there.get(key) == value
+        if key not in wanted["labels"] and labels_before.get(key) == value
     }
     patch: dict[str, Any] = {"labels": labels} if labels else {}
     if not wanted["annotations"].items() <= (before.get("annotations") or {}).items():
@@ -162,23 +162,23 @@ def node_status_patch(
 
     The patch keeps conditions of other writers, because the API server merges that list by type.
     """
-    there, wanted = current.get("status") or {}, desired["status"]
+    status, wanted = current.get("status") or {}, desired["status"]
     change: dict[str, Any] = {}
     for field in ("capacity", "allocatable"):
-        before, after = there.get(field) or {}, wanted[field]
+        before, after = status.get(field) or {}, wanted[field]
         differing: dict[str, Any] = {
             key: value for key, value in after.items() if not _same_quantity(key, before.get(key), value)
         }
         differing |= {key: None for key in before if key not in after}
         if differing:
             change[field] = differing
-    if not _same_conditions(there.get("conditions") or (), wanted["conditions"]):
+    if not _same_conditions(status.get("conditions") or (), wanted["conditions"]):
         change["conditions"] = wanted["conditions"]
-    if there.get("addresses") != wanted["addresses"]:
+    if status.get("addresses") != wanted["addresses"]:
         change["addresses"] = [{"$patch": "replace"}, *wanted["addresses"]]
-    if there.get("daemonEndpoints") != wanted["daemonEndpoints"]:
+    if status.get("daemonEndpoints") != wanted["daemonEndpoints"]:
         change["daemonEndpoints"] = wanted["daemonEndpoints"]
-    info = there.get("nodeInfo") or {}
+    info = status.get("nodeInfo") or {}
     if any(info.get(key) != value for key, value in wanted["nodeInfo"].items()):
         change["nodeInfo"] = wanted["nodeInfo"]
     if not change and not heartbeat:
@@ -193,10 +193,10 @@ def _same_quantity(resource: str, one: str | None, other: str) -> bool:
 
 
 def _same_conditions(current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
-    there = {condition["type"]: condition for condition in current}
+    by_type = {condition["type"]: condition for condition in current}
     return all(
         all(
-            (there.get(condition["type"]) or {}).get(field) == condition[field]
+            (by_type.get(condition["type"]) or {}).get(field) == condition[field]
             for field in ("status", "reason", "message")
         )
         for condition in wanted

@@ -25,8 +25,8 @@ _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 """Prefixes of labels that decide what the pods of a namespace may do. Without them the lower cluster could
 refuse a pod that Pod Security admitted in the upper cluster, or the reverse.
 https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
-_COUNT_NOT = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
-"""Resources that are not counted, because they only describe other objects, which are counted."""
+_NOT_COUNTED = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
+"""Resources that only describe other objects, which are counted themselves."""
 
 
 def lower_namespace(
@@ -107,14 +107,14 @@ def namespace_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[
     ours = label_record.recorded(lower["metadata"])
     if ours is None:  # created by a release without the record
         ours = {key: value for key, value in present.items() if wanted.get(key) == value}
-    theirs = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
+    changed_modes = {_mode(key) for key in {*present, *ours} if present.get(key) != ours.get(key)}
     change = {
         key: wanted.get(key)
         for key in sorted({*wanted, *ours})
-        if _mode(key) not in theirs and present.get(key) != wanted.get(key)
+        if _mode(key) not in changed_modes and present.get(key) != wanted.get(key)
     }
-    record = {key: value for key, value in ours.items() if _mode(key) in theirs}
-    record |= {key: value for key, value in wanted.items() if _mode(key) not in theirs}
+    record = {key: value for key, value in ours.items() if _mode(key) in changed_modes}
+    record |= {key: value for key, value in wanted.items() if _mode(key) not in changed_modes}
     metadata: dict[str, Any] = {"labels": change} if change else {}
     if label_record.recorded(lower["metadata"]) != record:
         metadata["annotations"] = {names.ANNOTATION_APPLIED: label_record.record(record)}
@@ -155,7 +155,7 @@ def _is_kubernetes_own(metadata: Mapping[str, Any], group: str, resource: str) -
             owners = metadata.get("ownerReferences") or ()
             return any(owner.get("kind") == "Service" for owner in owners)
         case kind:
-            return kind in _COUNT_NOT
+            return kind in _NOT_COUNTED
 
 
 def _carried(namespace: Mapping[str, Any] | None) -> dict[str, str]:

@@ -139,9 +139,9 @@ def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | No
         case "metadata.labels":
             return ANNOTATION_LABELS, format_map(metadata.get("labels") or {})
         case "metadata.annotations":
-            said = metadata.get("annotations") or {}
+            annotations = metadata.get("annotations") or {}
             text = format_map(
-                {key: value for key, value in said.items() if key != names.ANNOTATION_LOWER_UID}
+                {key: value for key, value in annotations.items() if key != names.ANNOTATION_LOWER_UID}
             )
             return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
         case _:

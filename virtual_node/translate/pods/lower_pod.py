@@ -13,7 +13,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.lower_spec import lower_spec
-from virtual_node.translate.base import labels as tripping
+from virtual_node.translate.base import labels as label_record
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.pods import downward_api, service_account, volumes
@@ -27,7 +27,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     ``controller_runtime.api.lower_spec`` documents its scheduling fields.
     """
     metadata = upper["metadata"]
-    carried, tripped = tripping.trip(metadata.get("labels"), options.ignore_labels)
+    carried, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
     carried = {key: value for key, value in carried.items() if not names.is_reserved(key)}
     annotations = {
         key: value
@@ -36,13 +36,13 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     }
     applied = {"labels": sorted(carried), "annotations": sorted(annotations)}
     if tripped:
-        annotations[names.ANNOTATION_TRIPPED_LABELS] = tripping.render(tripped)
+        annotations[names.ANNOTATION_TRIPPED_LABELS] = label_record.render(tripped)
     annotations[names.ANNOTATION_UPPER_NAMESPACE] = metadata["namespace"]
     annotations[names.ANNOTATION_MADE_FOR] = made_for(options.owner.cluster_id, metadata)
     spec = _lower_spec(upper, options, tripped)
     if spec.get("volumes"):
-        spec["volumes"], told = downward_api.volumes(spec["volumes"], upper)
-        annotations |= told
+        spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper)
+        annotations |= extra_annotations
     annotations[names.ANNOTATION_APPLIED] = json.dumps(
         {**applied, "spec": _digest(spec)}, separators=(",", ":")
     )
@@ -66,7 +66,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
 def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
     """Return an upper pod's ephemeral containers, translated for the lower pod."""
     above = upper["spec"]
-    _, tripped = tripping.trip(upper["metadata"].get("labels"), options.ignore_labels)
+    _, tripped = label_record.trip(upper["metadata"].get("labels"), options.ignore_labels)
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [

@@ -75,13 +75,13 @@ def with_variables(
 
 
 def _variables(name: str, host: str, ports: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    prefix = _shout(name)
+    prefix = _variable_prefix(name)
     all_ports = list(ports)
     first = all_ports[0]
     variables = {f"{prefix}_SERVICE_HOST": host, f"{prefix}_SERVICE_PORT": str(first["port"])}
     for port in all_ports:
         if port.get("name"):
-            variables[f"{prefix}_SERVICE_PORT_{_shout(port['name'])}"] = str(port["port"])
+            variables[f"{prefix}_SERVICE_PORT_{_variable_prefix(port['name'])}"] = str(port["port"])
     joined = f"[{host}]" if ":" in host else host
     for number, port in enumerate(all_ports):
         protocol = port.get("protocol") or "TCP"
@@ -98,5 +98,5 @@ def _variables(name: str, host: str, ports: Iterable[Mapping[str, Any]]) -> dict
     return variables
 
 
-def _shout(name: str) -> str:
+def _variable_prefix(name: str) -> str:
     return name.upper().replace("-", "_")

@@ -116,9 +116,9 @@ def status_patch(
     return {"metadata": metadata, "status": change} if change else {"metadata": metadata}
 
 
-def _has_observed(said: Mapping[str, Any], reached: int) -> bool:
+def _has_observed(status: Mapping[str, Any], reached: int) -> bool:
     """Report whether a lower status or condition was observed for the current upper spec."""
-    return bool(reached) and (said.get("observedGeneration") or 0) >= reached
+    return bool(reached) and (status.get("observedGeneration") or 0) >= reached
 
 
 def _conditions(

@@ -51,7 +51,7 @@ def pod_patch(
     return PodChanges(patch or None, resize, ephemeral)
 
 
-def has_been_asked(
+def is_already_requested(
     lower: Mapping[str, Any], desired: Mapping[str, Any], *, is_as_created: bool = False
 ) -> bool:
     """Report whether the desired spec was already requested, when the lower pod was created or last changed.
@@ -180,10 +180,10 @@ def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
         current = {container["name"]: container for container in lower.get(kind) or ()}
         changed = []
         for container in desired.get(kind) or ():
-            there = current.get(container["name"])
-            if there is None:
+            existing = current.get(container["name"])
+            if existing is None:
                 continue
-            resources = _resource_change(there.get("resources") or {}, container.get("resources") or {})
+            resources = _resource_change(existing.get("resources") or {}, container.get("resources") or {})
             if resources:
                 changed.append({"name": container["name"], "resources": resources})
         if changed:
@@ -208,6 +208,6 @@ def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> d
 
 
 def _ephemeral_patch(lower: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    there = {container["name"] for container in lower.get("ephemeralContainers") or ()}
-    added = [container for container in wanted if container["name"] not in there]
+    existing = {container["name"] for container in lower.get("ephemeralContainers") or ()}
+    added = [container for container in wanted if container["name"] not in existing]
     return {"spec": {"ephemeralContainers": added}} if added else None

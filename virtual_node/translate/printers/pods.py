@@ -12,7 +12,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.pods import is_finished
 
-_WAITING_WELL = frozenset({"ContainerCreating", "PodInitializing"})
+_NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")
 
 
@@ -38,7 +38,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         "Completed",
         "Succeeded",
     }
-    waits_well = word in _WAITING_WELL or _INITIALIZING.fullmatch(word) is not None
+    is_normal_wait = word in _NORMAL_WAITS or _INITIALIZING.fullmatch(word) is not None
     sidecars = _sidecars(spec)
     initial = status.get("initContainerStatuses") or ()
     beside = [one for one in initial if one.get("name") in sidecars]
@@ -59,7 +59,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         "ready": f"{ready}/{len(spec.get('containers') or ()) + len(sidecars)}",
         "restarts": sum(int(one.get("restartCount") or 0) for one in restarted),
         "created": metadata.get("creationTimestamp", ""),
-        "trouble": not settled and not waits_well and not metadata.get("deletionTimestamp"),
+        "trouble": not settled and not is_normal_wait and not metadata.get("deletionTimestamp"),
     }
 
 

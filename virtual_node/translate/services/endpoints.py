@@ -45,9 +45,9 @@ FindPod = Callable[[str, str, str], LowerPod | None]
 cluster or process runs the pod."""
 Known = Mapping[tuple[str, str], LowerPod]
 """Lower pods by address and pod name. Two processes may share a lower cluster, and each knows only its own
-pods. Each keeps what a copy contains about the pods of the other process. Otherwise they would undo each
-other's writes."""
-_NOBODY: Known = MappingProxyType({})
+pods. What a copy contains about the other's pods is kept, or each process would undo the other's writes
+repeatedly."""
+_NONE_KNOWN: Known = MappingProxyType({})
 
 
 def slice_name(service: str, uid: str, cluster_id: str) -> str:
@@ -78,7 +78,7 @@ def lower_slice(
     namespace: str,
     cluster_id: str,
     find_pod: FindPod,
-    known: Known = _NOBODY,
+    known: Known = _NONE_KNOWN,
 ) -> dict[str, Any]:
     """Return the lower EndpointSlice to create for an upper one.
 
@@ -134,7 +134,7 @@ def lower_endpoints(
     namespace: str,
     cluster_id: str,
     find_pod: FindPod,
-    known: Known = _NOBODY,
+    known: Known = _NONE_KNOWN,
 ) -> dict[str, Any]:
     """Return the lower Endpoints to create for a Service, from all its upper slices.
 

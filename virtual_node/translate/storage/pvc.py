@@ -106,7 +106,7 @@ def never_bound(claim: Mapping[str, Any]) -> bool:
     return not claim["spec"].get("volumeName") and not is_bound(claim)
 
 
-def may_go_below(upper: Mapping[str, Any]) -> bool:
+def may_delete_lower(upper: Mapping[str, Any]) -> bool:
     """Report whether no pod uses a claim any more, so that its lower claim may be deleted."""
     return PROTECTION not in (upper["metadata"].get("finalizers") or ())
 

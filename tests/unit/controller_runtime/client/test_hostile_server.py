@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
@@ -34,7 +34,7 @@ _STALL = 0.5
 async def _attacked(port: int) -> None:
     """Run informers and requests against the server, and print memory and stalls."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    config = ClusterConfig(f"http://127.0.0.1:{port}")
+    config = ConnectionConfig(f"http://127.0.0.1:{port}")
     stalls = [0.0]
 
     async def measure() -> None:

@@ -16,15 +16,15 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.response_handler import CpuMeter
-from controller_runtime.client.response_limits import MIB, Limits, ResponseReader
+from controller_runtime.client.response_limits import MIB, ResponseLimits, ResponseReader
 from controller_runtime.errors import ApiError, ConnectionFailed, Invalid, ResponseTooLarge
 from tests.unit.controller_runtime.loopback import client_of, reply, serve
 
-SMALL = Limits(body=100_000, error_body=1000, line=10_000, large=10_000, large_at_once=1, values=5000)
+SMALL = ResponseLimits(body=100_000, error_body=1000, line=10_000, large=10_000, large_at_once=1, values=5000)
 
 
 def rejected(cluster: str, limit: str) -> float:
@@ -330,7 +330,7 @@ async def raw_server(head: bytes, answer: bytes) -> AsyncIterator[Client]:
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        async with Client(ClusterConfig(f"http://127.0.0.1:{port}"), qps=0) as client:
+        async with Client(ConnectionConfig(f"http://127.0.0.1:{port}"), qps=0) as client:
             yield client
     finally:
         server.close()

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials, StaticCredentials
 from controller_runtime.client.client import Client
 from controller_runtime.errors import (
@@ -152,7 +152,7 @@ async def test_shed_watch_is_repeated_after_retry_after() -> None:
 
 
 @asynccontextmanager
-async def hanging_up(*, after: int) -> AsyncIterator[tuple[ClusterConfig, list[bytes]]]:
+async def hanging_up(*, after: int) -> AsyncIterator[tuple[ConnectionConfig, list[bytes]]]:
     """Yield a server that answers so many requests of each connection, and closes it at the next one."""
     heads: list[bytes] = []
 
@@ -173,7 +173,7 @@ async def hanging_up(*, after: int) -> AsyncIterator[tuple[ClusterConfig, list[b
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield ClusterConfig(f"http://127.0.0.1:{port}"), heads
+        yield ConnectionConfig(f"http://127.0.0.1:{port}"), heads
     finally:
         server.close()
         await server.wait_closed()

@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, NotConnected, NotFound
 from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve, silence
@@ -28,7 +28,7 @@ def closed_port() -> int:
 
 async def test_refused_connection_names_the_server() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
-    async with Client(ClusterConfig(url), qps=0) as client:
+    async with Client(ConnectionConfig(url), qps=0) as client:
         with pytest.raises(NotConnected, match=f"^{url}: cannot connect: connection refused$"):
             await client.get(resources.NODES, "n")
         with pytest.raises(NotConnected, match=f"^{url}: cannot connect: connection refused$"):
@@ -39,7 +39,7 @@ async def test_refused_connection_names_the_server() -> None:
 @pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
 async def test_unknown_host_names(host: str) -> None:
     """The reason is the kernel's or the resolver's, in one form for one address and for several."""
-    async with Client(ClusterConfig(f"http://{host}:{closed_port()}"), qps=0) as client:
+    async with Client(ConnectionConfig(f"http://{host}:{closed_port()}"), qps=0) as client:
         with pytest.raises(NotConnected, match=r": cannot connect: [a-z]") as failure:
             await client.get(resources.NODES, "n")
     assert "[" not in str(failure.value)
@@ -242,7 +242,7 @@ async def test_metrics() -> None:
         await client.list(resources.NODES)
         assert [event async for event in client.watch(resources.NODES)] == []
     url = f"http://127.0.0.1:{closed_port()}"
-    async with Client(ClusterConfig(url), cluster="metrics") as client:
+    async with Client(ConnectionConfig(url), cluster="metrics") as client:
         with pytest.raises(ConnectionFailed):
             await client.get(resources.NODES, "n")
     found = {key: counted("metrics", *key) for key in [("GET", "200"), ("GET", "404"), ("GET", "<error>")]}

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from controller_runtime import resources
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
 from controller_runtime.errors import (
@@ -33,7 +33,7 @@ from tests.unit.controller_runtime.loopback import (
 async def test_unknown_authority() -> None:
     """An untrusted server gets no request, and the error says why."""
     async with serve(answers(), tls=True) as server:
-        config = ClusterConfig(
+        config = ConnectionConfig(
             server.url, tls=TlsMaterial(source="s", authority=make_ca("other").certificate)
         )
         async with Client(config, qps=0) as client:
@@ -47,14 +47,14 @@ async def test_intermediate_authority_is_trusted_without_its_root() -> None:
     authority = intermediate(make_ca("root"), "between")
     pair = sign(authority, "server", hosts=["127.0.0.1"])
     async with serve(answers(reply({"a": 1})), tls=True, pair=pair) as server:
-        config = ClusterConfig(server.url, tls=TlsMaterial(source="s", authority=authority.certificate))
+        config = ConnectionConfig(server.url, tls=TlsMaterial(source="s", authority=authority.certificate))
         async with Client(config, qps=0) as client:
             assert await client.get(resources.NODES, "n") == {"a": 1}
 
 
 async def test_https_without_a_context_is_verified() -> None:
     """With the system's trust store."""
-    async with serve(answers(), tls=True) as server, Client(ClusterConfig(server.url), qps=0) as client:
+    async with serve(answers(), tls=True) as server, Client(ConnectionConfig(server.url), qps=0) as client:
         with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await client.get(resources.NODES, "n")
 
@@ -62,10 +62,10 @@ async def test_https_without_a_context_is_verified() -> None:
 async def test_server_name_of_its_own() -> None:
     """``tls-server-name`` is what the certificate is verified against."""
     async with serve(answers(reply()), tls=True) as server:
-        good = ClusterConfig(server.url, ssl_context=client_context(), tls_server_name="inside.example")
+        good = ConnectionConfig(server.url, ssl_context=client_context(), tls_server_name="inside.example")
         async with Client(good, qps=0) as client:
             assert await client.get(resources.NODES, "n") == {}
-        bad = ClusterConfig(server.url, ssl_context=client_context(), tls_server_name="other.example")
+        bad = ConnectionConfig(server.url, ssl_context=client_context(), tls_server_name="other.example")
         async with Client(bad, qps=0) as client:
             with pytest.raises(ConnectionFailed, match=r"other\.example"):
                 await client.get(resources.NODES, "n")
@@ -75,7 +75,7 @@ async def test_certificate_of_the_server_is_known_after_the_first_request() -> N
     """From the connection of the request, without another one."""
     pair = sign(CA, "server", hosts=["127.0.0.1"])
     async with serve(answers(reply()), tls=True, pair=pair) as server:
-        config = ClusterConfig(server.url, ssl_context=client_context())
+        config = ConnectionConfig(server.url, ssl_context=client_context())
         async with Client(config, qps=0) as client:
             seen = [client.served_certificate]
             await client.get(resources.NODES, "n")
@@ -113,7 +113,7 @@ async def test_new_client_certificate_makes_new_connections() -> None:
 
     credentials = Rotating(sign(clients, "old", usage="client"))
     async with serve(script, tls=True, clients=clients.certificate) as server:
-        config = ClusterConfig(
+        config = ConnectionConfig(
             server.url, tls=TlsMaterial(source="s", authority=CA.certificate), credentials=credentials
         )
         async with Client(config, qps=0) as client:
@@ -142,7 +142,7 @@ async def test_new_client_certificate_makes_new_connections() -> None:
 async def test_proxy() -> None:
     """Requests to a plain server go to its proxy, with the whole URL."""
     async with serve(answers(reply({"by": "proxy"}))) as proxy:
-        config = ClusterConfig("http://api.example:8080/prefix", proxy_url=proxy.url)
+        config = ConnectionConfig("http://api.example:8080/prefix", proxy_url=proxy.url)
         async with Client(config, qps=0) as client:
             assert await client.get(resources.NODES, "n") == {"by": "proxy"}
     assert proxy.asked[0].headers["Host"] == "api.example:8080"
@@ -167,7 +167,7 @@ async def test_tunnel_through_a_proxy() -> None:
 
     async with serve(answers(reply(), reply()), tls=True) as server:
         proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
-        config = ClusterConfig(
+        config = ConnectionConfig(
             server.url,
             ssl_context=client_context(),
             proxy_url=f"http://me:p%40ss@127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
@@ -191,7 +191,7 @@ async def test_proxy_that_refuses_is_named_without_its_password() -> None:
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
         port = proxy.sockets[0].getsockname()[1]
-        config = ClusterConfig(
+        config = ConnectionConfig(
             "https://api.example",
             ssl_context=client_context(),
             proxy_url=f"http://me:secret@127.0.0.1:{port}",

@@ -143,7 +143,9 @@ class TestLosing:
                 await work.ended.wait()
             client.network = direct
             assert work.active == 0
-        assert "work does not stop; waiting for it" in [line["event"] for line in logs]
+        assert "work has not stopped after its cancellation; waiting for it" in [
+            line["event"] for line in logs
+        ]
 
     async def test_failure_of_stopping_work_is_logged(self) -> None:
         """The candidacy continues."""

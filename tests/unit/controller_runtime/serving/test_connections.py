@@ -163,7 +163,7 @@ def _peer(**fields: object) -> Peer:
         ({}, {"requests": 1, "source": "b"}),
         ({"since": 1.0}, {"since": 2.0, "source": "b"}),
         ({"since": 98.0}, {"since": 99.5, "source": "b"}),
-        ({"since": 99.5, "has_asked": True}, {"since": 98.0, "requests": 1, "source": "b"}),
+        ({"since": 99.5, "has_sent_request": True}, {"since": 98.0, "requests": 1, "source": "b"}),
     ],
     ids=["unverified", "without a request", "older", "no longer new", "idle again"],
 )
@@ -186,8 +186,8 @@ def test_address_with_most_connections_is_closed_first():
         ({"since": 91.0}, False),
         ({"since": 89.0}, True),
         ({"since": 89.0, "requests": 1}, False),
-        ({"since": 89.0, "has_asked": True}, False),
-        ({"since": -21.0, "has_asked": True}, True),
+        ({"since": 89.0, "has_sent_request": True}, False),
+        ({"since": -21.0, "has_sent_request": True}, True),
     ],
 )
 def test_when_a_connection_is_overdue(peer, overdue):

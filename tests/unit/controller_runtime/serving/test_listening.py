@@ -88,7 +88,7 @@ class TestListening:
     @pytest.mark.parametrize(
         ("host", "text"),
         [
-            ("192.0.2.1", r"address 192\.0\.2\.1:0 is none of this machine's"),
+            ("192.0.2.1", r"address 192\.0\.2\.1:0 is not an address of this machine"),
             ("no such", r"address no such:0: "),
         ],
     )

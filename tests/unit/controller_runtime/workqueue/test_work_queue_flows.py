@@ -135,7 +135,7 @@ def test_flows_lose_and_double_nothing(steps: list[tuple[str, int, int]], worker
         elif what == "pull" and key in queued:
             lanes.pull(key, queued.pop(key))
         elif what == "release" and held:
-            lanes.release(held.pop(number % len(held)))
+            lanes.finish(held.pop(number % len(held)))
         elif what == "pop" and (not workers or len(held) < workers):
             found = lanes.pop()
             if found is not None:
@@ -148,7 +148,7 @@ def test_flows_lose_and_double_nothing(steps: list[tuple[str, int, int]], worker
         assert len(lanes) == len(queued)
         assert bool(lanes) == bool(queued)
     for key in held:
-        lanes.release(key)
+        lanes.finish(key)
     lanes.clear()
     assert not lanes._flows
     assert not lanes._flow_of

@@ -66,7 +66,7 @@ async def test_client_ca_is_read_after_an_outage_at_the_start(error: Exception) 
     assert servers.trusted == [ONE]
     # The outage is logged once, not every time.
     assert [one["event"] for one in logs if one["log_level"] == "warning"] == [
-        "client CA unknown: callers need bearer tokens"
+        "client CA not readable: only callers with bearer tokens are accepted"
     ]
 
 

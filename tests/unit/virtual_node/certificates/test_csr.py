@@ -126,5 +126,5 @@ def test_rotation_is_due_after_a_share_of_the_remaining_life(life, share, expect
 
 def test_an_expired_certificate_is_not_used():
     """A signer with a wrong clock is a failure to be retried."""
-    with pytest.raises(RequestFailed, match="ended"):
+    with pytest.raises(RequestFailed, match="expired"):
         csr.rotation_time(GOOD, now=START + 2 * YEAR, share=0.8)

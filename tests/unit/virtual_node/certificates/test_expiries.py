@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.tls.key_pairs import make_ca, self_signed, sign
 from controller_runtime.tls.reloader import server_context
 from tests.unit.virtual_node.commands.healthy_clusters import healthy
@@ -119,7 +119,7 @@ async def test_serving_certificates_are_read_without_verification():
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         },
     }
-    config = ClusterConfig(f"https://127.0.0.1:{port}", ssl_context=ssl.create_default_context())
+    config = ConnectionConfig(f"https://127.0.0.1:{port}", ssl_context=ssl.create_default_context())
     async with server:
         of_server = await expiries.of_apiserver("paris", config)
         of_kubelet = await expiries.of_kubelet(node)

@@ -35,7 +35,7 @@ async def test_a_signed_certificate_survives_a_restart_of_its_lower_cluster():
     certificates = _certificates(cluster, serving_certificate="CSR")
     first = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
     before = _served(first)
-    tasks = certificates.look_after(first, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    tasks = certificates.maintain(first, "vn-a", ADDRESSES, record_event=lambda _reason, _message: None)
     async with asyncio.timeout(600):
         while _served(first) == before:  # noqa: ASYNC110 - a replaced pair tells nobody
             await asyncio.sleep(1)
@@ -44,7 +44,7 @@ async def test_a_signed_certificate_survives_a_restart_of_its_lower_cluster():
     await asyncio.gather(*tasks, return_exceptions=True)
 
     again = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
-    certificates.look_after(again, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    certificates.maintain(again, "vn-a", ADDRESSES, record_event=lambda _reason, _message: None)
     await asyncio.sleep(3600)
     await certificates.close()
     assert _served(again) == _served(first)
@@ -66,7 +66,7 @@ async def test_self_signed_certificates_need_no_request():
     cluster = FakeCluster()
     certificates = _certificates(cluster)
     reloader = certificates.reloader("vn-a", ADDRESSES, client_ca=b"")
-    certificates.look_after(reloader, "vn-a", ADDRESSES, tell=lambda _reason, _message: None)
+    certificates.maintain(reloader, "vn-a", ADDRESSES, record_event=lambda _reason, _message: None)
     await asyncio.sleep(3600)
     await certificates.close()
     extension = _served(reloader).extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -88,7 +88,7 @@ async def test_a_removed_node_has_no_expiry_metric():
     for _ in range(2):
         reloader = certificates.reloader("vn-gone", ADDRESSES, client_ca=b"")
         served.append(
-            certificates.look_after(reloader, "vn-gone", ADDRESSES, tell=lambda _reason, _message: None)
+            certificates.maintain(reloader, "vn-gone", ADDRESSES, record_event=lambda _reason, _message: None)
         )
     for tasks, is_known in zip(served, (True, False), strict=True):
         for task in tasks:

@@ -32,7 +32,7 @@ class Keeper:
             "vn-a",
             ADDRESSES,
             install=options.pop("install", self._install),
-            tell=lambda reason, message: self.told.append((reason, message)),
+            record_event=lambda reason, message: self.told.append((reason, message)),
             now=now,
             **options,
         )

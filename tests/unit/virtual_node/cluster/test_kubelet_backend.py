@@ -63,7 +63,7 @@ def test_an_unmanaged_pod_of_the_same_name_is_not_found(pods: CachedPods) -> Non
         pods.resolve("shop", "late")
     assert (refused.value.status, refused.value.text) == (
         400,
-        'pod "late" is not in cluster "east" now; its events say why',
+        'pod "late" is not in cluster "east" now; see its events',
     )
 
 
@@ -71,4 +71,4 @@ def test_lower_pods_are_listed_and_counted(pods: CachedPods) -> None:
     """For the lists and for the metrics."""
     assert [pod["metadata"]["name"] for pod in pods.pods()] == ["web", "late"]
     assert [pod["metadata"]["name"] for pod in pods.running_pods()] == ["web"]
-    assert pods.names_below() == {("t-shop", "web"): PodNames("shop", "web", "u-1")}
+    assert pods.upper_pods_by_lower_name() == {("t-shop", "web"): PodNames("shop", "web", "u-1")}

@@ -11,7 +11,7 @@ from controller_runtime.api import timestamps
 from controller_runtime.tls.key_pairs import make_ca
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import examine
-from virtual_node.commands.doctor.facts import Facts, Installation, Lower, Webhook
+from virtual_node.commands.doctor.facts import DoctorFacts, Installation, LowerFacts, Webhook
 from virtual_node.commands.doctor.links import Link
 from virtual_node.health.objects import Json
 
@@ -94,9 +94,9 @@ def webhook(**more: Any) -> Webhook:
     return replace(well, **more)
 
 
-def healthy(**more: Any) -> Facts:
+def healthy(**more: Any) -> DoctorFacts:
     """Return a healthy installation with all components."""
-    well = Facts(
+    well = DoctorFacts(
         now=NOW,
         server="https://upper:6443",
         answer=Probe(200, "v1.34.1"),
@@ -130,12 +130,12 @@ def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "c", "image": "reg/x:1", "state": state, **more}]}
 
 
-def lower_cluster(**more: Any) -> Lower:
+def lower_cluster(**more: Any) -> LowerFacts:
     """Return a healthy lower cluster."""
-    well = Lower("a.yaml", Probe(200, "v1.34.1"), [node(virtual=False, taints=())])
+    well = LowerFacts("a.yaml", Probe(200, "v1.34.1"), [node(virtual=False, taints=())])
     return replace(well, **more)
 
 
-def links_of(facts: Facts) -> dict[str, Link]:
+def links_of(facts: DoctorFacts) -> dict[str, Link]:
     """Return the doctor's links by name."""
     return {link.name: link for link in examine(facts)}

@@ -9,18 +9,18 @@ from typing import Any
 
 from controller_runtime.api import timestamps
 from virtual_node.commands.inspect import rules
-from virtual_node.commands.inspect.facts import FOREIGN_POD, Cluster, Facts, VirtualNode
+from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts, InspectFacts, VirtualNode
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.objects import copies
-from virtual_node.translate.pods import lower_pod as pod_down
+from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
 from virtual_node.translate.pods.status import upper_status
 from virtual_node.translate.storage import pv, pvc
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWNER = Owner("me", "vn")
 OPTIONS = PodOptions(owner=OWNER, service_accounts=False)
-Change = Callable[[Facts], object]
+Change = Callable[[InspectFacts], object]
 
 
 def ago(**length: float) -> str:
@@ -49,7 +49,7 @@ def node(name: str, *, cpu: str = "4", **labels: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def healthy() -> Facts:
+def healthy() -> InspectFacts:
     """Return an upper and a lower cluster: one pod with one ConfigMap, mirrored completely."""
     upper_pod = {
         "kind": "Pod",
@@ -61,7 +61,7 @@ def healthy() -> Facts:
         "status": {},
     }
     settings = {"kind": "ConfigMap", "metadata": meta("settings", "u-settings"), "data": {"a": "1"}}
-    lower_pod = copy.deepcopy(pod_down.lower_pod(upper_pod, OPTIONS))
+    lower_pod = copy.deepcopy(translate_pod(upper_pod, OPTIONS))
     lower_pod["metadata"] |= {"uid": "l-web", "creationTimestamp": ago(days=1)}
     lower_pod["spec"]["nodeName"] = "n1"
     lower_pod["status"] = {"phase": "Running", "conditions": [ready()]}
@@ -84,7 +84,7 @@ def healthy() -> Facts:
             "labels": {"virtual-node.io/upper-cluster": "me"},
         },
     }
-    upper = Cluster(
+    upper = ClusterFacts(
         name="upper",
         version="v1.34.1",
         clock_skew=0.4,
@@ -97,7 +97,7 @@ def healthy() -> Facts:
             "Lease": [lease],
         },
     )
-    lower = Cluster(
+    lower = ClusterFacts(
         name="paris",
         version="v1.34.1",
         clock_skew=-0.4,
@@ -111,20 +111,22 @@ def healthy() -> Facts:
             FOREIGN_POD: [],
         },
     )
-    return Facts(upper=upper, lowers=[lower], cluster_id="me", now=NOW)
+    return InspectFacts(upper=upper, lowers=[lower], cluster_id="me", now=NOW)
 
 
-def upper(facts: Facts, kind: str = "Pod") -> Any:
+def upper(facts: InspectFacts, kind: str = "Pod") -> Any:
     """The upper object of a kind."""
     return facts.upper.objects[kind][0]
 
 
-def lower(facts: Facts, kind: str = "Pod") -> Any:
+def lower(facts: InspectFacts, kind: str = "Pod") -> Any:
     """The lower object of a kind."""
     return facts.lowers[0].objects[kind][0]
 
 
-def worries(change: Change | None = None, facts: Facts | None = None) -> list[tuple[str, str, str, str]]:
+def worries(
+    change: Change | None = None, facts: InspectFacts | None = None
+) -> list[tuple[str, str, str, str]]:
     """Return severity, check, kind and object of findings above information after a change of the healthy clusters."""
     facts = facts or healthy()
     if change is not None:
@@ -136,7 +138,7 @@ def worries(change: Change | None = None, facts: Facts | None = None) -> list[tu
 def leaking(kind: str, **more: Any) -> Change:
     """Return a lower object, a day old, with an unknown upper uid."""
 
-    def change(facts: Facts) -> None:
+    def change(facts: InspectFacts) -> None:
         metadata = meta("old", "l-old", **{"labels": ownership_labels(OWNER, "gone"), **more})
         facts.lowers[0].objects[kind].append(
             {"kind": kind, "metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
@@ -150,10 +152,10 @@ def gone(kind: str) -> Change:
     return lambda facts: facts.upper.objects[kind].clear()
 
 
-def sets(where: Callable[[Facts], Any], *path: Any) -> Change:
+def sets(where: Callable[[InspectFacts], Any], *path: Any) -> Change:
     """Set a field: the path's last part is the value."""
 
-    def change(facts: Facts) -> None:
+    def change(facts: InspectFacts) -> None:
         *way, last, value = path
         target = where(facts)
         for part in way:
@@ -166,7 +168,7 @@ def sets(where: Callable[[Facts], Any], *path: Any) -> Change:
 def both(*changes: Change) -> Change:
     """Apply both changes."""
 
-    def change(facts: Facts) -> None:
+    def change(facts: InspectFacts) -> None:
         for one in changes:
             one(facts)
 
@@ -182,7 +184,7 @@ def claim(**more: Any) -> Change:
     )
 
 
-def bound_claim(facts: Facts) -> None:
+def bound_claim(facts: InspectFacts) -> None:
     """Return the same, known by the mirror of its volume."""
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["vn-gone"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
@@ -195,7 +197,7 @@ def bound_claim(facts: Facts) -> None:
 def waiting_for(cpu: str) -> Change:
     """Return a lower pod without a node and with these requests."""
 
-    def change(facts: Facts) -> None:
+    def change(facts: InspectFacts) -> None:
         pod = lower(facts)
         del pod["spec"]["nodeName"]
         for one in (pod, upper(facts)):

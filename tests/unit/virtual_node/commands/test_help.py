@@ -84,7 +84,7 @@ def test_usage_is_one_line(command: str, usage: str, capsys: pytest.CaptureFixtu
         (["status", "--zzz"], "unknown flag --zzz; see 'virtual-node status --help'\n"),
         (
             ["status", "-o", "xml"],
-            "-o/--output: 'xml' is none of table, wide, json, yaml, name; see 'virtual-node status --help'",
+            "-o/--output: 'xml' is not one of table, wide, json, yaml, name; see 'virtual-node status --help'",
         ),
         (["status", "--request-timeout", "soon"], "'soon' is not a duration such as 10s or 1m30s"),
         (["status", "--kube", "x"], "did you mean --kubeconfig?"),  # a flag cannot be shortened

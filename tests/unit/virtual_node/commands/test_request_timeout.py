@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
@@ -149,5 +149,5 @@ async def test_a_server_that_falls_silent_costs_only_its_clock():
         await asyncio.sleep(3600)
         raise AssertionError
 
-    async with serve(never) as server, Client(ClusterConfig(server.url), timeout=0.2) as client:
+    async with serve(never) as server, Client(ConnectionConfig(server.url), timeout=0.2) as client:
         assert abs((await probes.clock(client) - datetime.now(UTC)).total_seconds()) < 60

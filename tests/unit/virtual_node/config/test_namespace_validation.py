@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller_runtime.api import namespace_map
 from controller_runtime.api.namespace_map import NamespaceMap
 from virtual_node.config import namespace_validation
-from virtual_node.config.types import ClusterConfig, NamespaceConfig
+from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 
 
 def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")) -> list[str]:
@@ -19,7 +19,7 @@ def found(*namespaces: dict[str, Any], kubeconfigs: tuple[str, ...] = ("k", "k")
     return list(
         namespace_validation.problems(
             [
-                ClusterConfig(
+                LowerClusterConfig(
                     name=f"c{number}", kubeconfig=kubeconfig, namespaces=NamespaceConfig(**settings)
                 )
                 for number, (settings, kubeconfig) in enumerate(zip(namespaces, kubeconfigs, strict=False))

@@ -11,7 +11,7 @@ import pytest
 from controller_runtime.errors import ConfigError
 from virtual_node.config import file as config_file
 from virtual_node.config import usable
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 
 HEAD = "apiVersion: virtual-node.io/v1alpha1\nkind: VirtualNodeConfiguration\n"
 
@@ -130,7 +130,7 @@ def test_the_valid_part_of_a_rejected_file_is_kept(tmp_path: Path, text: str, ke
     """Only unknown fields and wrong types are left out."""
     file = tmp_path / "c.yaml"
     file.write_text(f"{HEAD}\nclusters: [{text}, {{name: b}}]\nclustres: 1\n", encoding="utf-8")
-    wanted = [msgspec.convert(one, ClusterConfig) for one in (kept, {"name": "b"})]
+    wanted = [msgspec.convert(one, LowerClusterConfig) for one in (kept, {"name": "b"})]
     assert usable.load_usable(file).clusters == wanted
 
 

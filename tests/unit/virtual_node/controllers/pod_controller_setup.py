@@ -53,7 +53,7 @@ class Scene:
         self.context = context = ClusterContext(
             name="lower1", cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
             settings=configuration.Config(**{"enable_serviceaccount": False, **settings}),
-            config=configuration.ClusterConfig(
+            config=configuration.LowerClusterConfig(
                 name="lower1", kubeconfig="k", node_name=node,
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
             ),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.api import timestamps
-from virtual_node.health.facts import Facts
+from virtual_node.health.facts import HealthFacts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -78,7 +78,7 @@ def waits(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def healthy(**more: Any) -> Facts:
+def healthy(**more: Any) -> HealthFacts:
     """An installation with one virtual node and no fault, of which everything was seen."""
     facts: dict[str, Any] = {
         "now": NOW,
@@ -88,4 +88,4 @@ def healthy(**more: Any) -> Facts:
         "waiting": [],
         "replicas": [],
     }
-    return Facts(**{**facts, **more})
+    return HealthFacts(**{**facts, **more})

@@ -203,7 +203,7 @@ class _Reader:
         found = self._world.components() if label_selector else self._world.waiting_pods()
         return None if kind in self._world.forbidden else list(map(from_dict, map(_named, found)))
 
-    async def last_words(self, _pod: object) -> list[str]:
+    async def previous_log(self, _pod: object) -> list[str]:
         return []
 
 
@@ -259,15 +259,15 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         inspection_facts.COMPONENT_POD: world.components(),
     }
     unread = {kinds[kind]: "403" for kind in world.forbidden}
-    upper = inspection_facts.Cluster(
+    upper = inspection_facts.ClusterFacts(
         name="upper",
         objects={kind: found for kind, found in objects.items() if kind not in unread},
         unread=unread,
     )
-    facts = inspection_facts.Facts(upper=upper, lowers=[], cluster_id="id", now=NOW)
+    facts = inspection_facts.InspectFacts(upper=upper, lowers=[], cluster_id="id", now=NOW)
     found = rules.inspect(facts)
     faults = any(one.severity != "info" and one.check != "unread" for one in found)
-    return faults, rules.summary(facts, found).endswith("nothing to worry about")
+    return faults, rules.summary(facts, found).endswith("no findings")
 
 
 @settings(max_examples=400 if IS_THOROUGH else 60, deadline=None)

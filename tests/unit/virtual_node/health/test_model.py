@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.health.health_objects import condition, healthy, lease, node, pod, waits
-from virtual_node.health.facts import ClusterState, Facts
+from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import PODS, Kind, Severity, Verdict
 from virtual_node.health.model import examine
 from virtual_node.health.pods import sign, waiting_sign
@@ -21,12 +21,12 @@ UNSCHEDULED = condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are
 CRASH = {"terminated": {"exitCode": 3, "reason": "Error"}}
 
 
-def on_node(*pods: dict[str, Any]) -> Facts:
+def on_node(*pods: dict[str, Any]) -> HealthFacts:
     """Return facts with these pods on the virtual node."""
     return healthy(signs=[found for one in pods if (found := sign({**one, "spec": {**one["spec"], "nodeName": "vn-a"}}))])  # fmt: skip
 
 
-def without_node(*pods: dict[str, Any]) -> Facts:
+def without_node(*pods: dict[str, Any]) -> HealthFacts:
     """Return facts with these pods and no node for them."""
     return healthy(waiting=[found for one in pods if (found := waiting_sign(one, ["vn-a"]))])
 

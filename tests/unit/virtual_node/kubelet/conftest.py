@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.kubeconfig import ClusterConfig, Credentials
+from controller_runtime.auth.kubeconfig import ConnectionConfig, Credentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.key_pairs import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
@@ -176,7 +176,7 @@ def serve(pki: Pki, wire: str) -> Serve:
         idle_timeout: float = 60.0,
         **options: Any,
     ) -> AsyncIterator[Node]:
-        config = ClusterConfig(
+        config = ConnectionConfig(
             f"{'https' if wire == 'tls' else 'http'}://127.0.0.1:{lower_port}/prefix",
             ssl_context=pki.client_context() if wire == "tls" else None,
             credentials=Token(),

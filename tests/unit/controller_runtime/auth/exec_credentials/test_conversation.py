@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.exec_credentials import ExecCredentials, Plugin
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
@@ -49,8 +49,8 @@ async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("", "its output is no ExecCredential"),
-        ("hello", "its output is no ExecCredential"),
+        ("", "its output is not an ExecCredential"),
+        ("hello", "its output is not an ExecCredential"),
         ("{}", f"its output is something else, not {V1} ExecCredential"),
         (
             json.dumps({"kind": "ExecCredential", "apiVersion": "v2"}),
@@ -62,11 +62,11 @@ async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe
         ),
         (
             json.dumps({"kind": "ExecCredential", "apiVersion": V1, "status": {"clientKeyData": "k"}}),
-            "come together or not at all",
+            "set both clientCertificateData and clientKeyData",
         ),
         (
             json.dumps({"kind": "ExecCredential", "apiVersion": V1, "status": {"token": "a\nb"}}),
-            "its token is no token",
+            "its token is not a token",
         ),
         (
             json.dumps(
@@ -86,7 +86,7 @@ async def test_endless_output_ends_the_plugin(make: Make, program: Program, pipe
                     "status": {"token": "a", "expirationTimestamp": "soon"},
                 }
             ),
-            "its output is no ExecCredential: .*expirationTimestamp",
+            "its output is not an ExecCredential: .*expirationTimestamp",
         ),
     ],
 )
@@ -118,7 +118,7 @@ async def test_client_certificate_of_a_plugin(make: Make, program: Program) -> N
 
     answer("first")
     credentials = make()
-    config = ClusterConfig(
+    config = ConnectionConfig(
         "https://api", tls=TlsMaterial(source="s", authority=ca.certificate), credentials=credentials
     )
     without = config.ssl
@@ -139,7 +139,7 @@ async def test_unusable_client_certificate_of_a_plugin(make: Make, program: Prog
     program.answer(
         clientCertificateData=sign(ca, "a").certificate.decode(), clientKeyData=sign(ca, "b").key.decode()
     )
-    config = ClusterConfig("https://api", tls=TlsMaterial(source="s"), credentials=make())
+    config = ConnectionConfig("https://api", tls=TlsMaterial(source="s"), credentials=make())
     with pytest.raises(ConfigError, match=r"s: client-certificate: .*MISMATCH"):
         await config.headers()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import sign
 from tests.unit.controller_runtime.auth.kubeconfig.files import CA, PAIR, b64, whole, write
@@ -30,7 +30,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(contexts=[]), r"contexts: there is no context 'one' \(there are: none\)"),
         (broken(**{"current-context": "two"}), r"contexts: there is no context 'two' \(there are: one\)"),
         (broken(**{"current-context": ""}), "current-context: none is set"),
-        (broken(**{"current-context": ["one"]}), "current-context: must be text"),
+        (broken(**{"current-context": ["one"]}), "current-context: must be a string"),
         (broken(clusters=None), r"clusters: there is no cluster 'c' \(there are: none\)"),
         (broken(users=[]), r"users: there is no user 'u' \(there are: none\)"),
         (broken(users=[{"name": "u", "user": "x"}]), r"users\[name=u\]\.user: must be a mapping"),
@@ -58,7 +58,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         (
             whole(user={"client-certificate-data": b64(PAIR.certificate)}),
-            r"user\.client-key: is missing; a client certificate and its key come together",
+            r"user\.client-key: is missing; set both the client certificate and its key",
         ),
         (
             whole(
@@ -69,8 +69,8 @@ def broken(**changes: Any) -> dict[str, Any]:
             ),
             "context one: client-certificate: .*MISMATCH",
         ),
-        (whole(user={"token": "a b"}), r"user\.token: is no token"),
-        (whole(user={"token": ["a"]}), r"user\.token: must be text"),
+        (whole(user={"token": "a b"}), r"user\.token: is not a token"),
+        (whole(user={"token": ["a"]}), r"user\.token: must be a string"),
         (
             whole(
                 cluster={
@@ -78,16 +78,16 @@ def broken(**changes: Any) -> dict[str, Any]:
                     "certificate-authority-data": b64(CA.certificate),
                 }
             ),
-            r"cluster\.insecure-skip-tls-verify: there is a certificate-authority, too; remove one of them",
+            r"cluster\.insecure-skip-tls-verify: certificate-authority is set, too; remove one of them",
         ),
         (whole(user={"as-groups": ["admins"]}), r"user\.as: is missing; as-uid, as-groups"),
         (whole(user={"as-user-extra": {"a": ["b"]}}), r"user\.as: is missing; as-uid, as-groups"),
-        (whole(user={"as": "me", "as-groups": "admins"}), r"user\.as-groups: must be a list of texts"),
+        (whole(user={"as": "me", "as-groups": "admins"}), r"user\.as-groups: must be a list of strings"),
         (
             whole(user={"as": "me", "as-user-extra": {"a": "b"}}),
-            r"user\.as-user-extra\.a: must be a list of texts",
+            r"user\.as-user-extra\.a: must be a list of strings",
         ),
-        (whole(user={"as": "me\r\nX: y"}), r"user\.as: .* has characters that a header cannot carry"),
+        (whole(user={"as": "me\r\nX: y"}), r"user\.as: .* has characters that an HTTP header must not have"),
         (whole(cluster={"proxy-url": "socks5://me:secret@p:1"}), r"proxy-url: 'socks5://p:1' is not an http"),
         (whole(user={"exec": "x"}), r"user\.exec: must be a mapping"),
         (whole(user={"exec": {}}), r"user\.exec\.command: is missing"),
@@ -102,13 +102,13 @@ def broken(**changes: Any) -> dict[str, Any]:
                     }
                 }
             ),
-            r"user\.exec\.interactiveMode: Always: there is nobody to talk to",
+            r"user\.exec\.interactiveMode: Always is not supported, because this program has no terminal for it",
         ),
         (
             whole(
                 user={"exec": {"command": "x", "apiVersion": "client.authentication.k8s.io/v1", "args": "a"}}
             ),
-            r"user\.exec\.args: must be a list of texts",
+            r"user\.exec\.args: must be a list of strings",
         ),
         (
             whole(cluster={"server": "https://x", "proxy-url": "http://12[[7.0.0.1:1"}),
@@ -141,4 +141,4 @@ async def test_unknown_context(tmp_path: Path) -> None:
 def test_cluster_config_refuses_other_urls(server: str) -> None:
     """A server is an http or https URL with a host and no query."""
     with pytest.raises(ConfigError, match=r"src: .* is not an http\(s\) URL"):
-        ClusterConfig(server, source="src")
+        ConnectionConfig(server, source="src")

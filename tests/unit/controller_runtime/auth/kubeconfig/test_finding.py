@@ -60,7 +60,7 @@ async def test_ipv6_service_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 async def test_pod_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says that the pod mounts no token."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    with pytest.raises(ConfigError, match=r"in-cluster: .*/account/token is not there; does the pod mount"):
+    with pytest.raises(ConfigError, match=r"in-cluster: .*/account/token does not exist; does the pod mount"):
         await kubeconfig.load()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import sign
@@ -38,7 +38,7 @@ async def test_token_file_rotates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "No such file"), (b"", "is empty"), (b"a\nb", "is no token"), (b"\xff\xfe", "is not text")],
+    [(None, "No such file"), (b"", "is empty"), (b"a\nb", "is not a token"), (b"\xff\xfe", "is not text")],
 )
 async def test_bad_token_file(tmp_path: Path, content: bytes | None, problem: str) -> None:
     """Without a valid token the message names field, file and problem."""
@@ -86,7 +86,7 @@ async def test_partially_written_file_is_read_again(tmp_path: Path) -> None:
     pair = tmp_path / "pair"
     pair.write_bytes(PAIR.certificate + PAIR.key)
     tls = TlsMaterial(source="s", authority=CA.certificate, certificate=pair)
-    config = ClusterConfig("https://api", tls=tls)
+    config = ConnectionConfig("https://api", tls=tls)
     renewed = sign(CA, "renewed", usage="client")
     whole = renewed.certificate + renewed.key
     pair.write_bytes(b"x" * len(whole))

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import StaticCredentials
 from controller_runtime.client.client import Client
 from controller_runtime.tls.client_tls import TlsMaterial
@@ -119,8 +119,8 @@ async def test_insecure_and_server_name(tmp_path: Path) -> None:
 def test_cluster_config_is_printed_without_secrets() -> None:
     """Logs may show a configuration; its credentials and TLS material stay out of them."""
     tls = TlsMaterial(source="s", key=b"secret")
-    config = ClusterConfig(
+    config = ConnectionConfig(
         "http://a", tls=tls, credentials=StaticCredentials({"Authorization": "secret"}), source="src"
     )
-    assert repr(config) == "<ClusterConfig http://a from src>"
+    assert repr(config) == "<ConnectionConfig http://a from src>"
     assert "secret" not in repr(tls)

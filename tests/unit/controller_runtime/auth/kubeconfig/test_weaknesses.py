@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.weaknesses import warn, weaknesses
-from virtual_node.commands.inspect.facts import Cluster, Facts
+from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts
 from virtual_node.commands.inspect.rules_skew import weak
 
 
 async def _load(
     folder: Path, server: str, *, insecure: bool = False, token: str = ""
-) -> kubeconfig.ClusterConfig:
+) -> kubeconfig.ConnectionConfig:
     document = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -34,8 +34,8 @@ async def _load(
     [
         ("https://10.0.0.1:6443", False, "t", []),
         ("https://10.0.0.1:6443", True, "t", ["insecure-skip-tls-verify"]),
-        ("http://10.0.0.1:8080", False, "t", ["plain HTTP: whoever is on the way reads and changes credentials"]),
-        ("http://10.0.0.1:8080", False, "", ["plain HTTP: whoever is on the way reads and changes data"]),
+        ("http://10.0.0.1:8080", False, "t", ["plain HTTP: others on the network path can read and change credentials"]),
+        ("http://10.0.0.1:8080", False, "", ["plain HTTP: others on the network path can read and change data"]),
         ("http://127.0.0.1:8001", False, "t", []),
         ("http://localhost:8001", False, "", []),
         ("HTTP://10.0.0.1", True, "t", ["plain HTTP"]),
@@ -55,8 +55,8 @@ async def test_insecure_connections_are_named(tmp_path, server, insecure, token,
 
 def test_inspect_warns():
     """One finding for each; none fails a check by itself."""
-    upper = Cluster(name="upper")
-    facts = Facts(
+    upper = ClusterFacts(name="upper")
+    facts = InspectFacts(
         upper=upper, lowers=[], cluster_id="", now=datetime.now(UTC), weaknesses=[("lower1", "weak", "mend")]
     )
     (finding,) = weak(facts)

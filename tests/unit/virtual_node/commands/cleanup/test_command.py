@@ -17,7 +17,7 @@ from tests.unit.virtual_node.commands.installations import CLUSTER, Api, thing, 
 from virtual_node.commands.cleanup import command as cleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.translate.storage import pv, pvc
 
 pytestmark = pytest.mark.looptime
@@ -77,7 +77,7 @@ async def test_pods_of_a_real_node_with_the_configured_name_are_left_alone():
     await cleanup.delete_pods(deadline=30.0)
     await cleanup.remove(namespace="", leases=[], secrets=[])
     assert (api.deleted, api.patched) == ([], [])
-    assert said == ["node vn is not virtual; its pods are left alone"]
+    assert said == ["node vn is not virtual; its pods are not changed"]
 
 
 async def test_pods_of_a_deleted_virtual_node_are_deleted():
@@ -124,13 +124,13 @@ async def test_pods_that_wait_for_the_charts_scheduler_are_recreated():
         unlabelled,
     )
     cleanup, said = _upper(api)
-    await cleanup.release_waiting("")
+    await cleanup.delete_waiting_pods("")
     assert (api.deleted, said) == ([], [])
-    await cleanup.release_waiting("ours")
+    await cleanup.delete_waiting_pods("ours")
     assert api.deleted == ["Pod/shop/web"]
     assert said == [
         "pod shop/web waited for ours; its controller makes a new one",
-        "pod shop/bare waits for ours, which is gone: create it anew",
+        "pod shop/bare waits for ours, which is removed: create the pod again",
     ]
 
 
@@ -214,7 +214,7 @@ async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
         secrets=[],
     )
     config = Config(
-        cluster_id=CLUSTER, clusters=[ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+        cluster_id=CLUSTER, clusters=[LowerClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
     )
     await cleanup._run(config, own)
     assert given == [15.0]
@@ -243,15 +243,15 @@ def test_the_hook_cleans_up_after_a_rejected_configuration(monkeypatch, tmp_path
     assert "lables" in told
     with pytest.raises(ConfigError, match="lables"):
         cleanup.main([f"--config={file}"])
-    assert "no lower cluster can be read" not in told
+    assert "it has no valid lower cluster" not in told
     file.write_text("{", encoding="utf-8")
     assert cleanup.main(["--as-hook", f"--config={file}"]) == 0
-    assert "no lower cluster can be read from it" in capsys.readouterr().err
+    assert "it has no valid lower cluster" in capsys.readouterr().err
 
 
 async def test_a_cluster_without_a_kubeconfig_gets_no_default(monkeypatch, capsys):
     """The default kubeconfig may lead to the upper or any other cluster."""
     monkeypatch.setattr(connect, "by_file", None)
     own: Any = SimpleNamespace(dry_run=False)
-    await cleanup._lower(ClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)
+    await cleanup._lower(LowerClusterConfig(name="a"), "id", frozenset(), own, deadline=1e9)
     assert "a: not cleaned (it has no kubeconfig)" in capsys.readouterr().err

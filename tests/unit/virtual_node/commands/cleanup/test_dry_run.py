@@ -15,9 +15,9 @@ from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
 from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
 from virtual_node.commands.cleanup import command
-from virtual_node.commands.cleanup.dry_run import rehearsed
+from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.common import connect
-from virtual_node.config.types import ClusterConfig, Config
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.translate.storage import pv
 
 pytestmark = pytest.mark.looptime
@@ -60,7 +60,7 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
             module, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
         )
     own = command.parser().parse_args(["--dry-run", *arguments])
-    clusters = [ClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
+    clusters = [LowerClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
 
 
@@ -111,7 +111,7 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
     upper = ReadOnly("upper", virtual("vn"))
     monkeypatch.setattr(command, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
     own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
-    clusters = [ClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
+    clusters = [LowerClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
     told = capsys.readouterr().err
     assert (
@@ -132,7 +132,7 @@ async def test_missing_objects_are_not_reported():
     """A Secret that is deleted by name is looked up first."""
     told: list[str] = []
     client: Any = ReadOnly("upper", thing("Secret", "tls", namespace="system"))
-    rehearsal = rehearsed(client, told.append)
+    rehearsal = dry_run_client(client, told.append)
     await rehearsal.delete(resources.SECRETS, "tls", namespace="system")
     with pytest.raises(NotFound):
         await rehearsal.delete(resources.SECRETS, "gone", namespace="system")

@@ -45,7 +45,9 @@ async def test_copies_that_pods_of_another_installation_use_stay():
     cleanup, said = _lower(api)
     await cleanup.run()
     assert api.deleted == ["Pod/shop/web"]
-    assert said == ["tokyo: namespace shop has pods of other virtual nodes; what they may use stays"]
+    assert said == [
+        "tokyo: namespace shop has pods of other virtual nodes; objects that they may use are kept"
+    ]
 
 
 async def test_own_tokens_are_deleted_from_shared_namespaces():
@@ -92,7 +94,7 @@ async def test_services_that_another_installation_always_mirrors_stay():
     ((name, patch),) = api.patched
     assert name == "dns"
     assert patch["metadata"]["annotations"] == {"always.virtual-node.io/vn": None}
-    assert "tokyo: Service shop/dns is kept: another always wants it" in said
+    assert "tokyo: Service shop/dns is kept: another always needs it" in said
 
 
 async def test_lower_claims_are_kept_and_reported():

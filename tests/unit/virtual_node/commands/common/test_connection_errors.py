@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, error_from_response
 from tests.unit.controller_runtime.loopback import failure, serve
@@ -18,7 +18,7 @@ from virtual_node.certificates.expiry import Expiry
 from virtual_node.commands.common.connection_errors import explain
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLACE = ClusterConfig("https://up:6443", ssl_context=ssl.create_default_context(), source="kubeconfig /k", context_name="prod")  # fmt: skip
+PLACE = ConnectionConfig("https://up:6443", ssl_context=ssl.create_default_context(), source="kubeconfig /k", context_name="prod")  # fmt: skip
 CERTIFICATE = Expiry("", "ClientCertificate", "/k", ends=NOW - timedelta(days=3))
 TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
 
@@ -29,7 +29,7 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
         (
             ApiError("https://up:6443: Cannot connect to host up:6443 ssl:default [Connect call failed ('::1', 6443)]"),
             [],
-            "https://up:6443 (kubeconfig /k, context prod): nothing listens there; is the cluster up, and is it the",
+            "https://up:6443 (kubeconfig /k, context prod): nothing listens there; is the cluster running",
         ),
         (ApiError("Cannot connect to host up:6443 [Name or service not known]"), [], "its name cannot be resolved; is the"),
         (ApiError("https://up:6443: no answer in time"), [], "no answer in time; is it reachable from here"),
@@ -43,11 +43,11 @@ TOKEN = Expiry("", "Token", "/k", ends=NOW - timedelta(hours=5))
             [],
             "certificate has expired; renew the API server's certificate",
         ),
-        (error_from_response(401, b"", {}), [CERTIFICATE], "the kubeconfig's client certificate ended 3 days ago; renew it"),
-        (error_from_response(401, b"", {}), [TOKEN], "the kubeconfig's token ended 5 h ago; renew it"),
+        (error_from_response(401, b"", {}), [CERTIFICATE], "the kubeconfig's client certificate expired 3 days ago; renew it"),
+        (error_from_response(401, b"", {}), [TOKEN], "the kubeconfig's token expired 5 h ago; renew it"),
         (error_from_response(401, b"", {}), [], "does not accept the kubeconfig's credentials (401); renew them"),
-        (ApiError("remote error: tls: expired certificate"), [CERTIFICATE], "client certificate ended 3 days ago"),
-        (error_from_response(503, b"etcd is away", {}), [], "etcd is away (503); how is it? kubectl get --raw"),
+        (ApiError("remote error: tls: expired certificate"), [CERTIFICATE], "client certificate expired 3 days ago"),
+        (error_from_response(503, b"etcd is away", {}), [], "etcd is away (503); check it: kubectl get --raw"),
         (error_from_response(403, b"nodes is forbidden", {}), [], "nodes is forbidden; ask an administrator"),
         (error_from_response(400, b"unable to parse", {}), [], "(kubeconfig /k, context prod): unable to parse (400)"),
         (ApiError("something new"), [], "https://up:6443 (kubeconfig /k, context prod): something new"),
@@ -60,7 +60,7 @@ def test_cause_and_next_step(error: ApiError, expiries: list[Expiry], told: str)
 
 def test_a_proxy_is_named():
     """Without its password."""
-    place = ClusterConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
+    place = ConnectionConfig("http://up:1", proxy_url="http://me:secret@proxy:3128", source="in-cluster")
     assert "(in-cluster, through http://proxy:3128)" in str(
         explain(ApiError("x"), place, expiries=[], now=NOW)
     )
@@ -76,15 +76,15 @@ async def test_every_command_reports_it_in_one_line(person: Person, words: list[
     out, err = person.capsys.readouterr()
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith("virtual-node: http://127.0.0.1:1 (kubeconfig ")
-    assert "context prod): nothing listens there; is the cluster up" in err
+    assert "context prod): nothing listens there; is the cluster running" in err
 
 
 async def test_the_texts_are_those_of_the_client():
     """The table above uses the client's real messages."""
-    async with serve(lambda _request: _refuse()) as server, Client(ClusterConfig(server.url)) as client:
+    async with serve(lambda _request: _refuse()) as server, Client(ConnectionConfig(server.url)) as client:
         with pytest.raises(ApiError) as caught:
             await client.version()
-    place = ClusterConfig(server.url, source="kubeconfig /k")
+    place = ConnectionConfig(server.url, source="kubeconfig /k")
     assert "does not accept the kubeconfig's credentials" in str(
         explain(caught.value, place, expiries=[], now=NOW)
     )

@@ -13,9 +13,9 @@ from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.run_command import kubeconfig
 from tests.unit.virtual_node.commands.test_check import REVIEWS
 from virtual_node.commands import check
-from virtual_node.commands.check import Finding
+from virtual_node.commands.check import CheckResult
 from virtual_node.commands.common import service_ranges
-from virtual_node.config.types import ClusterConfig, ClusterServicesConfig, Config
+from virtual_node.config.types import ClusterServicesConfig, Config, LowerClusterConfig
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"
@@ -61,12 +61,14 @@ class Cluster:
         return failure(422, "Invalid", f"spec.clusterIPs: failed to allocate IP {address}: {why}")
 
 
-async def _check(folder: Path, upper: Cluster, lower: Cluster, mode: Literal["own", "same"]) -> list[Finding]:
+async def _check(
+    folder: Path, upper: Cluster, lower: Cluster, mode: Literal["own", "same"]
+) -> list[CheckResult]:
     """The rows about Service ranges."""
     for name in ("upper", "lower"):
         (folder / name).mkdir()
     async with serve(upper.answer) as above, serve(lower.answer) as below:
-        tokyo = ClusterConfig(
+        tokyo = LowerClusterConfig(
             name="tokyo",
             kubeconfig=kubeconfig(folder / "lower", below.url),
             services=ClusterServicesConfig(cluster_ip=mode),
@@ -107,8 +109,8 @@ async def test_nothing_is_checked_without_the_setting(tmp_path: Path):
             False,
             "10.97.0.0/16 does not contain fd00::/108 of the upper cluster",
         ),
-        ({UPPER: None}, True, "unknown: a cluster does not tell its range"),
-        ({}, True, "unknown: a cluster does not tell its range"),
+        ({UPPER: None}, True, "unknown: a cluster does not report its range"),
+        ({}, True, "unknown: a cluster does not report its range"),
     ],
 )
 def test_verdict_names_only_missing_ranges(fits, ok, detail):

@@ -84,8 +84,8 @@ async def test_flags_may_be_anywhere(person: Person, words: list[str]):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["pod"], "say TYPE/NAME or TYPE NAME"),
-        (["pod/web", "web"], "say TYPE/NAME or TYPE NAME"),
+        (["pod"], "give TYPE/NAME or TYPE NAME"),
+        (["pod/web", "web"], "give TYPE/NAME or TYPE NAME"),
         (["pod", "a/b/c"], "'a/b' is not the name of a namespace"),
         (["pod", ".."], "'..' is not the name of a pod"),
         (["pod", "[bold]x"], "'[bold]x' is not the name of a pod"),
@@ -97,7 +97,7 @@ async def test_flags_may_be_anywhere(person: Person, words: list[str]):
         (["deploy/api"], "there is no deployment shop/api in the upper cluster"),
         (["node/vnn"], "there is no node vnn in the upper cluster, did you mean vn?"),
         (["node/real"], "real is a node of the upper cluster itself, not a virtual one"),
-        (["service/web"], "'service/web' is none of pod, node, deployment"),
+        (["service/web"], "'service/web' is not one of pod, node, deployment"),
     ],
 )
 async def test_a_missing_object_is_reported_in_one_line(person: Person, words: list[str], told: str):
@@ -133,7 +133,7 @@ async def test_forbidden_nodes_do_not_count_as_missing(person: Person):
         forbidden=(NODES,),
     )  # fmt: skip
     assert code == 1
-    assert "No virtual node has enough left." in out
+    assert "No virtual node has enough free resources." in out
     assert "There is no virtual node" not in out
 
 

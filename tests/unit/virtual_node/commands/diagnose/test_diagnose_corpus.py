@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.virtual_node.health.health_objects import NOW, ago, condition
-from virtual_node.commands.diagnose.facts import Facts
+from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose
 
 CASES: list[dict[str, Any]] = yaml.safe_load(
@@ -65,7 +65,7 @@ def test_verdict(case: dict[str, Any]) -> None:
     """The first finding has the expected title, evidence and next step, and no finding gives the advice that is wrong."""
     nodes = [_node(short) for short in case["nodes"]]
     on = case["pod"].get("nodeName")
-    facts = Facts(
+    facts = PodFacts(
         pod=_pod(case["pod"]),
         node=next((node for node in nodes if node["metadata"]["name"] == on), None),
         heartbeat_seconds=3.0,

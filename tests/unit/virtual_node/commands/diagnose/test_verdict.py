@@ -9,7 +9,7 @@ import pytest
 
 from controller_runtime.api import timestamps
 from virtual_node.commands.common.output import age
-from virtual_node.commands.diagnose.facts import Facts
+from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose
 from virtual_node.commands.status.rows import describe
 
@@ -20,7 +20,9 @@ NODE: dict[str, Any] = {
 }
 
 
-def _facts(*, status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **more: Any) -> Facts:
+def _facts(
+    *, status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **more: Any
+) -> PodFacts:
     pod = {
         "metadata": {"namespace": "shop", "name": "web", "uid": "u", **more.pop("metadata", {})},
         "spec": {"nodeName": "vn", "containers": [{"name": "c"}], **(spec or {})},
@@ -29,7 +31,7 @@ def _facts(*, status: dict[str, Any] | None = None, spec: dict[str, Any] | None 
     defaults: dict[str, Any] = {
         "node": NODE, "heartbeat_seconds": 3.0, "lower": None, "events": [], "virtual_nodes": [NODE], "now": NOW,
     }  # fmt: skip
-    return Facts(pod=pod, **{**defaults, **more})
+    return PodFacts(pod=pod, **{**defaults, **more})
 
 
 def _waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -78,7 +80,7 @@ UNPLACED = {"nodeName": ""}
         ),
         (
             _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="2 Insufficient cpu")),
-            "enough left",
+            "enough free resources",
         ),
         (
             _facts(spec=UNPLACED, status=_conditions("PodScheduled", message="1 lower cluster a: 0/3 nodes")),
@@ -94,7 +96,7 @@ UNPLACED = {"nodeName": ""}
             _facts(node={**NODE, "status": _conditions("Ready", "NoReadyLowerNodes", "None of 2")}),
             "not Ready",
         ),
-        (_facts(heartbeat_seconds=500.0), "not been heard of"),
+        (_facts(heartbeat_seconds=500.0), "has sent no heartbeat"),
         (
             _facts(status=_conditions("virtual-node.io/Admitted", "ExceededQuota", "exceeded quota: q")),
             "ResourceQuota",
@@ -109,7 +111,7 @@ UNPLACED = {"nodeName": ""}
         (_facts(events=[{"reason": "FailedMount", "message": "claim"}]), "volume"),
         (_facts(status=_conditions("PodScheduled", "Unschedulable", "0/3 nodes")), "lower scheduler"),
         (_facts(status=_waiting("ImagePullBackOff", "denied")), "cannot pull img"),
-        (_facts(status=CRASH, logs=["boom"]), "crashes again and again"),
+        (_facts(status=CRASH, logs=["boom"]), "crashes repeatedly"),
         (
             _facts(
                 status={
@@ -138,7 +140,7 @@ UNPLACED = {"nodeName": ""}
                     ],
                 },
             ),
-            "counts as not ready: its node was not",
+            "marked not ready because its virtual node was not Ready",
         ),
         (
             _facts(
@@ -153,8 +155,11 @@ UNPLACED = {"nodeName": ""}
             _facts(metadata={"deletionTimestamp": timestamps.rfc3339(NOW - timedelta(minutes=10))}),
             "should have ended",
         ),
-        (_facts(status={"phase": "Failed", "reason": "LowerPodDeleted", "message": "m"}), "Somebody deleted"),
-        (_facts(asked_below=True), "no lower pod yet"),
+        (
+            _facts(status={"phase": "Failed", "reason": "LowerPodDeleted", "message": "m"}),
+            "was deleted in the lower cluster",
+        ),
+        (_facts(is_lower_read=True), "no lower pod yet"),
         (_facts(status={"phase": "Running"}), "nothing is wrong"),
         (_facts(), "nothing explains it"),
     ],

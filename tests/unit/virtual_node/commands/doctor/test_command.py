@@ -12,19 +12,19 @@ from tests.unit.virtual_node.commands.run_command import Person
 from virtual_node import cli
 from virtual_node.commands.doctor import command
 from virtual_node.commands.doctor.chain import CHAIN, examine, sentence
-from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.facts import DoctorFacts
 
 
 @pytest.mark.parametrize(("facts", "code"), [(healthy(), 0), (healthy(leases={}), 1)])
 def test_output_and_exit_code(
-    facts: Facts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    facts: DoctorFacts, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """A table that ends in one sentence, the same as data, and the exit code of the findings."""
 
-    async def look(_options: object) -> Facts:
+    async def read(_options: object) -> DoctorFacts:
         return facts
 
-    monkeypatch.setattr(command, "_look", look)
+    monkeypatch.setattr(command, "_read", read)
     assert cli.main(["doctor"]) == code
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["LINK", "STATE", "DETAIL", "NEXT"]
@@ -41,10 +41,10 @@ def test_output_and_exit_code(
 def test_an_ignored_link_has_no_effect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """It is not shown either; an unknown name is refused."""
 
-    async def look(_options: object) -> Facts:
+    async def read(_options: object) -> DoctorFacts:
         return healthy(leases={})
 
-    monkeypatch.setattr(command, "_look", look)
+    monkeypatch.setattr(command, "_read", read)
     assert cli.main(["doctor", "--ignore=nodeReady"]) == 0
     out = capsys.readouterr().out
     assert "Every link holds." in out

@@ -28,7 +28,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
-from virtual_node.commands.doctor.facts import Facts, Installation, Webhook
+from virtual_node.commands.doctor.facts import DoctorFacts, Installation, Webhook
 from virtual_node.commands.doctor.links import State
 
 STALE = {"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}
@@ -73,7 +73,7 @@ def test_a_healthy_installation_has_no_broken_link():
     assert sentence(links) == "Every link holds."
 
 
-BROKEN: list[tuple[Facts, str, str, str]] = [
+BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
     # facts, link, detail, what to do
     (healthy(trouble=Trouble("nothing listens", "is the cluster up?")), "upperApi", "nothing listens", "is the cluster up?"),
     (healthy(trouble=Trouble("something new", "")), "upperApi", "something new", "readyz"),
@@ -143,23 +143,23 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
         "mutation", "webhook other.io denies", "log",
     ),
     (healthy(scheduler=lease(60, duration=15)), "scheduler", "renewed 60 s ago", "kube-scheduler running"),
-    (healthy(scheduler=lease(holder="")), "scheduler", "held by nobody", "kube-scheduler running"),
+    (healthy(scheduler=lease(holder="")), "scheduler", "has no holder", "kube-scheduler running"),
     (healthy(scheduler=None, pending=[_unseen()]), "scheduler", "default-scheduler has looked at 1 pod", "lease"),
     (healthy(pending=[_unseen(schedulerName="mine")]), "scheduler", "named mine", "spec.schedulerName"),
     (
         healthy(pending=[_said('Post "http://h:8888/filter": dial tcp: connect: connection refused')]),
-        "extender", "no good answer from http://h:8888/filter", "virtual-node-multi-scheduler running",
+        "extender", "no valid response from http://h:8888/filter", "virtual-node-multi-scheduler running",
     ),
     (
         healthy(pending=[_said("failed filter with extender at URL http://h/filter, code 500")]),
-        "extender", "no good answer from http://h/filter", "log",
+        "extender", "no valid response from http://h/filter", "log",
     ),
     (healthy(nodes=[node("big"), {**node(), "status": conditions("Ready", "True")}],
              leases={"vn": lease(), "big": lease()}, pending=[pod(containers=asking(cpu="9"))]),
      "capacity", "no virtual node has as much: 1 pod such as shop/web (cpu 9)", "add lower nodes"),
     (healthy(pending=[pod(containers=asking(cpu="7500m"))]), "capacity", "as much left", "virtual-node status"),
-    (healthy(pending=[pod(containers=asking(gpu="1"))]), "capacity", "(gpu 1)", "ask for less"),
-    (healthy(nodes=[{**node(), "status": conditions("Ready", "True")}]), "capacity", "promise nothing", "get nodes"),
+    (healthy(pending=[pod(containers=asking(gpu="1"))]), "capacity", "(gpu 1)", "request less"),
+    (healthy(nodes=[{**node(), "status": conditions("Ready", "True")}]), "capacity", "no free capacity", "get nodes"),
     (
         healthy(pending=[_said("0/3 nodes are available: 1 lower cluster a: 0/3 nodes are available")]),
         "scheduled", "Pod shop/web: 0/3 nodes are available", "virtual-node diagnose pod shop/web",
@@ -192,7 +192,7 @@ BROKEN: list[tuple[Facts, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "name", "detail", "step"), BROKEN)
-def test_each_fault_breaks_its_link(facts: Facts, name: str, detail: str, step: str):
+def test_each_fault_breaks_its_link(facts: DoctorFacts, name: str, detail: str, step: str):
     """The first broken link is the cause; it names the evidence and what to do."""
     links = examine(facts)
     found = first_broken(links)
@@ -232,7 +232,7 @@ def test_unreadable_facts_are_unknown(name: str):
     assert unseen
     assert all(links[one].state is State.UNKNOWN and "403" in links[one].detail for one in unseen)
     assert not holds(examine(facts))
-    assert sentence(examine(facts)).startswith("No link is seen to be broken, but these could not be seen: ")
+    assert sentence(examine(facts)).startswith("No broken link was found, but these could not be checked: ")
 
 
 def test_a_missing_right_is_named_once():

@@ -21,7 +21,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
 )
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import examine, first_broken
-from virtual_node.commands.doctor.facts import Facts, Webhook
+from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
 from virtual_node.commands.doctor.links import State, some
 from virtual_node.health.connections import Failure, failure
 
@@ -53,7 +53,7 @@ from virtual_node.health.connections import Failure, failure
         healthy(lower=[lower_cluster()]),
     ],
 )
-def test_ordinary_states_break_nothing(facts: Facts):
+def test_ordinary_states_break_nothing(facts: DoctorFacts):
     assert first_broken(examine(facts)) is None
 
 

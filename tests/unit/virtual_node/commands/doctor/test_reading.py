@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import NOW, configuration, node, pod
 from virtual_node.commands.doctor import reading
-from virtual_node.commands.doctor.facts import Facts
+from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.installation import installation_trouble
-from virtual_node.commands.doctor.read_webhook import trial_pod
+from virtual_node.commands.doctor.read_webhook import webhook_test_pod
 
 CORE = "/api/v1"
 ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -70,15 +70,15 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-async def _look(**answers: Answer) -> tuple[Facts, Server]:
+async def _look(**answers: Answer) -> tuple[DoctorFacts, Server]:
     table = {**ANSWERS, **answers}
 
     async def script(request: web.Request) -> web.StreamResponse:
         answer = table.get(request.path)
         return answer(request) if answer else failure(404, "NotFound", "no such thing")
 
-    async with serve(script) as server, Client(ClusterConfig(server.url)) as client:
-        return await reading.look(client, namespace="shop"), server
+    async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
+        return await reading.read_upper(client, namespace="shop"), server
 
 
 async def test_everything_is_read_once():
@@ -123,9 +123,9 @@ async def test_refused_credentials_end_the_reading():
 
 
 async def test_an_unreachable_apiserver_is_an_error_with_its_address():
-    async with Client(ClusterConfig("http://127.0.0.1:1")) as client:
-        facts = await reading.look(client, namespace="shop")
-        below = await reading.look_below(client, "a.yaml")
+    async with Client(ConnectionConfig("http://127.0.0.1:1")) as client:
+        facts = await reading.read_upper(client, namespace="shop")
+        below = await reading.read_lower(client, "a.yaml")
     assert (facts.answer.code, below.answer.code) == (0, 0)
     assert "127.0.0.1:1" in facts.answer.text
 
@@ -220,7 +220,7 @@ async def test_only_pods_of_virtual_nodes_are_read(label: str):
     assert "its pod shop/virtual-node is Pending" in installation_trouble(facts.installation, NOW)[0]
 
 
-async def _webhook(**table: Answer) -> tuple[Facts, Server]:
+async def _webhook(**table: Answer) -> tuple[DoctorFacts, Server]:
     endpoints = {
         "metadata": {"name": "webhook-1"},
         "endpoints": [{"conditions": {"ready": True}}, {"conditions": {"ready": False}}, {}],
@@ -269,7 +269,7 @@ async def test_a_url_is_requested_with_the_registered_ca_bundle():
 
 def test_the_probe_pod_is_admitted_everywhere():
     """By Pod Security's strictest level, and by quotas that require requests and limits."""
-    spec = trial_pod()["spec"]
+    spec = webhook_test_pod()["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -291,12 +291,12 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
     async def forbidden(request: web.Request) -> web.StreamResponse:
         return ANSWERS["/version"](request) if request.path == "/version" else failure(403, "Forbidden")
 
-    async with serve(script) as server, Client(ClusterConfig(server.url)) as client:
-        lower = await reading.look_below(client, "a.yaml")
+    async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
+        lower = await reading.read_lower(client, "a.yaml")
     assert (lower.file, lower.answer.ok, len(lower.nodes)) == ("a.yaml", True, 1)
     assert found == ["virtual-node.io/upper-uid"]
-    async with serve(forbidden) as server, Client(ClusterConfig(server.url)) as client:
-        assert (await reading.look_below(client, "a.yaml")).answer.code == 403
+    async with serve(forbidden) as server, Client(ConnectionConfig(server.url)) as client:
+        assert (await reading.read_lower(client, "a.yaml")).answer.code == 403
 
 
 async def test_a_descheduler_of_the_chart_is_found_in_its_own_namespace():

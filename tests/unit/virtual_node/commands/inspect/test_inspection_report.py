@@ -17,7 +17,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     worries,
 )
 from virtual_node.commands.inspect import rules
-from virtual_node.commands.inspect.facts import FOREIGN_POD, Facts, Finding
+from virtual_node.commands.inspect.facts import FOREIGN_POD, InspectFacts, InspectFinding
 from virtual_node.translate.objects import copies
 
 
@@ -69,14 +69,14 @@ def test_without_an_identity_lower_objects_are_not_judged():
     """Without access to kube-system ownership is unknown; only this is reported."""
     facts = healthy()
     leaking("Pod")(facts)
-    unknown = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="", now=NOW)
+    unknown = InspectFacts(upper=facts.upper, lowers=facts.lowers, cluster_id="", now=NOW)
     assert worries(facts=unknown) == [("warning", "unread", "Namespace", "kube-system")]
 
 
 def test_a_second_read_drops_transient_findings():
     """They must occur twice; persistent ones count at once."""
 
-    def look(*changes: Change) -> list[Finding]:
+    def look(*changes: Change) -> list[InspectFinding]:
         facts = healthy()
         both(*changes)(facts)
         return rules.inspect(facts)
@@ -111,7 +111,7 @@ def test_exit_code(change, fail_on, expected):
 def test_summary():
     """One line, with correct singular and plural."""
     facts = healthy()
-    assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: nothing to worry about"
+    assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: no findings"
     for kind in ("Pod", "Secret", "ConfigMap"):
         leaking(kind)(facts)
     assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"

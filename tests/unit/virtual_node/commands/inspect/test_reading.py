@@ -10,15 +10,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from controller_runtime.auth.connection import ClusterConfig as Connection
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client, ObjectList
 from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import from_dict
 from controller_runtime.resources import Resource
-from virtual_node.certificates.expiry import Limits
+from virtual_node.certificates.expiry import ExpiryLimits
 from virtual_node.commands.inspect import reading, rules
 from virtual_node.commands.inspect.facts import FOREIGN_POD
-from virtual_node.config.types import ClusterConfig, Config, NamespaceConfig
+from virtual_node.config.types import Config, LowerClusterConfig, NamespaceConfig
 
 
 class FakeClient:
@@ -27,7 +27,7 @@ class FakeClient:
     def __init__(
         self, objects: dict[str, list[dict[str, Any]]], *, refuses: tuple[str, ...] = (), silent: bool = False
     ) -> None:
-        self.config = Connection("http://127.0.0.1:1")
+        self.config = ConnectionConfig("http://127.0.0.1:1")
         self.timeout = 1.0
         self.objects = objects
         self.refuses = refuses
@@ -70,7 +70,9 @@ class FakeClient:
 
 CONFIG = Config(
     clusters=[
-        ClusterConfig(name="paris", kubeconfig="p", node_name="vn", namespaces=NamespaceConfig(prefix="x-"))
+        LowerClusterConfig(
+            name="paris", kubeconfig="p", node_name="vn", namespaces=NamespaceConfig(prefix="x-")
+        )
     ]
 )
 
@@ -94,7 +96,7 @@ async def test_only_objects_with_a_counterpart_are_read():
         FakeClient({}),
         FakeClient({"secrets": [secret], "pods": [{"metadata": metadata, "spec": {}}]}),
     )
-    facts = await reading.read(opened(upper, lower), Limits())
+    facts = await reading.read(opened(upper, lower), ExpiryLimits())
     assert facts.cluster_id == "me"
     read = {(plural, namespace, fields) for plural, namespace, _, fields in upper.asked}
     assert ("secrets", "shop", None) in read
@@ -124,7 +126,7 @@ async def test_only_requests_of_unmanaged_pods_are_kept():
         "spec": {"nodeName": "n1", "containers": [container]},
         "status": {"phase": "Running", "podIP": "1.2.3.4"},
     }
-    facts = await reading.read(opened(FakeClient({}), FakeClient({"foreign": [pod]})), Limits())
+    facts = await reading.read(opened(FakeClient({}), FakeClient({"foreign": [pod]})), ExpiryLimits())
     (kept,) = facts.lowers[0].objects[FOREIGN_POD]
     assert kept["spec"] == {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}
     assert kept["status"] == {"phase": "Running"}
@@ -141,7 +143,7 @@ async def test_refusals_are_reported_and_judge_nothing(refused):
         "persistentvolumeclaims": [{"metadata": metadata, "spec": {}}],
     }
     below = {refused: below[refused]} if refused in below else {}
-    facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), Limits())
+    facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), ExpiryLimits())
     found = rules.inspect(facts)
     assert [one.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
     assert not [one for one in found if one.check == "leaked"]
@@ -153,7 +155,7 @@ async def test_rights_of_a_disabled_controller_are_not_required():
     config = msgspec.structs.replace(CONFIG, enable_controllers=[])
     refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
     clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
-    facts = await reading.read(clusters, Limits())
+    facts = await reading.read(clusters, ExpiryLimits())
     assert not [one for one in rules.inspect(facts) if one.check == "unread"]
     assert not facts.upper.knows("PersistentVolumeClaim")
 
@@ -161,7 +163,7 @@ async def test_rights_of_a_disabled_controller_are_not_required():
 async def test_an_unreachable_lower_cluster_does_not_hide_the_upper_one():
     """It is recorded by name, without further requests."""
     lower = FakeClient({}, silent=True)
-    facts = await reading.read(opened(FakeClient({}), lower), Limits())
+    facts = await reading.read(opened(FakeClient({}), lower), ExpiryLimits())
     assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert lower.asked == []
     assert (facts.upper.error, facts.upper.version) == ("", "v1.34.1")
@@ -171,7 +173,7 @@ async def test_an_unreachable_lower_cluster_does_not_hide_the_upper_one():
 async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     """Ownership of other objects is unknown, so they are not read."""
     lower = FakeClient({"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "spec": {"unschedulable": True}}]})
-    facts = await reading.read(opened(FakeClient({}, silent=True), lower), Limits())
+    facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert [plural for plural, *_ in lower.asked] == ["nodes"]
     assert [(one.check, one.object) for one in rules.inspect(facts) if one.cluster == "paris"] == [
@@ -181,6 +183,8 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
 
 async def test_an_upper_cluster_with_a_hidden_identity():
     """Without the right to get kube-system the command reports so and continues."""
-    facts = await reading.read(opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), Limits())
+    facts = await reading.read(
+        opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), ExpiryLimits()
+    )
     assert (facts.cluster_id, facts.upper.error) == ("", "")
     assert {one.object for one in rules.inspect(facts) if one.check == "unread"} == {"*", "kube-system"}

@@ -30,7 +30,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
 )
 from virtual_node.certificates.expiry import Expiry
 from virtual_node.commands.inspect import rules
-from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Facts
+from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, InspectFacts
 from virtual_node.translate.base.ownership import ownership_labels
 
 SLICE = {
@@ -46,7 +46,7 @@ POD, NODE = "shop/web", "vn"
 def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001, FBT002 - the setting, which is both
     """Make the lower namespace of the pods unmanaged."""
 
-    def change(facts: Facts) -> None:
+    def change(facts: InspectFacts) -> None:
         facts.lowers[0].objects["Namespace"].clear()
         facts.lowers[0].adopt = adopt
 
@@ -250,7 +250,7 @@ def test_only_a_pods_own_uid_annotation_counts(whose, told):
     facts.lowers[0].objects["Pod"].clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
     (finding,) = [one for one in rules.inspect(facts) if one.check == "missing"]
-    assert ("was there once" in finding.message) is told
+    assert ("existed before" in finding.message) is told
 
 
 @pytest.mark.parametrize(
@@ -270,11 +270,11 @@ def test_expiry(left, life, renewed, expected):
     """Limits are days, except for short-lived renewed credentials: the last tenth of their life."""
     facts = healthy()
     expiry = Expiry("paris", "Token", "file", ends=NOW + left, starts=NOW + left - life, renewed=renewed)
-    facts = Facts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
+    facts = InspectFacts(upper=facts.upper, lowers=facts.lowers, cluster_id="me", now=NOW, expiries=[expiry])
     assert [severity for severity, check, _, _ in worries(facts=facts) if check == "expiry"] == expected
 
 
-def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
+def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts:
     """Return a virtual node's release, and that of a component's pod; this command is 0.2.0."""
     facts = replace(healthy(), release="0.2.0")
     facts.upper.objects["Node"][0]["metadata"]["labels"]["virtual-node.io/version"] = node
@@ -303,7 +303,7 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> Facts:
         (_released("0.2.0", of="0.1.0"), []),
     ],
 )
-def test_different_releases_are_reported(facts: Facts, expected: list[tuple[str, str, str, str]]):
+def test_different_releases_are_reported(facts: InspectFacts, expected: list[tuple[str, str, str, str]]):
     """Between this command and the virtual nodes, and between components; a rollout in progress must be seen twice."""
     assert worries(facts=facts) == expected
     found = [one for one in rules.inspect(facts) if one.check == "release"]

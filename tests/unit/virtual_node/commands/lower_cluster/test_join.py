@@ -169,7 +169,7 @@ def _secret(**metadata: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("upper", "lower", "words"),
     [
-        ([], "upper", "leads to the upper cluster itself"),
+        ([], "upper", "leads to the upper cluster: give"),
         ([thing("Node", "tokyo", spec={})], "lower", "a real node called tokyo"),
         ([_secret()], "lower", "that join did not make"),
     ],
@@ -330,12 +330,12 @@ async def test_a_reachable_cluster_is_not_lost(tmp_path: Path, status: int, word
         options = _joining(client_kubeconfig=str(kubeconfig(tmp_path, server.url)), client_context="")
         if status:
             with pytest.raises(ConfigError, match=words):
-                await leave_lost.require_silence(options)
+                await leave_lost.require_unreachable(options)
     if not status:  # the server is closed by now
-        await leave_lost.require_silence(options)
+        await leave_lost.require_unreachable(options)
     options.client_kubeconfig = str(tmp_path / "missing")
     with pytest.raises(ConfigError, match="missing: no such file"):
-        await leave_lost.require_silence(options)
+        await leave_lost.require_unreachable(options)
 
 
 async def test_a_real_node_of_the_name_is_neither_cordoned_nor_uncordoned():

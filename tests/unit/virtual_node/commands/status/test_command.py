@@ -76,7 +76,7 @@ async def test_without_the_right_to_nodes_there_is_an_error(person: Person):
     code, out, err = await person.types("status", objects=_objects(), forbidden=(NODES,))
     assert (code, out) == (2, "")
     assert err == (
-        "virtual-node: nothing can be said without the right to list nodes: kubectl auth can-i list nodes\n"
+        "virtual-node: this command needs the right to list nodes: kubectl auth can-i list nodes\n"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.auth.connection import ClusterConfig
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import conditions, lease, node, pod
@@ -61,7 +61,7 @@ async def test_changes_are_shown_once_and_heartbeats_are_not(monkeypatch: pytest
     cluster = Cluster()
     async with (
         serve(cluster.answer) as server,
-        Client(ClusterConfig(server.url)) as client,
+        Client(ConnectionConfig(server.url)) as client,
         asyncio.timeout(20),
     ):
         first = watch([])

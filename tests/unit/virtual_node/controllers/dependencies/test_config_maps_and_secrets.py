@@ -157,7 +157,7 @@ async def test_a_used_copy_is_deleted_after_its_pod():
     async with running() as scene:
         scene.controller.claim(user())
         await asyncio.sleep(1)
-        scene.controller.release("p-1")
+        scene.controller.forget_pod("p-1")
         await asyncio.sleep(120)
         assert scene.lower.deleted == ["shop/settings"]
 

@@ -196,9 +196,9 @@ async def test_content_in_a_copy_alone_still_counts():
     assert not is_stub(budget.fit(keys[1], state(1, 1200)))
     assert is_stub(budget.fit(keys[1], state(1, 2500)))
     assert is_stub(budget.fit(keys[2], state(2, 1200)))
-    assert not budget.has_room_again(keys[2])
+    assert not budget.fits_now(keys[2])
     budget.forget(keys[1])
-    assert budget.has_room_again(keys[2])
+    assert budget.fits_now(keys[2])
     assert not is_stub(budget.fit(keys[2], state(2, 1200)))
     for key in keys:
         budget.forget(key)

@@ -163,8 +163,8 @@ async def test_a_debug_container_waits_for_its_references():
         assert "Debug container thief waits" in event[1]
         scene.upper.put("secrets", {**secret(), "metadata": {"name": "later", "namespace": "shop"}})
         await asyncio.sleep(5)
-        names_below = [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]]
-        assert sorted(names_below) == ["early", "plain"]
+        upper_pods_by_lower_name = [one["name"] for one in scene.below()["spec"]["ephemeralContainers"]]
+        assert sorted(upper_pods_by_lower_name) == ["early", "plain"]
         scene.upper.put("secrets", secret())
         await asyncio.sleep(5)
         assert len(scene.below()["spec"]["ephemeralContainers"]) == 2

@@ -148,7 +148,7 @@ async def test_a_secret_with_an_unanswered_write_is_deleted_with_its_pod():
         with pytest.raises(ConnectionFailed):
             await scene.ensure()
         del scene.upper.pods[UID]
-        scene.controller.release(UID)
+        scene.controller.forget_pod(UID)
         await asyncio.sleep(30)
         assert scene.lower.deleted == ["s-1"]
 
@@ -174,7 +174,7 @@ async def test_a_secret_found_at_start_stays_while_its_lower_pod_runs():
         scene.cache._store(from_dict(json.loads(json.dumps(secret))), initial=True)
         await asyncio.sleep(24 * 3600)
         assert scene.lower.deleted == []
-        scene.controller.release(UID)
+        scene.controller.forget_pod(UID)
         await asyncio.sleep(5)
         assert scene.lower.deleted == ["s-1"]
 

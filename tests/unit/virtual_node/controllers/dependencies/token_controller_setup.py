@@ -142,7 +142,7 @@ class Scene:
     async def release(self) -> None:
         """End the upper pod."""
         del self.upper.pods[UID]
-        self.controller.release(UID)
+        self.controller.forget_pod(UID)
         await asyncio.sleep(5)
 
 

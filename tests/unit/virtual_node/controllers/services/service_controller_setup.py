@@ -157,7 +157,7 @@ class Scene:
             name="lower1", cluster_id=CLUSTER, upper=upper, lower=self.lower, nodes={"vn": None},
             settings=configuration.Config(**settings), recorder=self.recorder, log=structlog.get_logger(),
             lower_namespace=lambda name: name,
-            config=configuration.ClusterConfig(
+            config=configuration.LowerClusterConfig(
                 name="lower1", services=configuration.ClusterServicesConfig(cluster_ip=cluster_ip)
             ),
         )  # fmt: skip

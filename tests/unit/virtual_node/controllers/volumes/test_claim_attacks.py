@@ -213,14 +213,14 @@ async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
             body = pod(f"web-{uid}", uid=uid, volumes=USES)
             await scene.volumes.ensure(from_dict(body), body)
             await asyncio.sleep(1)
-        scene.volumes.release("u-1")
+        scene.volumes.forget_pod("u-1")
         await asyncio.sleep(1)
         woken.clear()
         lower.remove(CLAIMS, KEY)
         await asyncio.sleep(10)
         assert "u-2" in woken
         assert "u-1" not in woken
-        scene.volumes.release("u-2")
+        scene.volumes.forget_pod("u-2")
         users = scene.volumes._claims._users
         assert not users._users
         assert not users._blocked

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.tls.reloader import make_ca, sign
@@ -94,7 +94,7 @@ async def client(upper: Upper) -> AsyncIterator[Client]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
-    async with Client(ClusterConfig(f"http://{host}:{port}", source="test")) as client:
+    async with Client(ConnectionConfig(f"http://{host}:{port}", source="test")) as client:
         yield client
     await runner.cleanup()
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller_runtime.auth.kubeconfig import ClusterConfig
+from controller_runtime.auth.kubeconfig import ConnectionConfig
 from tests.unit.virtual_node.kubelet.conftest import Pki, Token
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
 from virtual_node.kubelet.streams.dial import DialError, UpgradeRequest, dial, read_error_body
@@ -28,11 +28,11 @@ async def test_a_server_name_of_its_own(pki: Pki) -> None:
     """The certificate is verified against ``tls-server-name`` where the kubeconfig has one."""
     async with LowerServer(switch, tls=pki.server_context()) as lower:
         url = f"https://127.0.0.1:{lower.port}"
-        good = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="lower.example")
+        good = ConnectionConfig(url, ssl_context=pki.client_context(), tls_server_name="lower.example")
         answer = await dial(good, REQUEST, answer_timeout=5)
         assert (answer.head.status, answer.rest) == (101, b"behind")
         answer.connection.transport.abort()
-        bad = ClusterConfig(url, ssl_context=pki.client_context(), tls_server_name="other.example")
+        bad = ConnectionConfig(url, ssl_context=pki.client_context(), tls_server_name="other.example")
         with pytest.raises(DialError, match=r"other\.example"):
             await dial(bad, REQUEST, answer_timeout=5)
 
@@ -50,7 +50,7 @@ async def test_a_server_that_hangs_up_at_once_is_an_error_at_once(
 
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    config = ClusterConfig(
+    config = ConnectionConfig(
         f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{port}",
         ssl_context=pki.client_context() if secure == "tls" else None,
     )
@@ -66,7 +66,7 @@ async def test_a_cancelled_dial_leaves_no_socket(pki: Pki, secure: str) -> None:
     """At any point."""
     context = pki.server_context() if secure == "tls" else None
     async with LowerServer(switch, tls=context) as lower:
-        config = ClusterConfig(
+        config = ConnectionConfig(
             f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
             ssl_context=pki.client_context() if secure == "tls" else None,
         )
@@ -91,7 +91,7 @@ async def test_a_proxy_opens_a_tunnel(pki: Pki, secure: str) -> None:
     """CONNECT with the proxy's own credentials; the lower cluster's go through the tunnel only."""
     context = pki.server_context() if secure == "tls" else None
     async with LowerServer(switch, tls=context) as lower, _proxy() as (port, asked):
-        config = ClusterConfig(
+        config = ConnectionConfig(
             f"{'https' if secure == 'tls' else 'http'}://127.0.0.1:{lower.port}",
             ssl_context=pki.client_context() if secure == "tls" else None,
             credentials=Token(),
@@ -111,10 +111,10 @@ async def test_a_proxy_opens_a_tunnel(pki: Pki, secure: str) -> None:
 async def test_a_proxy_that_refuses_is_named(pki: Pki) -> None:
     """Its response is quoted in one line; other kinds of proxies are refused by name."""
     async with _proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as (port, _):
-        config = ClusterConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
+        config = ConnectionConfig("http://127.0.0.1:1", proxy_url=f"http://127.0.0.1:{port}")
         with pytest.raises(DialError, match="the proxy answered 407 Proxy Authentication Required"):
             await dial(config, REQUEST, answer_timeout=5)
-    socks = ClusterConfig("http://127.0.0.1:1", proxy_url="socks5://127.0.0.1:1080")
+    socks = ConnectionConfig("http://127.0.0.1:1", proxy_url="socks5://127.0.0.1:1080")
     with pytest.raises(DialError, match="socks5:// is not supported"):
         await dial(socks, REQUEST, answer_timeout=5)
 
@@ -126,7 +126,7 @@ async def test_a_silent_server_is_an_error() -> None:
         await exchange.read_to_end()
 
     async with LowerServer(silent) as lower:
-        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        config = ConnectionConfig(f"http://127.0.0.1:{lower.port}")
         with pytest.raises(DialError, match=r"no answer within 0\.1 s"):
             await dial(config, REQUEST, answer_timeout=0.1)
         await (await lower.exchange()).ended.wait()
@@ -142,7 +142,7 @@ async def test_a_refusal_that_ends_with_its_connection(pki: Pki, caplog: pytest.
         exchange.writer.write(b"not you")
 
     async with LowerServer(script, tls=pki.server_context()) as lower:
-        config = ClusterConfig(f"https://127.0.0.1:{lower.port}", ssl_context=pki.client_context())
+        config = ConnectionConfig(f"https://127.0.0.1:{lower.port}", ssl_context=pki.client_context())
         answer = await dial(config, REQUEST, answer_timeout=5)
         body = asyncio.create_task(read_error_body(answer))
         asyncio.get_running_loop().call_soon(reading.set)
@@ -161,7 +161,7 @@ async def test_an_endless_head_is_refused() -> None:
                 await exchange.writer.drain()
 
     async with LowerServer(script) as lower:
-        config = ClusterConfig(f"http://127.0.0.1:{lower.port}")
+        config = ConnectionConfig(f"http://127.0.0.1:{lower.port}")
         with pytest.raises(DialError, match="head is too long"):
             await dial(config, REQUEST, answer_timeout=5)
 
@@ -180,7 +180,7 @@ async def test_an_error_body_is_bounded(body: bytes) -> None:
             exchange.writer.close()
 
     async with LowerServer(script) as lower:
-        answer = await dial(ClusterConfig(f"http://127.0.0.1:{lower.port}"), REQUEST, answer_timeout=5)
+        answer = await dial(ConnectionConfig(f"http://127.0.0.1:{lower.port}"), REQUEST, answer_timeout=5)
         assert len(await read_error_body(answer)) <= 64 * 1024
 
 

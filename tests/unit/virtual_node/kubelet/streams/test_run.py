@@ -148,7 +148,7 @@ async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -
     ("limit", "said"),
     [
         ("answer_timeout", 'cluster "east" cannot be reached: no answer within 0.1 s'),
-        ("idle_timeout", "the command has said nothing for 0.1 s"),
+        ("idle_timeout", "the command has produced no output for 0.1 s"),
     ],
 )
 async def test_a_silent_lower_cluster_is_an_error(

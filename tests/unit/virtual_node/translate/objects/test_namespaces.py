@@ -44,7 +44,7 @@ def test_a_name_like_a_shortened_one_is_distinct():
 def test_an_explicit_entry_takes_the_name_of_an_unmapped_namespace():
     """The mapping knows the upper namespace of each explicit lower one."""
     mapping = NamespaceMap("", {"a": "b", "c": "d", "d": "e"})
-    assert [mapping.given_to(name) for name in ("a", "b", "c", "d", "f")] == ["", "a", "", "", ""]
+    assert [mapping.conflicting_upper(name) for name in ("a", "b", "c", "d", "f")] == ["", "a", "", "", ""]
 
 
 @pytest.mark.parametrize(

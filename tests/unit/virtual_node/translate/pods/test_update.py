@@ -50,4 +50,4 @@ def test_pod_level_resources_are_resized_in_place():
     desired = lower_pod.lower_pod(after, OPTIONS)
     changes = update.pod_patch(lower, desired, after, OPTIONS)
     assert changes.resize == {"spec": {"resources": {"limits": {"cpu": "2"}}}}
-    assert not update.has_been_asked(lower, desired)
+    assert not update.is_already_requested(lower, desired)

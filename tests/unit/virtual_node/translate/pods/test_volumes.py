@@ -121,8 +121,8 @@ def test_finalizers_are_patched_with_a_resource_version():
         "metadata": {"finalizers": ["kubernetes.io/pvc-protection", claims.FINALIZER], "resourceVersion": "7"}
     }
     assert claims.finalizers_patch(claim, remove=(claims.FINALIZER,)) is None
-    assert not claims.may_go_below(claim)
-    assert claims.may_go_below(_claim())
+    assert not claims.may_delete_lower(claim)
+    assert claims.may_delete_lower(_claim())
 
 
 def _mirror(claim: dict[str, Any] | None = None) -> dict[str, Any]:
