@@ -1,4 +1,4 @@
-"""The identity of the upper cluster: the UID of its namespace kube-system, which is unique, stable and readable."""
+"""The identity of the upper cluster: the UID of namespace kube-system, which is unique, stable and readable."""
 
 from __future__ import annotations
 

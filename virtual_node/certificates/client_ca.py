@@ -1,4 +1,4 @@
-"""The CA of client certificates that the kubelet APIs accept: from a file, or as published by the upper cluster."""
+"""The CA of client certificates that the kubelet APIs accept, from a file or from the upper cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds CertificateSigningRequests for the signer ``kubernetes.io/kubelet-serving`` and reads their results. No IO."""
+"""Builds CertificateSigningRequests for ``kubernetes.io/kubelet-serving`` and reads their results. Does no IO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The serving certificates of the process's virtual nodes: from files, self-signed, or signed by the upper cluster."""
+"""The serving certificates of virtual nodes: from files, self-signed, or signed by the upper cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A virtual node's serving certificate, requested from the upper cluster by CertificateSigningRequest, as kubelets do.
+"""Requests a virtual node's serving certificate by CertificateSigningRequest, as kubelets do, and renews it.
 
 The request is made *as* the node, by impersonation, because approvers compare ``spec.username`` with the
 common name. All other requests use our own name. Keys and certificates exist only in memory.

@@ -123,7 +123,7 @@ class KubeletEndpoints:
     def begin_work(self) -> None:
         """Close listeners at once from now on, because clusters restart in this process and need their ports.
 
-        A replica calls this when it leads; if it led before, ``begin_shutdown`` was called when it lost its lease.
+        Called when a replica starts to lead. A replica that led before called ``begin_shutdown`` at the end.
         """
         self._lame_duck = 0.0
 

@@ -1,6 +1,6 @@
 """One lower cluster: its clients, caches, controllers and virtual nodes, in one task group.
 
-Lower clusters share nothing here, so a failure cannot spread from one to another: the process (``app.py``)
+Lower clusters share nothing here, so a failure cannot spread from one to another. The process (``app.py``)
 runs each in a supervised task of its own.
 """
 

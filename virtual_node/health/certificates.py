@@ -9,7 +9,7 @@ from cryptography import x509
 SOON = timedelta(days=7)
 """Time before a certificate's expiry at which a fault is reported; ``inspect`` then reports an error."""
 _SHARE = 10
-"""A fault is reported in the last ``1 / _SHARE`` of a lifetime at most; short-lived certificates renew late."""
+"""Divisor of a lifetime: a fault is reported in its last tenth at most, as short-lived certificates renew late."""
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:

@@ -115,7 +115,7 @@ class Health:
 
     @property
     def verdict(self) -> Verdict:
-        """Return faulty if there is a fault; otherwise unknown if something was not read, or healthy."""
+        """Return faulty if there are faults, unknown if there are none but a fact is unknown, otherwise healthy."""
         if self.faults:
             return Verdict.FAULTY
         return Verdict.UNKNOWN if self.unknown else Verdict.HEALTHY

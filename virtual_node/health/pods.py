@@ -28,7 +28,9 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | None:
-    """Return why a pod has no node; None: it has one, needs none now (gated, finished), or is not for virtual nodes.
+    """Return why a pod for virtual nodes waits for a node; None: it does not wait, or is not for virtual nodes.
+
+    Pods with scheduling gates, finished pods and pods that are being deleted do not wait.
 
     Args:
         pod: the upper pod.

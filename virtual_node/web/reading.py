@@ -1,4 +1,4 @@
-"""Reads the pods of all lower clusters from the caches in slices, so that 10,000 pods do not block the event loop.
+"""Reads all pods from the caches in slices, so that 10,000 pods do not block the event loop.
 
 A row is rebuilt only when its upper pod, its lower pod or the state of its lower cluster has changed.
 """

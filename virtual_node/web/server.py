@@ -171,7 +171,7 @@ class WebServer(HttpsServer):
 async def _require_same_page(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse data requests of other websites.
 
-    Browsers do not let their scripts read the answers, but the requests could keep the process busy.
+    A browser hides the answers from scripts of other websites, but the requests could keep the process busy.
     """
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     origin = request.headers.get("Origin")

@@ -3,7 +3,8 @@
 The order of steps avoids losses. First the webhook is unregistered and virtual nodes are cordoned. The pods on
 these nodes are deleted while the daemon still runs, so that each lower pod gets its grace period. Then the
 daemons are stopped. Last, objects with our labels are removed from the lower clusters, and the nodes from the
-upper cluster. Claims that still exist in the upper cluster keep their data in the lower cluster and are reported.
+upper cluster. Claims that still exist in the upper cluster keep their data in the lower cluster, which is
+reported.
 
 A lower cluster that does not answer does not stop the cleanup; what may be left there is reported. A rejected
 configuration does not stop the Helm hook, which uses the configuration's valid part.

@@ -1,4 +1,4 @@
-"""Checks whether a lower cluster can give Services the upper cluster's addresses (``services.clusterIP: same``).
+"""Checks whether Services can have the upper cluster's addresses in a lower one (``services.clusterIP: same``).
 
 The rights of the virtual node suffice. ServiceCIDR objects are read if that is allowed; otherwise the ranges
 are found by dry-run creates of Services, which change nothing.

@@ -1,4 +1,7 @@
-"""Judges the chain of links, in the order in which a pod passes them. A link that needs a broken one is skipped."""
+"""Judges the chain of links, in the order in which a pod passes them.
+
+A link is skipped if it needs a broken link.
+"""
 
 from __future__ import annotations
 

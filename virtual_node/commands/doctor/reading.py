@@ -1,6 +1,6 @@
 """Sends all requests of ``doctor`` and draws no conclusions. Stores nothing.
 
-A failed read is recorded and does not stop others; the chain decides what follows from it.
+A failed read is recorded and does not stop others. ``chain`` decides which links it makes unknown.
 """
 
 from __future__ import annotations

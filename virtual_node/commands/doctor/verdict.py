@@ -64,7 +64,10 @@ def _more(found: list[Fault]) -> str:
 
 
 def _words(facts: DoctorFacts) -> dict[str, str]:
-    """Return the last message about each pod: a log line, otherwise a warning event, otherwise the lower pod's status."""
+    """Return the last message about each pod, by ``namespace/name``.
+
+    A log line is preferred to a warning event, and an event to the status of the lower pod.
+    """
     words = {}
     for event in facts.events:
         involved = event.get("involvedObject") or {}

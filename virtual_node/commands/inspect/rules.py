@@ -1,4 +1,4 @@
-"""Applies all rules of ``inspect`` to facts and returns findings. Does no IO. Rules do not depend on each other.
+"""Applies all rules of ``inspect`` to facts. Does no IO. Rules do not depend on each other.
 
 The rules are in the modules beside this one: ownership, policy, pods, drift, skew, versions, health,
 capacity.

@@ -73,7 +73,7 @@ def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
 
 
 def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield upper pods whose phase or readiness has differed from their lower pod's for longer than the grace.
+    """Yield upper pods whose phase or readiness has differed from their lower pod's for longer than ``--grace``.
 
     Pods of virtual nodes that are not Ready are skipped. The upper cluster itself marks these pods not ready,
     and the node has a finding of its own.
@@ -107,7 +107,7 @@ def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
 
 
 def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield pods whose graceful deletion should have ended longer ago than the limit."""
+    """Yield pods whose deletion is overdue by more than ``--grace``."""
     places: list[tuple[str, Mapping[str, Any]]] = []
     ours = facts.virtual_nodes()
     places += [(UPPER, pod) for pod in facts.upper.of("Pod") if pod["spec"].get("nodeName") in ours]

@@ -20,7 +20,7 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.config import program
 
 _CLOCK_WARNING = 5.0
-"""Seconds two clocks may differ before leases, tokens and events become misleading; as in ``virtual-node check``."""
+"""Seconds two clocks may differ before leases, tokens and events become misleading, as in ``check``."""
 _CLOCK_ERROR = 30.0
 """Seconds, close to the 40 s of a virtual node's Lease: nodes become NotReady, tokens are not valid yet."""
 _MINORS = 3

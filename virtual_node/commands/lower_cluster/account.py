@@ -118,7 +118,7 @@ async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str],
     An existing token Secret stays unchanged, because its controller fills it.
 
     Raises:
-        ConfigError: an object of that name belongs to others.
+        ConfigError: an object of that name must not be changed, see ``conflict``.
     """
     resource, metadata = KINDS[body["kind"]], body["metadata"]
     try:

@@ -22,7 +22,7 @@ Lag = dict[str, dict[str, float]]
 
 
 async def of_node(upper: Client, node: Object) -> Lag | None:
-    """Return the lag of a virtual node since its process started; None: it cannot be read, or nothing was mirrored.
+    """Return a virtual node's lag since its process started; None: not readable, or nothing was mirrored.
 
     Raises:
         Forbidden: the caller may not get ``nodes/proxy``.
