@@ -181,15 +181,14 @@ class PodController:
         """Take one step for the upper pod of that uid; see the table in the module docstring."""
         upper = self._caches.upper_pod(uid)
         lower = self._caches.lower_pod(uid)
+        record = self._records.get(uid)
         if upper is None:
-            waiting = await self._remover.upper_gone(uid, lower, self._records.get(uid))
+            waiting = await self._remover.upper_gone(uid, lower, record)
             if waiting is None:
                 self._records.pop(uid, None)
             return waiting
-        record = self._records.get(uid)
         if record is None:
-            record = self._records[uid] = PodRecord()
-            record.wanted_at = asyncio.get_running_loop().time()
+            record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
             self._creator.refusals.forget(uid)  # or pods of its namespace would wait for its next try
@@ -197,21 +196,25 @@ class PodController:
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
             return await self._remover.upper_deleting(upper, lower, record)
-        if lower is not None and self._remover.has_outlived(lower, upper):
-            return await self._remover.upper_finished(upper, lower)
         if lower is not None:
-            self._creator.adopt(upper)
-            try:
-                await self._updater.follow(upper, lower, record)
-            except ApiError:
-                # The update is retried, maybe for long (e.g. a policy of the lower cluster refuses it), so
-                # mirror the status now.
-                await self._status.mirror(upper, lower, record)
-                raise
-            return await self._status.mirror(upper, lower, record)
-        if self._has_started(upper, record):
-            return await self._lower_missing(upper, record)
-        return await self._creator.create(upper, record) if may_start else None
+            return await self._follow(upper, lower, record)
+        if may_start:
+            return await self._creator.create(upper, record)
+        return await self._lower_missing(upper, record) if self._has_started(upper, record) else None
+
+    async def _follow(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
+        """Apply spec changes to the lower pod and mirror its status; delete it if the upper pod has finished."""
+        if self._remover.has_outlived(lower, upper):
+            return await self._remover.upper_finished(upper, lower)
+        self._creator.adopt(upper)
+        try:
+            await self._updater.follow(upper, lower, record)
+        except ApiError:
+            # The update is retried, maybe for long (e.g. a policy of the lower cluster refuses it), so
+            # mirror the status now.
+            await self._status.mirror(upper, lower, record)
+            raise
+        return await self._status.mirror(upper, lower, record)
 
     @staticmethod
     def _has_started(upper: Object, record: PodRecord) -> bool:
