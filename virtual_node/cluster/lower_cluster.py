@@ -173,7 +173,10 @@ class LowerCluster:
 
     async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
         caches = cluster_caches(context)
-        controllers: list[PodController] = []
+
+        def wake(uid: str) -> None:
+            pods.enqueue(uid)  # created last
+
         health = HealthController(context, changed=self._refresh)
         namespaces = Namespaces(
             context,
@@ -187,7 +190,7 @@ class LowerCluster:
                 context,
                 namespaces=namespaces,
                 lower_nodes=caches.lower_nodes,
-                wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller is created later
+                wake=wake,
             )
             if configuration.PV_CONTROLLERS in self._settings.enable_controllers
             else None
@@ -205,7 +208,7 @@ class LowerCluster:
             namespaces=namespaces,
             config_maps=caches.config_maps,
             secrets=caches.secrets,
-            wake=lambda uid: controllers[0].enqueue(uid),  # noqa: PLW0108 - the controller is created later
+            wake=wake,
         )
         identities = IdentityController(
             context,
@@ -228,7 +231,6 @@ class LowerCluster:
             status=status,
         )
         pods = PodController(context, caches.pods, creator=creator, status=status)
-        controllers.append(pods)
         mirror = EventMirror(
             context,
             find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
