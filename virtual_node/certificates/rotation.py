@@ -75,8 +75,8 @@ class ServingCertificate:
         addresses: its ``status.addresses``.
         install: serves a pair from the next connection on; may raise ConfigError.
         record_event: writes Events on the Node.
-        approve: approve our own requests.
-        issued: the certificate that an earlier instance in this process got and that is served already.
+        approve: whether to approve our own requests.
+        issued: the certificate that an earlier instance in this process installed; None: none.
         now: wall clock, for tests.
     """
 
@@ -259,7 +259,7 @@ class ServingCertificate:
         self._record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
-        """Remove the requests that we made; what cannot be removed now is tried again with the next one."""
+        """Delete the requests that we made; a later call tries those again that cannot be deleted now."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DELETE_TIMEOUT):
                 for name, uid in list(self._made.items()):

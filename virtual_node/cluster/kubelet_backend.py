@@ -58,7 +58,7 @@ class CachedPods:
                 yield pod.to_dict()
 
     def upper_pods_by_lower_name(self) -> dict[tuple[str, str], PodNames]:
-        """Return the upper pods of this node that have a lower pod, by lower namespace and name."""
+        """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
         for pod in self._upper.list():
             lower = self._caches.lower_pod(pod.uid)

@@ -243,7 +243,7 @@ class KubeletEndpoints:
 
 
 def _record_node_event(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
-    """Write an Event about the Node, with its name in place of the uid, as kubelets do and kubectl describe expects."""
+    """Write a Warning about the Node, with its name as uid, as kubelets do and ``kubectl describe`` expects."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     context.recorder.event(node, "Warning", reason, message)
 

@@ -79,7 +79,7 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Chec
 
 
 async def _collect(cluster: str, checks: AsyncIterator[CheckResult]) -> list[CheckResult]:
-    """Return all findings of one cluster; a ConfigError that stops the checks becomes the last finding."""
+    """Return all results of one cluster; a ConfigError that stops the checks becomes the last result."""
     found: list[CheckResult] = []
     try:
         async for finding in checks:
@@ -123,7 +123,7 @@ async def _answering(
     patience: float,
     more: Callable[[Client], AsyncIterator[CheckResult]] | None = None,
 ) -> AsyncIterator[CheckResult]:
-    """Yield the findings of a cluster and of ``more``; an ApiError becomes the last finding."""
+    """Yield the results of a cluster and of ``more``; an ApiError becomes the last result."""
     async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
         try:
             async for finding in _cluster(name, client, needed):
@@ -226,7 +226,7 @@ async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> lis
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
-    """Yield for each virtual node whether its name is free or belongs to a virtual node."""
+    """Yield a result for each virtual node, which is a failure if a real node has its name."""
     for cluster in config.clusters:
         for node in cluster.virtual_nodes():
             try:

@@ -15,13 +15,13 @@ from controller_runtime.resources import Resource
 
 
 def dry_run_client(client: Client, report: Callable[[str], None]) -> Client:
-    """Return a client that reads through another one and reports writes instead of sending them.
+    """Return a client that reads through ``client`` and reports writes instead of sending them.
 
     Args:
-        client: of the cluster.
+        client: client of the cluster.
         report: called with a line for every object that would be deleted or changed.
     """
-    # It has only the verbs that cleanup needs, so a verb that is forgotten here cannot write.
+    # _DryRunClient has only the verbs that cleanup needs, so that any other verb fails instead of writing.
     return cast("Client", _DryRunClient(client, report))
 
 

@@ -58,7 +58,7 @@ async def judge(
 
 
 async def _last_message(reader: Reader, pod: Json) -> str:
-    """Return the last log line of a terminated container of the pod; without one, the last warning event."""
+    """Return the last log line of a terminated container of the pod; if there is none, the latest warning event."""
     if lines := await reader.previous_log(pod):
         return lines[-1]
     metadata = pod["metadata"]

@@ -34,7 +34,7 @@ class Entry:
     mark: str
     title: str
     details: Sequence[str] = ()
-    """Facts about it."""
+    """Facts about the entry's subject, one per line."""
     steps: Sequence[str] = ()
     """What to do next."""
 

@@ -74,7 +74,7 @@ async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
     path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
     container = running["spec"]["containers"][0]["name"]
     log = await _get(upper, path, {"container": container, "tailLines": "1"})
-    # Any other error comes from beyond the node's address, so the kubelet API was reached.
+    # Any other error comes from the kubelet API itself or the lower cluster, so the kubelet API was reached.
     is_conclusive = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
     return log if is_conclusive else Probe(200)
 

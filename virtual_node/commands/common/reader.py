@@ -124,7 +124,7 @@ class Reader:
         )
 
     async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return ``previous_logs.of`` of a pod; empty: the log cannot be read."""
+        """Return the last log lines of a pod's first terminated container; empty: none, or not readable."""
         try:
             return await previous_logs.of(self.client, pod)
         except Forbidden:
