@@ -1,4 +1,4 @@
-"""The process: caches, leader election and, while it leads, memory, records and strategies."""
+"""The descheduler's process: caches, leader election, and, as leader, memory, records and strategies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class App:
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
                     group.create_task(informer.run(), name=informer.name)
-                # A dry run writes nothing, so replicas cannot conflict, and it must not write a Lease.
+                # A dry run takes no part in leader election, because it must not write a Lease. Its replicas
+                # cannot conflict, because they write nothing.
                 if options.leader_elect and not options.eviction.dry_run:
                     await self._elector(client, view).run()
                 else:
@@ -170,7 +171,7 @@ class App:
 
 
 async def _load(memory: Memory) -> None:
-    """Load the memory; retry until it succeeds. No pod may be moved before earlier moves are known."""
+    """Load the memory; retry until it succeeds, because no pod may be moved before earlier moves are known."""
     while True:
         try:
             await memory.load()
@@ -182,7 +183,7 @@ async def _load(memory: Memory) -> None:
 
 
 def _shrink_node(node: Object) -> Object:
-    """Keep allocatable and conditions of a node's status. The list of images is its largest part and unused."""
+    """Return a node with only allocatable and conditions in its status; its list of images is large and unused."""
     status = node.status or {}
     return node.with_fields(
         status={field: status[field] for field in ("allocatable", "conditions") if field in status}

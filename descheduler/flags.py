@@ -28,10 +28,10 @@ _STRATEGY_FLAGS = (
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line and the policy file it names.
+    """Return the options of a command line and of the policy file that it names.
 
     Raises:
-        ConfigError: a value is invalid; names the flag, or the file and the field.
+        ConfigError: a value is invalid; the message names the flag, or the file and the field.
         SystemExit: ``--help`` or an unknown flag.
     """
     rest, klog = take_klog(arguments)

@@ -1,1 +1,1 @@
-"""The mutating webhook. It moves scheduling fields of virtual pods into the clusterSelector annotation."""
+"""The mutating webhook: moves scheduling fields of labelled pods into the clusterSelector annotation."""

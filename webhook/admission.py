@@ -34,7 +34,8 @@ class Request:
     name: str
     object: Mapping[str, Any]
     old: msgspec.Raw
-    """The undecoded oldObject of an update. Few responses need it, and decoded it takes 30 times the memory."""
+    """The oldObject of an update, not decoded, because few responses need it and decoded it takes 30 times
+    the memory."""
     dry_run: bool
 
     @property
@@ -42,7 +43,7 @@ class Request:
         """Return the decoded oldObject of an update; empty for a creation.
 
         Raises:
-            ValueError: it is not valid JSON.
+            ValueError: oldObject is not valid JSON.
         """
         try:
             return _object(self.old)

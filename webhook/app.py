@@ -1,4 +1,4 @@
-"""The process: caches, certificates and the server."""
+"""The webhook's process: caches, certificates and the server."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class App:
             tls.replace(pair)
             served.set()
 
-        # Every replica watches the configurations, because it is not ready before the API server can call it.
+        # Every replica watches the configurations, because it is ready only when the API server trusts its
+        # certificate.
         registrar.on_change(keeper.recheck)
         for informer in registrar.informers:
             group.create_task(informer.run(), name=informer.name)
@@ -125,14 +126,14 @@ class App:
 
 
 def _always_ready() -> None:
-    """Report ready: certificate files are served from the start, and the user is responsible for their CA."""
+    """Report ready, because certificate files are served from the start and the user is responsible for their CA."""
 
 
 def _until_trusted(served: asyncio.Event, keeper: CertificateKeeper, registrar: Registrar) -> Check:
     is_trusted = False
 
     def unready() -> str | None:
-        # Checked until the first success: if the CA is removed later, all replicas are affected alike.
+        # Checked only until the first success: if the CA is removed later, unready replicas would not help.
         nonlocal is_trusted
         if is_trusted:
             return None

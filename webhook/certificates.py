@@ -1,8 +1,9 @@
 """Certificates that the webhook manages itself: a CA and a serving pair, stored in a Secret.
 
 Every replica watches the Secret and serves its certificate. The leader creates missing certificates and renews those
-with less than a third of their validity left. A new CA is first announced together with the old one and used
-afterwards, so the API server always has the CA of the certificate that is served.
+with less than a third of their validity left. A new CA is first announced (written to the webhook
+configurations) together with the old CA, and used afterwards. So the API server always trusts the certificate
+that is served.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ CA_VALIDITY = timedelta(days=3650)
 SERVING_VALIDITY = timedelta(days=90)
 _RENEW_SHARE = 1 / 3
 _ANNOUNCE_WAIT = 3.0
-"""Seconds between announcing and using a CA, until all API servers have the changed configuration."""
+"""Seconds between announcing and using a CA, so that all API servers receive the changed configuration."""
 _CHECK_INTERVAL = 3600.0
-"""Seconds between two checks of the validity."""
+"""Seconds between two checks whether a renewal is due."""
 _RETRY = 5.0
 _CACHE_DELAY = 60.0
-"""Seconds after a write for which the watch may not show it yet."""
+"""Maximum seconds to wait after a write until the cache shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def renewed(current: Certificates | None, hosts: Sequence[str], *, now: datetime
     """Return the certificates to replace the current ones; None if no renewal is due.
 
     Args:
-        current: content of the Secret; None: it has none.
+        current: content of the Secret; None: no Secret, or invalid content.
         hosts: host names and addresses at which the API server may call the webhook.
         now: wall clock, timezone-aware.
     """
@@ -128,9 +129,10 @@ class CertificateKeeper:
             name="serving-certificate",
         )
         self._seen: Certificates | None = None
-        """Last valid content of the Secret. Its certificate is served until there is another one."""
+        """Last valid content of the Secret; if it is deleted, the certificate stays in use."""
         self._written: tuple[str, float] | None = None
-        """resourceVersion that our last write replaced, and its time; None: the cache shows that write."""
+        """resourceVersion that our last write replaced, and the time of the write; None: the cache shows all
+        our writes."""
         self._changed = asyncio.Event()
         self._recheck = asyncio.Event()
         self._secret.add_handler(
@@ -170,7 +172,7 @@ class CertificateKeeper:
             try:
                 await self._renew()
             except (AlreadyExists, Conflict):
-                wait = 0.5  # another replica was first; the informer shows its certificates
+                wait = 0.5  # another replica was first; the informer will show its certificates
             except ApiError as error:
                 hint = {}
                 if isinstance(error, Forbidden) and not self._version():
@@ -198,7 +200,7 @@ class CertificateKeeper:
             return
         before = current or self._seen
         if current is None and before is not None:
-            # The Secret was deleted. Its certificate is still served and must stay trusted.
+            # The Secret was deleted. The certificate from it is still served and must stay trusted.
             fresh = replace(fresh, bundle=fresh.bundle + before.ca.certificate)
         if before is not None and fresh.bundle != before.bundle:
             await self._announce(fresh.bundle)
@@ -212,7 +214,7 @@ class CertificateKeeper:
         )
 
     def _is_behind(self) -> bool:
-        """Report whether the cache does not show our last write yet. Judged by it, all would be created again."""
+        """Report whether the cache does not show our last write yet and so must not be used to decide."""
         if self._written is None:
             return False
         version, at = self._written

@@ -51,7 +51,7 @@ class Options:
     scheduler_name: str
     require_virtual_node: bool
     shutdown_delay: float
-    """Seconds between the signal to stop and the end of listening."""
+    """Seconds for which the server keeps listening after the signal to stop."""
     leader_elect: bool
     health_address: str
     log_level: str
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     """Return the options of a command line.
 
     Raises:
-        ConfigError: a value is invalid or contradicts another; names the flags.
+        ConfigError: a value is invalid or contradicts another value; the message names the flags.
         SystemExit: ``--help`` or an unknown flag.
     """
     environment = os.environ if environment is None else environment
@@ -118,7 +118,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def parser(environment: Mapping[str, str]) -> Parser:
-    """Return the program's parser. The environment gives defaults."""
+    """Return the program's parser; some defaults are read from ``environment``."""
     whole = Parser(
         PROGRAM,
         about="The mutating webhook: moves node selectors of pods labelled virtual-pod=true into an annotation, which "

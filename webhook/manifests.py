@@ -1,8 +1,9 @@
-"""The webhook configurations. The chart and ``--register`` use the same ones. Does no IO.
+"""The webhook configurations, used by the chart and by ``--register``. Does no IO.
 
-Pods have ``failurePolicy: Fail``: an unmutated pod would request labels of lower nodes from the upper scheduler and
-stay pending forever. By the object selector only labelled pods depend on the webhook, and by the namespace selector no
-pod of kube-system does. Workloads mostly get warnings only, so ``Ignore`` is sufficient for them.
+The webhook for pods has ``failurePolicy: Fail``, because an unmutated pod would request labels of lower nodes
+from the upper scheduler and stay pending forever. Its selectors exclude pods without the label and pods of
+kube-system, so these do not depend on the webhook. Workloads mostly only get warnings, so ``Ignore`` is
+sufficient for them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def mutating(client_config: Mapping[str, Any], *, name: str = NAME) -> dict[str,
             ],
         },
         "failurePolicy": "Fail",
-        # Another plugin may add selectors later, such as a namespace's node selector.
+        # IfNeeded, because an admission plugin may add selectors later, such as a namespace's node selector.
         "reinvocationPolicy": "IfNeeded",
     }
     return _configuration("MutatingWebhookConfiguration", name, webhook)

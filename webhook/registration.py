@@ -19,7 +19,7 @@ ClientConfig = Callable[[str, bytes], Mapping[str, Any]]
 
 
 class Registrar:
-    """Creates and updates the webhook configurations, or only writes the CA into those of the chart that request it."""
+    """Creates and updates the webhook configurations, or only writes the CA into the chart's configurations."""
 
     def __init__(self, client: Client, *, name: str, client_config: ClientConfig | None) -> None:
         """Create the registrar.
@@ -49,10 +49,10 @@ class Registrar:
             informer.add_handler(on_update=lambda _old, _new: changed(), on_delete=lambda _gone: changed())
 
     def why_untrusted(self, ca: bytes) -> str | None:
-        """Return why the API server would not trust a certificate of this CA, for ``/readyz``; None if it does.
+        """Return why the API server does not trust certificates of this CA, for ``/readyz``; None if it trusts them.
 
-        A missing configuration counts only with ``--register``. Configurations that do not request our CA are not
-        checked.
+        A missing configuration is a reason only with ``--register``. Configurations that do not request our
+        CA are not checked.
 
         Args:
             ca: PEM of the CA.
@@ -125,9 +125,9 @@ class Registrar:
 
 
 def _requests_ca(annotations: Mapping[str, str]) -> bool:
-    """Report whether a configuration of the chart requests our CA.
+    """Report whether a configuration of the chart requests the CA that the webhook manages itself.
 
-    After a change to a certificate of the user, an old replica must not overwrite the user's CA with its own.
+    After a user switches to their own certificate, an old replica must not overwrite the user's CA.
     """
     return annotations.get(names.ANNOTATION_WANTS_CA) == "true"
 
@@ -139,5 +139,5 @@ def _trusts(configuration: Object, ca: bytes) -> bool:
 
 
 def _ca_only(path: str, ca_bundle: bytes) -> dict[str, Any]:
-    """Return a clientConfig of which only the CA is used."""
+    """Return a clientConfig from which the caller uses only the CA."""
     return manifests.by_url("https://unused", path, ca_bundle)

@@ -18,7 +18,7 @@ class Knowledge(Protocol):
 
 
 def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
-    """Return the response for a pod: a patch with the moved fields, or a denial that says what is wrong."""
+    """Return the response for a pod: a patch with the mutation, or a denial with the reason."""
     if request.kind not in {"", "Pod"} or request.operation not in {"", "CREATE"}:
         return admission.allowed(request)
     pod = request.object
@@ -32,7 +32,7 @@ def review_pod(request: admission.Request, knowledge: Knowledge) -> bytes:
     except validation.RefusedError as error:
         return admission.denied(request, str(error))
     except (AttributeError, TypeError, KeyError, ValueError) as error:
-        # The API server validates objects, so only a hand-made request has such a pod.
+        # The API server sends well-formed pods, so only another client sends such a request.
         return admission.denied(request, f"object: not a Pod as core/v1 has it ({error})", code=400)
     warnings = list(validation.unused(pod["metadata"].get("annotations")))
     return admission.allowed(request, patch=pod_patch(pod, changed), warnings=warnings)
@@ -57,7 +57,8 @@ def review_workload(request: admission.Request) -> bytes:
 def _may_stay(request: admission.Request, problem: str) -> bool:
     """Report whether an invalid workload is admitted: it is being deleted, or was invalid before in the same way.
 
-    Controllers update workloads too, for example to remove a finalizer. A denial would prevent the deletion.
+    Controllers update workloads, too, for example to remove a finalizer. A denial would then prevent the
+    deletion.
     """
     if (request.object.get("metadata") or {}).get("deletionTimestamp"):
         return True

@@ -38,7 +38,8 @@ UPPER: tuple[Right, ...] = (
         OWN_NAMESPACE,
         (CONFIG_MAP,),
     ),
-    # Not create: Kubernetes would fill a Secret of type service-account-token with the token of any account there.
+    # No ``create``, because Kubernetes fills a new Secret of type service-account-token with the token of any
+    # account in the namespace.
     Right(
         "",
         "secrets",
@@ -63,4 +64,5 @@ REGISTER: tuple[Right, ...] = (
     ),
     Right("", "secrets", ("create",), "the Secret for the webhook's own certificates", "", OWN_NAMESPACE),
 )
-"""Additional rights with ``--register``. Otherwise the chart creates these objects, the Secret without data."""
+"""Additional rights with ``--register``. Without it, the chart creates these objects, the Secret without
+data."""

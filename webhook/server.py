@@ -18,10 +18,10 @@ from webhook import admission, manifests
 from webhook.review import Knowledge, review_pod, review_workload
 
 MAX_BODY_BYTES = 7 * 1024**2
-"""The API server accepts requests of 3 MiB, and a review of an update has the object twice. The rest is for JSON, which
-is longer than the YAML or protobuf of the request."""
+"""The API server accepts requests of 3 MiB, and a review of an update contains the object twice. The seventh
+MiB is for JSON, which is longer than the YAML or protobuf of the request."""
 _READ_SECONDS = 3.0
-"""Seconds that a review waits for caches; the API server waits 5 s for the response."""
+"""Maximum seconds for which a review waits for caches; the API server waits 5 s for the response."""
 
 _REVIEWS = Counter(
     "virtual_node_webhook_reviews_total", "Reviews answered, by kind and outcome.", ["kind", "outcome"]
@@ -35,10 +35,10 @@ _SECONDS = Histogram(
 
 
 class Caches(Knowledge, Protocol):
-    """State that must have been read before it is used."""
+    """``Knowledge`` that comes from caches, which must have been read before it is used."""
 
     async def wait(self, seconds: float) -> str:
-        """Wait at most ``seconds`` for the caches; return which are not read yet, empty if all are."""
+        """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""
 
 
 class WebhookServer(HttpsServer):
@@ -73,7 +73,8 @@ class WebhookServer(HttpsServer):
 
     async def _mutate(self, request: web.Request) -> web.Response:
         if missing := await self._knowledge.wait(_READ_SECONDS):
-            # A mutation by incomplete caches cannot be corrected later; the client retries a 503.
+            # Refuse, because a mutation from incomplete caches cannot be corrected later; the client retries
+            # after a 503.
             return self._refuse("pod", 503, missing, RETRY_AFTER)
         return await self._answer(request, "pod", lambda review: review_pod(review, self._knowledge))
 
@@ -86,7 +87,8 @@ class WebhookServer(HttpsServer):
         if request.content_type != "application/json":
             return self._refuse(kind, 415, "an AdmissionReview as application/json was expected")
         try:
-            # One review at a time: nothing is awaited between its last byte and its response. Then only the response is in memory.
+            # No await between the last byte of a review and its response, so only one review is decoded at a
+            # time.
             answer = self._review(kind, decide, await self.bodies.read(request))
         except web.HTTPException as error:
             return self._refuse(kind, error.status, error.text or "", error.headers)

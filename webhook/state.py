@@ -1,7 +1,7 @@
 """State of the upper cluster from caches: virtual nodes, claims, volumes and frozen nodes.
 
-All of it is read from the API, so all replicas have the same state, even after a restart. Claims that the cache does
-not show yet are ignored; the scheduler still considers them.
+All state is read from the API, so all replicas have the same state, even after a restart. Claims that the
+cache does not show yet are ignored; the scheduler still considers them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webhook.mutation.mutate import Surroundings
 
 
 class State:
-    """Caches of the upper cluster and the state that matters for a pod."""
+    """Caches of the upper cluster, and the state in them that matters for a pod."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class State:
             ignore_keys: label keys that stay in the upper spec.
             freeze_namespace: namespace of the ConfigMap with frozen nodes.
             freeze_period: seconds for which a frozen node is avoided.
-            scheduler_name: scheduler of pods that name none.
+            scheduler_name: scheduler for pods that name none; empty: unchanged.
             require_virtual_node: whether pods with moved selectors may run on virtual nodes only.
             now: wall clock, for tests.
         """
@@ -82,12 +82,12 @@ class State:
                 group.create_task(informer.run())
 
     def unready(self) -> str | None:
-        """Return which caches have not been read yet, for ``/readyz``; None if all have."""
+        """Return which caches have not been read yet, for ``/readyz``; None if all have been read."""
         missing = [informer for informer in self._informers() if not informer.has_synced]
         return f"not read yet: {', '.join(map(str, missing))}" if missing else None
 
     async def wait(self, seconds: float) -> str:
-        """Wait at most ``seconds`` for the caches; return which are not read yet, empty if all are."""
+        """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""
         if self.unready() is None:
             return ""
         with contextlib.suppress(TimeoutError):
@@ -156,7 +156,7 @@ class State:
 
 
 def _keep_usable(node: Object) -> Object:
-    """Return a node with an empty spec if it is not Ready or is cordoned. Used as the informer's transform."""
+    """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned or not Ready."""
     ready = condition({"status": node.status}, "Ready").get("status") == "True"
     usable = ready and not (node.spec or {}).get("unschedulable")
     return node.with_fields(spec={"usable": True} if usable else {}, status={})

@@ -1,4 +1,4 @@
-"""Strict readers of a decoded policy file's fields. A wrong value is a ConfigError with the field's path."""
+"""Read fields of a decoded policy file strictly: a wrong value raises ConfigError with the field's path."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def count(document: dict[str, Any], key: str, where: str) -> int | None:
 
 
 def boolean(value: Any, where: str) -> bool:
-    """Return the value if it is a boolean; texts and numbers are errors."""
+    """Return the value if it is a boolean; raise ConfigError for texts and numbers."""
     if not isinstance(value, bool):
         raise ConfigError(f"{where}: {value!r}: write true or false")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """Return the value if it is a mapping; an empty one for None."""
+    """Return the value if it is a mapping, and an empty mapping for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -45,5 +45,5 @@ def only(value: dict[str, Any], allowed: set[str], where: str) -> None:
 
 
 def join(where: str, key: str) -> str:
-    """Return the path of a field within ``where``."""
+    """Return the path of field ``key`` within the field ``where``; empty ``where``: the top level."""
     return f"{where}.{key}" if where else key

@@ -1,4 +1,4 @@
-"""Back-off and maximum number of moves per owner."""
+"""Back-off and maximum number of rounds of moves per owner (rounds: ``descheduler.memory.history``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Back-off and maximum number of rounds per owner. Times are in seconds."""
+    """The limits of one owner's rounds. Times are in seconds."""
 
     backoff: float = 60.0
     """Time between the first and the second round; doubles with every round."""

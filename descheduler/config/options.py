@@ -28,7 +28,7 @@ class EvictionOptions:
     max_total: int = 0
     """Moves per pass; 0: no limit."""
     pass_seconds: float = 60.0
-    """Seconds for which moves are counted together. Event-driven strategies have no passes of their own."""
+    """Length of a pass in seconds for the three maximums, also for strategies without passes of their own."""
     limits: Limits = field(default_factory=Limits)
 
 

@@ -1,7 +1,7 @@
 """DeschedulerPolicy files: sigs.k8s.io/descheduler's v1alpha1 (a map of strategies) and v1alpha2 (profiles).
 
-Both become the same ``Policy``. A field that cannot be honoured is an error that names it. If it were ignored, users
-could not distinguish a policy without effect from one that has nothing to do.
+Both become the same ``Policy``. A field that cannot be honoured is an error that names it. If such a field
+were ignored, users could not distinguish a policy without effect from a policy that finds no pods to move.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def load(path: str, *, known: Mapping[str, str]) -> Policy:
 
     Args:
         path: YAML or JSON.
-        known: registered name of each strategy by name, aliases included.
+        known: registered name of each strategy, by name and by alias.
 
     Raises:
-        ConfigError: the file is invalid; names the file, the field and what to write there.
+        ConfigError: the file is invalid; the message names the file, the field and what to write there.
     """
     text = read_text("--policy-config-file", path)
     try:
@@ -158,7 +158,7 @@ def _v1alpha1(document: dict[str, Any], known: Mapping[str, str]) -> Policy:
 
 
 def _flat(params: dict[str, Any]) -> dict[str, Any]:
-    """Return v1alpha1 parameters without the struct around a strategy's own ones. Version 0.18 had no such struct."""
+    """Return v1alpha1 parameters with the members of nested structs at the top level, as in version 0.18."""
     flat = {name: value for name, value in params.items() if name not in NESTED_PARAMS}
     for name in NESTED_PARAMS:
         flat |= fields.mapping(params.get(name), name)

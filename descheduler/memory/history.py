@@ -1,8 +1,8 @@
 """Decides from an owner's earlier moves whether one of its pods may be moved now. Does no IO.
 
 Moves are counted in *rounds*. All pods of an owner that are moved because of the same bad placement are one round.
-If a pod created after the last round is stuck again, it begins the next round after a back-off. The back-off doubles
-with each round up to a maximum. A window without a round resets the count.
+If a pod created after the last round began is stuck again, it begins the next round after a back-off. The
+back-off doubles with each round up to a maximum. A window without a round resets the count.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse(data: Mapping[str, Any] | None) -> dict[str, History]:
 
 
 class Verdict(enum.Enum):
-    """Whether a pod may be moved now."""
+    """Whether a pod may be moved now: SAME_ROUND and NEW_ROUND allow it."""
 
     SAME_ROUND = enum.auto()
     NEW_ROUND = enum.auto()
@@ -57,7 +57,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict and, for WAIT and GIVE_UP, the seconds until the next decision (GIVE_UP: the rest of the window)."""
+    """A verdict. ``wait``: for WAIT and GIVE_UP, seconds until the next decision (GIVE_UP: rest of the window)."""
 
     verdict: Verdict
     wait: float = 0.0
@@ -71,8 +71,9 @@ def decide(
     """Decide whether a pod may be moved now.
 
     Args:
-        history: history of its owner; None: never moved.
-        created: creation time of the pod. A pod created in a second before the last round is part of that round.
+        history: history of the pod's owner; None: none of its pods was moved.
+        created: creation time of the pod. A pod created before the second in which the last round began is
+            part of that round.
         now: wall clock.
         limits: back-off and maximum.
         is_bare: whether the pod has no controller. Rounds of bare pods have a single pod.
@@ -91,5 +92,5 @@ def decide(
 
 
 def expired(history: History, *, now: datetime, limits: Limits) -> bool:
-    """Report whether the window has passed since the last round."""
+    """Report whether the window has passed since the last round began."""
     return now - history.last > timedelta(seconds=limits.window)

@@ -2,8 +2,8 @@
 
 It is stored in two ConfigMaps in ``--freeze-namespace``. Every webhook replica reads ``virtual-node-unschedulable``
 (format: ``node_avoidance``). Only the descheduler uses ``virtual-node-descheduler`` (format:
-``descheduler.memory.history``). Only the leader writes, with merge patches of the keys that change, so its memory
-equals the API's content. It reads both when its leadership begins.
+``descheduler.memory.history``). Only the leader writes, with merge patches of the keys that change, so its
+copy in memory equals the ConfigMaps. It reads both when its leadership begins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _PRUNE_SLACK = 5.0
 """Seconds to wait after an expiry, so that later expiries are pruned with the same write."""
 
 _MAX_OWNERS = 2000
-"""Maximum number of owners per ConfigMap (1 MiB). Beyond it, the oldest of the largest namespace is dropped."""
+"""Maximum number of owners per ConfigMap (1 MiB). Above it, the oldest entry of the largest namespace is
+dropped."""
 
 
 class Memory:
@@ -88,7 +89,7 @@ class Memory:
                     await asyncio.sleep(_PRUNE_SLACK)
 
     def frozen(self, key: str) -> dict[str, datetime]:
-        """Return the nodes that an owner's pods avoid now, each with the time since when."""
+        """Return the nodes that an owner's pods avoid now, each with the time at which it was frozen."""
         _, nodes = self._frozen.get(key, ("", {}))
         oldest = self._now() - timedelta(seconds=self._period)
         return {node: since for node, since in nodes.items() if since > oldest}
@@ -101,7 +102,8 @@ class Memory:
         """Make an owner's future pods avoid nodes.
 
         Raises:
-            ApiError: it is not stored. Then its pods must stay, because their successors would use the same nodes.
+            ApiError: this is not stored. The owner's pods must then stay, because their successors would use
+                the same nodes.
         """
         moment = self._now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
@@ -115,7 +117,7 @@ class Memory:
         self._changed.set()
 
     async def thaw(self, node: str, *, since: datetime) -> None:
-        """Make a recovered node usable again: remove its entries that are not older than ``since``."""
+        """Make a recovered node usable again: remove its freezes that began at ``since`` or later."""
         begin = since.replace(microsecond=0)
 
         def others(_key: str, nodes: dict[str, datetime]) -> dict[str, datetime]:
@@ -128,7 +130,7 @@ class Memory:
         """Count a round of an owner; return its number of rounds in the window.
 
         Raises:
-            ApiError: it is not stored.
+            ApiError: the round is not stored.
         """
         now = self._now()
         before = self._histories.get(key)
@@ -176,7 +178,7 @@ class Memory:
             on_thaw()
 
     async def _reduce(self, rest_of: Callable[[str, dict[str, datetime]], dict[str, datetime]]) -> bool:
-        """Keep only the nodes that ``rest_of`` returns for an owner; return whether any was removed."""
+        """Keep of each owner only the nodes that ``rest_of`` returns; return whether any was removed."""
         kept = {
             key: (namespace, rest)
             for key, (namespace, nodes) in self._frozen.items()
@@ -201,7 +203,7 @@ class Memory:
     async def _write(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Write keys. Changes that arrive during a write are combined into the next write.
 
-        Concurrent writes of one object would only make the API server retry.
+        Concurrent patches of one object would conflict in the API server, which retries them.
         """
         batch = self._batches.get(name)
         if batch is None:
@@ -234,8 +236,8 @@ class Memory:
 def _oldest(entries: Mapping[str, datetime]) -> list[str]:
     """Return the keys to remove to make room for one more.
 
-    They are of the namespace with most keys. A tenant can create any number of owners, because it writes the owner
-    UIDs in its pods, and must not displace other tenants' entries.
+    These are the oldest keys of the namespace with most keys. A tenant can create any number of owners,
+    because it can write any owner UID into its pods, and must not displace entries of other tenants.
     """
     if len(entries) < _MAX_OWNERS:
         return []

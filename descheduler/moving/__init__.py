@@ -1,1 +1,1 @@
-"""The only writer of pods: requests of strategies, limits, eviction, re-creation and its durable records."""
+"""Everything that evicts, deletes or creates pods: the mover with its limits, re-creation, durable records."""

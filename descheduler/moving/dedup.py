@@ -21,7 +21,7 @@ class EventOnce:
         self._recorded: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def record(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
-        """Record an event; return False if it was recorded before."""
+        """Record an event and return True; return False if this pod had an event with this reason before."""
         key = (pod.uid, reason)
         if key in self._recorded:
             self._recorded.move_to_end(key)

@@ -1,4 +1,4 @@
-"""The eviction API: deletes a pod if disruption budgets allow it; its controller creates another.
+"""The eviction API: deletes a pod if disruption budgets allow it. The pod's controller then creates another pod.
 
 Source: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 """
@@ -15,8 +15,8 @@ async def evict(client: Client, pod: Object) -> None:
     """Evict a pod if it is unchanged since it was cached (uid, resourceVersion); POST ``pods/eviction``, policy/v1.
 
     Raises:
-        TooManyRequests: a disruption budget forbids it now (``is_budget``), or the server limits requests;
-            ``retry_after`` may have the seconds until the next attempt.
+        TooManyRequests: a disruption budget forbids the eviction now (``is_budget``), or the server limits
+            requests; ``retry_after`` may have the seconds until the next attempt.
         NotFound: the pod does not exist.
         Conflict: the pod has changed, or another pod has its name.
         ApiError: another error of the request.
@@ -31,6 +31,6 @@ async def evict(client: Client, pod: Object) -> None:
 
 
 def is_budget(error: TooManyRequests) -> bool:
-    """Report whether a disruption budget refused the eviction. Otherwise it was not evaluated."""
+    """Report whether a disruption budget refused the eviction; if False, budgets were not evaluated."""
     causes = (error.status.get("details") or {}).get("causes") or ()
     return any(cause.get("reason") == "DisruptionBudget" for cause in causes)

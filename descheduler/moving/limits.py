@@ -1,4 +1,4 @@
-"""Maximum number of moves per pass: ``--max-pods-to-evict-per-node`` and the limits of the policy file."""
+"""Limits the number of moves per pass: ``--max-pods-to-evict-per-node`` and the limits of the policy file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from descheduler.config.options import EvictionOptions
 class PassLimits:
     """Counts moves; every pass begins at 0.
 
-    A pass is as long as the descheduling interval, or 60 s without one, for event-driven strategies too.
+    A pass is as long as the descheduling interval, or 60 s without an interval, also for event-driven
+    strategies.
     """
 
     def __init__(self, options: EvictionOptions) -> None:
@@ -51,7 +52,7 @@ class PassLimits:
         Args:
             node: the argument of ``take``.
             namespace: the argument of ``take``.
-            taken: ``now`` of ``take``. Nothing changes if that pass is over.
+            taken: argument ``now`` of ``take``. Nothing changes if that pass is over.
         """
         if taken >= self._began:
             self._nodes[node] -= 1

@@ -1,8 +1,9 @@
 """Moves pods for all strategies and applies every rule about moving.
 
-A pod may be moved if it is evictable, another ready virtual node admits it, its owner is neither in back-off nor
-given up, and the pass has not reached its limits. Bare pods are re-created (``recreation``). Others are evicted after
-the node to avoid has been written to the ConfigMap that the webhook reads.
+A pod may be moved if it is evictable, another ready virtual node admits it, its owner is not in back-off and
+has not reached the maximum of rounds, and the pass has not reached its limits. Bare pods are re-created
+(``recreation``). Pods with a controller are evicted after the node to avoid has been written to the ConfigMap
+that the webhook reads.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MOVED = Counter(
     "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
 )
 _SETTLE = 0.25
-"""Seconds for the webhook's replicas to receive the node that a pod's successor avoids."""
+"""Seconds to wait until the webhook's replicas have received the node that a pod's successor avoids."""
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
 _FAILED = "request failed"
@@ -79,11 +80,11 @@ class Mover:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether moves are only logged and recorded as events."""
+        """True if moves are only logged and recorded as events."""
         return self._options.dry_run
 
     def why_not_movable(self, pod: Object) -> str:
-        """Return why no strategy may move the pod; empty if one may."""
+        """Return why no strategy may move the pod; empty if it may be moved."""
         spec = pod.spec or {}
         if self._options.ignore_pvc and pods.claims(spec):
             return "it has a persistent volume claim (ignorePvcPods)"
@@ -99,7 +100,8 @@ class Mover:
             request: the strategy's request.
 
         Raises:
-            ApiError: a request to the upper cluster failed. The pod is unchanged, or a record will complete the move.
+            ApiError: a request to the upper cluster failed. The pod is unchanged, or the move continues from
+                its record.
         """
         try:
             outcome = await self._judge(pod, request)
@@ -204,7 +206,7 @@ class Mover:
         )
         try:
             await self._recreator.rehearse(successor)
-            if is_new_round:  # not before the rehearsal: a move that was not attempted does not count
+            if is_new_round:  # after the rehearsal, because a move that was not attempted does not count
                 await self._memory.note_round(pods.owner_key(pod), pod.namespace)
             await self._recreator.begin(
                 current, replacement=successor, reason=request.reason, force=request.force
@@ -217,7 +219,7 @@ class Mover:
         return self._moved(pod, node, request, how="re-created")
 
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
-        """Return the pod from the API server; None if it is gone or differs from the cached one."""
+        """Return the pod from the API server; None if it does not exist or differs from the cached pod."""
         current = await find(self._client, resources.PODS, pod.name, namespace=pod.namespace)
         if current is None:
             return None
@@ -227,7 +229,7 @@ class Mover:
     def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
         _MOVED.labels(node, request.strategy, how).inc()
         self._log_move("pod is being moved", pod, node, request, how=how)
-        if how == "evicted":  # the event of a re-created pod is recorded for the new pod
+        if how == "evicted":  # for a re-created pod, the Recreator records the event on the new pod
             self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
         return Outcome(moved=True)
 

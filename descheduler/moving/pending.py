@@ -1,7 +1,7 @@
-"""Metrics of pods that a strategy requests to move and that stay. A gauge, because a standstill causes no events.
+"""Metrics of pods that a strategy requests to move and that stay: a gauge, because no event happens while they stay.
 
-A pod waits from the mover's first refusal until it is deleted or its strategy no longer requests the move. The
-strategy reports the latter with ``settle``, or by not requesting the move again within ``one_pass``.
+A pod waits from the mover's first refusal until it is deleted or its strategy no longer requests the move. A
+strategy that no longer requests a move calls ``settle``, or does not request the move within ``one_pass``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _WAITING = Gauge(
 
 
 class Waiting:
-    """Pods that wait to be moved, with causes. The mover and the strategies write it in the same event loop."""
+    """Pods that wait to be moved, with causes. The mover adds pods; strategies remove them."""
 
     def __init__(self, cache: Informer) -> None:
-        """Create it empty and reset the gauge.
+        """Create it without pods and reset the gauge.
 
         Args:
             cache: informer of pods; a pod deleted there no longer waits.
@@ -49,8 +49,8 @@ class Waiting:
 
         Args:
             strategy: name of the strategy that requested the move.
-            pod: the pod that was judged. If it has changed since, it is not added: its strategy judges it again
-                and might never settle the old entry.
+            pod: the pod that was judged. If the cached pod has changed since, it is not added, because its
+                strategy judges it again and might not settle this entry.
             cause: one of few values, because it is a metric label.
         """
         _REFUSED.labels(cause).inc()

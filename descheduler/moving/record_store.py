@@ -1,4 +1,4 @@
-"""Stores records of bare pods: ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
+"""Stores records of bare pods as ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from descheduler.view import record as records
 from descheduler.view.record import Record
 
 _REFUSED_CODES = (403, 413, 422)
-"""Status codes if a permission, a quota or the record's size prevents storing it. Immediate retries would fail."""
+"""Status codes if a permission, a quota or the size of a record prevents storing it, so retries would
+fail."""
 
 
 class NotRecordedError(Exception):
@@ -58,10 +59,10 @@ class RecordStore:
         await self._read_key()
 
     async def write(self, record: Record) -> bool:
-        """Write a record; return False if another valid one of the same pod is stored.
+        """Write a record; return False if a valid record of the same pod is already stored.
 
         Raises:
-            NotRecordedError: it cannot be stored until an administrator fixes the cause in the text.
+            NotRecordedError: the record cannot be stored until an administrator fixes the cause in the text.
             ApiError: the request failed; the record may be stored or not.
         """
         key = await self._read_key()
@@ -87,10 +88,10 @@ class RecordStore:
         return True
 
     async def find(self, key: str) -> Record | None:
-        """Return the cached record of a cache key; None if there is none or it is invalid, which is reported.
+        """Return the cached record of a cache key; None if there is none, or if it is invalid (logged, and an event).
 
         Raises:
-            NotRecordedError: the key to verify it is missing; reported. Try again later.
+            NotRecordedError: the key to verify the record is missing (logged, and an event). Try again later.
             ApiError: the request failed.
         """
         found = self.informer.store.get(key)

@@ -39,7 +39,7 @@ _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-cre
 
 
 class Recreator:
-    """Completes every record."""
+    """Completes the move of every record."""
 
     def __init__(
         self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore
@@ -57,7 +57,7 @@ class Recreator:
         self._own: dict[str, Record] = {}
         """Records written by this process and not deleted yet. The informer may not show them yet."""
         self._untouched: set[str] = set()
-        """Keys of those whose pod this process has not tried to delete yet."""
+        """Keys of records in ``_own`` for which this process has not tried to delete the pod yet."""
         self._finished: set[str] = set()
         """Keys of records deleted by this process. The informer may still show them."""
         self._registrations = [
@@ -69,7 +69,7 @@ class Recreator:
         ]
 
     async def run(self) -> None:
-        """Work until cancelled, beginning with the records of earlier leaders."""
+        """Complete moves until cancelled, beginning with the records of earlier leaders."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._store.informer.run(), name="descheduler records")
@@ -88,7 +88,7 @@ class Recreator:
             pod: pod from the API server. If it changes before its deletion, it is not moved.
             replacement: the pod to create in its place.
             reason: reason of the move, for the event.
-            force: delete it without grace period.
+            force: delete the pod without grace period.
 
         Raises:
             NotRecordedError: no record can be stored until an administrator fixes the cause in the text. Nothing
@@ -121,7 +121,7 @@ class Recreator:
         """Create the replacement as a dry run under another name, before the pod is deleted.
 
         Raises:
-            Invalid, Forbidden: the upper cluster would refuse it.
+            Invalid, Forbidden: the upper cluster would refuse the replacement.
             NotRecordedError: the key is missing, so no record can be written.
             ApiError: a request failed.
         """
@@ -136,7 +136,7 @@ class Recreator:
                 params={"dryRun": "All"},
             )
         except Forbidden as error:
-            if _QUOTA not in error.message:  # the old pod still uses its share of the quota
+            if _QUOTA not in error.message:  # ignored, because the old pod still uses its part of the quota
                 raise
         except BadRequest as error:
             if _NO_DRY_RUN not in error.message:
@@ -168,7 +168,7 @@ class Recreator:
             return None
         pod = await self._read(record)
         if key in self._untouched and (pod is None or records.is_ending(record, pod)):
-            # This process has not tried to delete it, so a user did. A user who deletes a pod does not want it back.
+            # This process has not tried to delete the pod, so a user has. Such a pod must not be re-created.
             await self._forget(key, record)
             return None
         match records.next_step(record, pod):
@@ -219,14 +219,15 @@ class Recreator:
             )
         except (Conflict, NotFound):
             if is_first:
-                # A user has just changed or deleted it. A user who deletes a pod does not want it back.
+                # A user has just changed or deleted the pod. A pod that a user deletes must not be
+                # re-created.
                 await self._forget(key, record)
                 return None
             return Result(requeue_after=0)
         except Forbidden as error:
-            if not is_first:  # an earlier attempt may have deleted it: only the record can restore the pod
+            if not is_first:  # an earlier attempt may have deleted the pod: keep its record
                 raise
-            # A policy allows deletions by a label that the user removed, or a permission is missing.
+            # A policy demands a label that the user has removed, or a permission is missing.
             self._recorder.event(
                 _reference(record),
                 "Normal",

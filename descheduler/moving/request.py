@@ -16,11 +16,11 @@ class Move:
     avoid: bool = True
     """Whether the successor avoids the node for the freeze period."""
     counts: bool = True
-    """Whether the move counts for the owner's back-off and maximum."""
+    """Whether the move counts for the owner's back-off and maximum of rounds."""
     force: bool = False
-    """Delete bare pods without grace period, because the lost cluster cannot confirm their end."""
+    """Delete bare pods without grace period, because a lost cluster cannot confirm that they have ended."""
     budget_matters: bool = True
-    """Whether disruption budgets are respected. If not, the pod is deleted when its eviction is refused."""
+    """Whether disruption budgets are respected. If not, a pod is deleted if a budget refuses its eviction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Outcome:
     moved: bool
     """Whether the move has begun."""
     why: str = ""
-    """Why the pod stays, as text."""
+    """Why the pod stays, as text for users."""
     cause: str = ""
-    """Why the pod stays, as metric label; empty if it does not wait to be moved."""
+    """Why the pod waits to be moved, as metric label; empty if it does not wait."""
     retry_after: float | None = None
-    """Seconds after which to request again; None: when an object changes."""
+    """Seconds after which the strategy must request the move again; None: only when an object changes."""
     needs_node: bool = False
-    """Whether to request again when the virtual nodes change."""
+    """Whether the strategy must request the move again when the virtual nodes change."""

@@ -1,7 +1,8 @@
 """Replaces pending pods that avoid nodes longer than needed, because a pod's affinity cannot be changed.
 
-A pending pod of the upper cluster that avoids nodes is replaced when their freeze period is over. The descheduler
-re-creates a bare pod, a controller replaces its own pod.
+A pending pod of the upper cluster that avoids nodes is replaced (*released*) when their freeze period is
+over. The descheduler re-creates a bare pod; it evicts a pod with a controller, which then creates another
+pod.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from descheduler.view.cluster import ClusterView
 _FRESH = 10.0
 """Seconds after its creation before a pending pod may be replaced."""
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
-"""Seconds until successors of released pods may be released in turn; doubles every time up to the second value."""
+"""Seconds until the successor of a released pod may be released, too; doubles each time up to the second
+value."""
 _NOT_RECORDED_RETRY = 60.0
 _MAX_OWNERS = 4096
 
@@ -57,13 +59,13 @@ class Releaser:
         self._backoff = ExponentialBackoff(1.0, 60.0)
         self._pauses = ExponentialBackoff(_PAUSE, _LONGEST_PAUSE)
         self._rounds: OrderedDict[str, tuple[datetime, float]] = OrderedDict()
-        """Owner → time of the last release, and seconds until the next one.
+        """Owner → time of the last release, and seconds until the next release.
 
-        Without this pause, pods would be released endlessly if their template itself has the avoidance.
+        Without this pause, pods would be released again and again if their template contains the avoidance.
         """
 
     async def release(self, pod: Object) -> float | None:
-        """Replace a pending pod if an avoided node's freeze period is over or it avoids every usable node.
+        """Replace a pending pod if an avoided node's freeze period is over, or if it avoids all usable nodes.
 
         Args:
             pod: cached pod that is not bound and avoids nodes.
@@ -106,7 +108,7 @@ class Releaser:
         thawed = replacement.avoided_names(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
         if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
             return None
-        # The webhook's replicas may receive the change later than this process.
+        # Wait, because the webhook's replicas may receive the change later than this process.
         rest = max(_FRESH - (self._now() - pods.created(pod)).total_seconds(), self._pause(pod))
         if rest > 0:
             return rest
@@ -121,14 +123,14 @@ class Releaser:
         return None
 
     def _pause(self, pod: Object) -> float:
-        """Return the seconds for which a successor of a released pod is not released."""
+        """Return the seconds until a pod may be released if it is the successor of a released pod; 0 or less: now."""
         began, pause = self._rounds.get(pods.owner_key(pod), (None, 0.0))
         if began is None or pods.created(pod) < began:
             return 0.0
         return pause - (self._now() - began).total_seconds()
 
     def _note(self, pod: Object) -> None:
-        """Store the time of a release. All pods that an owner has pending at that time are released together."""
+        """Store the time of a release; other pods of the owner pending at that time need no pause."""
         owner = pods.owner_key(pod)
         began, pause = self._rounds.get(owner, (None, 0.0))
         if began is not None and pods.created(pod) < began:

@@ -1,8 +1,8 @@
 """Base classes of strategies. Strategies run concurrently and request moves of pods from the mover.
 
 To add one, write a module with a ``Strategy`` subclass and register it in the entry-point group
-``virtual_node.descheduler``. Its parameters are a msgspec struct, against which the policy file is checked. A strategy
-that is not periodic calls ``mover.waiting.settle`` for pods that no longer need the move it requested.
+``virtual_node.descheduler``. Its parameters are a msgspec struct, against which the policy file is checked. A
+strategy that is not periodic calls ``mover.waiting.settle`` for pods that no longer need a requested move.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def pod_matcher(params: Params, where: str) -> matching.Matcher:
     """Return a function that reports whether the label selector matches given labels.
 
     Raises:
-        ConfigError: the selector is invalid or has an unknown field, which would otherwise select all pods.
+        ConfigError: the selector is invalid or has an unknown field. If that were ignored, all pods could
+            match.
     """
     try:
         fields.only(params.label_selector, {"matchLabels", "matchExpressions"}, f"{where}.labelSelector")
@@ -93,7 +94,7 @@ def pod_matcher(params: Params, where: str) -> matching.Matcher:
 
 
 class Strategy(abc.ABC):
-    """A strategy; it runs while its process leads."""
+    """A strategy; it runs while its process is the leader."""
 
     name: ClassVar[str]
     """Name in policy files, logs and metrics."""
@@ -110,7 +111,7 @@ class Strategy(abc.ABC):
             where: path of the field that holds the parameters, for errors.
 
         Raises:
-            ConfigError: a parameter is invalid; names the field.
+            ConfigError: a parameter is invalid; the message names the field.
         """
         self.context = context
         self.params = params
@@ -135,10 +136,10 @@ class Strategy(abc.ABC):
 
 
 class PeriodicStrategy(Strategy):
-    """A strategy that judges all pods in every pass, because no single event triggers it."""
+    """A strategy that examines all pods in every pass, because no single event triggers it."""
 
     async def run(self) -> None:
-        """Make a pass per interval until cancelled; without an interval return after one complete pass."""
+        """Make a pass per interval until cancelled; without an interval, return after one successful pass."""
         while True:
             try:
                 with self.context.mover.waiting.one_pass(self.name, last=not self.context.interval):
@@ -153,7 +154,7 @@ class PeriodicStrategy(Strategy):
             await asyncio.sleep(self.context.interval)
 
     def is_candidate(self, pod: Object) -> bool:
-        """Report whether the parameters select the pod, it has a controller, and it may be moved."""
+        """Report whether the parameters select the pod, the pod has a controller, and it may be moved."""
         return (
             pods.controller_of(pod) is not None
             and self.concerns(pod)

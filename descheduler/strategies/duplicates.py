@@ -59,7 +59,7 @@ def excess(owned: Sequence[Object], nodes: Sequence[str]) -> list[tuple[Object, 
         nodes: names of the virtual nodes that admit them.
 
     Returns:
-        At most as many pods as the other nodes are below their fair share, so that moved pods are not moved again.
+        At most as many pods as nodes below their fair share can take, so that moved pods are not moved again.
     """
     if len(nodes) < 2:
         return []

@@ -1,8 +1,9 @@
 """LowNodeUtilization for virtual nodes: moves pods from overused to underused clusters.
 
 A virtual node with every resource below ``thresholds`` is underused, one with any resource above ``targetThresholds``
-is overused. Both are percentages of allocatable, by requests. Pods are moved off overused nodes until these are at
-their targets or the underused ones would exceed theirs. Bare pods stay, because they would lose their running work.
+is overused. Both are percentages: requests of allocatable. Pods are moved off overused nodes until these are
+no longer overused, or until underused nodes would become overused. Bare pods stay, because they would lose
+their running work.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Usage:
     requested: dict[str, int]
 
     def percent(self, resource: str) -> float:
-        """Return the requested percentage of allocatable; 100 if a resource is requested and none is allocatable."""
+        """Return the requests in percent of allocatable; 100 if the resource is requested and not allocatable."""
         allocatable, requested = self.allocatable.get(resource, 0), self.requested.get(resource, 0)
         if allocatable <= 0:
             return 100.0 if requested else 0.0
@@ -115,7 +116,7 @@ def usage_of(node: Object, on_it: Iterable[Object]) -> Usage:
 
 
 def requests_of(pod: Object) -> dict[str, int]:
-    """Return a pod's requests, including ``pods``: 1 for itself."""
+    """Return a pod's requests, including ``pods: 1`` for the pod itself."""
     return {**pod_resources.pod_requests(pod.spec or {}), "pods": 1}
 
 

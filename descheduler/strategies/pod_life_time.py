@@ -1,8 +1,8 @@
 """PodLifeTime of sigs.k8s.io/descheduler as tensile-kube's policies use it: moves pods that do not start.
 
-``maxPodLifeTimeSeconds`` is the threshold of ``Unschedulable``. Two things differ from tensile-kube on purpose. A pod
-that is pulling its image is not moved (``states`` adds waiting reasons that count). The time begins when the lower
-scheduler refuses the pod, not at its creation.
+``maxPodLifeTimeSeconds`` is the threshold of ``Unschedulable``. Two things differ from tensile-kube on
+purpose. A pod that is pulling its image is not moved (``states`` may name waiting reasons for which pods are
+moved). The time begins when the lower scheduler refuses the pod, not at the pod's creation.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class PressureParams(Params):
     threshold: Share = 0.7
     """Load from which pods are moved off a virtual node."""
     margin: Share = 0.2
-    """Minimum difference to the load of the virtual node that receives the pods."""
+    """The load of the virtual node that receives pods must be lower by at least this."""
     pods_per_pass: Annotated[int, msgspec.Meta(ge=1)] = 2
     """Maximum number of pods moved off a virtual node per pass, because the load falls with a delay."""
     max_age_seconds: Positive = 600.0

@@ -1,4 +1,4 @@
-"""Lists all strategies: built-in ones and those that other packages register."""
+"""Lists all strategies: built-in strategies and those that other packages register."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
     """Return all strategies by name.
 
     Args:
-        ours: whether to leave out strategies of other packages.
+        ours: True: only built-in strategies.
 
     Raises:
-        ConfigError: an entry point cannot be loaded or is not a Strategy subclass; names it.
+        ConfigError: an entry point cannot be loaded or is not a Strategy subclass; the message names it.
     """
     found: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in _OURS}
     for entry in () if ours else metadata.entry_points(group=GROUP):
@@ -43,6 +43,6 @@ def strategies(*, ours: bool = False) -> dict[str, type[Strategy]]:
 
 
 def known_names(found: dict[str, type[Strategy]]) -> dict[str, str]:
-    """Return the registered name of each strategy by name, aliases included."""
+    """Return the registered name of each strategy, by name and by alias."""
     names = {alias: name for name, strategy in found.items() for alias in strategy.aliases}
     return names | {name: name for name in found}

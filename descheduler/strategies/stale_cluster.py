@@ -1,10 +1,11 @@
 """Moves pods off lost clusters; a cluster that recovers is used again. Event-driven.
 
-A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (kubeleet's rule). It
-gets a taint against new pods. Its pods are moved at a limited rate, each after a check that the cluster is still lost.
-When the node has been healthy for a while, the taint is removed and pending pods may use it (back-fill). Pods that
-were moved are not moved back, and a flapping node keeps its taint. So pods do not move back and forth. Pods that
-still run in the lost cluster are fenced by the virtual node, which deletes lower pods without an upper pod.
+A virtual node is lost when it was NotReady, or its Lease was not renewed, for longer than 20 s (kubeleet's
+rule). It gets a taint against new pods. Its pods are moved at a limited rate, each after a check that the
+node is still lost. When the node has been healthy for 30 s, the taint is removed and pending pods may use the
+node. Moved pods are not moved back, and a flapping node keeps its taint, so pods do not move back and forth.
+Pods that still run in the lost cluster end when it recovers, because the virtual node deletes lower pods
+without an upper pod.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ class StaleClusterParams(Params):
     """Parameters of ``StaleCluster``."""
 
     stale_after_seconds: Positive = 20.0
-    """Seconds of NotReady or a silent Lease after which a virtual node is lost."""
+    """Seconds of NotReady, or without renewal of the Lease, after which a virtual node is lost."""
     heal_after_seconds: NotNegative = 30.0
     """Seconds that a virtual node must be healthy before it is used again."""
     pods_per_second: Positive = 5.0
     burst: Annotated[int, msgspec.Meta(ge=1)] = 10
     """Number of moves before ``podsPerSecond`` limits their rate."""
     disruption_budget_timeout_seconds: NotNegative = 0.0
-    """Seconds after which pods are deleted if a budget refuses their eviction, like taint eviction does; 0: never."""
+    """Seconds after which pods are deleted even if a disruption budget refuses their eviction, as by taint
+    eviction; 0: never."""
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ class StaleCluster(Strategy):
             self._requeue_waiting()
 
     def _requeue_waiting(self) -> None:
-        """Requeue pods for which no other virtual node was ready."""
+        """Requeue pods that no other virtual node admitted."""
         waiting, self._needs_node = self._needs_node, set()
         for key in sorted(waiting):
             self.pods.enqueue(key)
@@ -166,7 +168,7 @@ class StaleCluster(Strategy):
         self._known.discard(node.name)
 
     def is_lost(self, node: str) -> bool:
-        """Report whether a node is lost now; a recovering node is not."""
+        """Report whether a node is lost now; False for a recovering node."""
         lost = self._lost.get(node)
         return lost is not None and lost.healthy_at is None
 
@@ -179,7 +181,7 @@ class StaleCluster(Strategy):
         if due is None:
             return await self._handle_healthy(node, now, None)
         if now <= due:
-            # Not lost yet. A node that was lost is recovering only if it is Ready.
+            # Not lost now. A node that was lost is recovering only if it is Ready.
             healing = name in self._lost and name not in self._not_ready_since
             return (
                 await self._handle_healthy(node, now, due - now)
@@ -200,7 +202,7 @@ class StaleCluster(Strategy):
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def _has_renewed(self, name: str) -> bool:
-        """Report whether the Lease in the API was renewed, because the watch may be delayed."""
+        """Read the Lease from the API, because the watch may be delayed; report whether it was renewed."""
         lease = await find(self.context.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
         if lease is None:
             return False
@@ -252,7 +254,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
-        """Return the pod and its node if it must be moved now; None if it is gone, may not be moved or runs well."""
+        """Return the pod and its node if the pod must be moved now; otherwise settle its wait and return None."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None

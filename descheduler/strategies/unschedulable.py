@@ -23,7 +23,7 @@ class UnschedulableParams(Params):
     """Parameters of ``Unschedulable``."""
 
     threshold_seconds: Positive = 180.0
-    """Seconds that the lower cluster may try."""
+    """Seconds for which a lower cluster may try to schedule a pod before the pod is moved."""
     failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
     """Failures in the lower cluster that count besides PodScheduled=False."""
     waiting_reasons: list[str] = msgspec.field(default_factory=list)
@@ -69,7 +69,7 @@ class Unschedulable(Strategy):
                 registration.remove()
 
     def judge(self, pod: Object) -> unschedulable.Stuck | None:
-        """Return why the pod does not start; None if it starts or the strategy does not consider it."""
+        """Return why the pod does not start; None if it starts or the parameters do not select it."""
         if not self.context.view.is_on_virtual_node(pod) or not self.concerns(pod):
             return None
         return unschedulable.find(pod, failures=self._failures, waiting=self._waiting)
@@ -78,7 +78,7 @@ class Unschedulable(Strategy):
         """Move the pod, requeue it until its threshold, or do nothing.
 
         Raises:
-            ApiError: a request to the upper cluster failed; to be retried.
+            ApiError: a request to the upper cluster failed; the caller must retry.
         """
         pod = self.context.view.pods.store.get(key)
         self._needs_node.discard(key)
@@ -92,7 +92,7 @@ class Unschedulable(Strategy):
         waited = (self.context.now() - found.since).total_seconds()
         if waited < self._threshold:
             self.context.mover.waiting.settle(self.name, pod)
-            # At most the threshold, because clocks of other clusters may be ahead by any amount.
+            # At most the threshold, because the lower cluster's clock may be ahead by any amount.
             return Result(requeue_after=min(self._threshold, self._threshold - waited))
         reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
         outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=reason))

@@ -1,4 +1,4 @@
-"""Finds claims that bind a pod to its virtual node."""
+"""Finds PersistentVolumeClaims that bind a pod to its virtual node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
     """Return the name of a bound claim that keeps the pod on its virtual node; empty if there is none.
 
-    The volume's node affinity decides. A volume without one is reachable only from the claim's selected node.
+    The volume's node affinity decides. Without node affinity, the claim keeps the pod on the claim's selected
+    node.
 
     Args:
         client: client of the upper cluster.

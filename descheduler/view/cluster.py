@@ -63,7 +63,7 @@ class ClusterView:
     def alternatives(self, pod: Object) -> list[Object]:
         """Return the other virtual nodes that admit the pod.
 
-        Free resources are not checked. Waiting in the upper cluster for room is as good as waiting in the lower one.
+        Free resources are not checked, because a pod can wait for resources in the upper cluster as well.
         """
         here = (pod.spec or {}).get("nodeName")
         return [node for node in self.open_nodes_for(pod) if node.name != here]
@@ -109,7 +109,7 @@ def is_open(node: Object) -> bool:
 
 
 def tainted_since(node: Object) -> datetime | None:
-    """Return since when a node has the taint for lost clusters; None if it does not."""
+    """Return since when a node has the taint for lost clusters; None if it does not have the taint."""
     for taint in (node.spec or {}).get("taints") or ():
         if taint.get("key") == names.TAINT_STALE_CLUSTER:
             text = taint.get("timeAdded") or node.metadata.creation_timestamp

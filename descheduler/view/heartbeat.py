@@ -3,10 +3,10 @@
 kubeleet's rule: a node that is silent for more than 20 s is lost; exactly 20 s is not enough. Three rules avoid wrong
 decisions:
 
-- Only the descheduler's clock counts. A renewal has the time at which it was *seen*, so clocks of nodes do not matter.
-- A restarted descheduler begins a new window for all nodes.
-- If *all* Leases are silent, the upper API server is the cause. So a silent node is lost only if another Lease
-  was renewed recently, and the first renewal after a gap begins a new window for all nodes.
+- Only the descheduler's clock counts: a renewal has the time at which the descheduler *saw* it.
+- After a restart of the descheduler, the 20 s begin again for all nodes.
+- If *no* Lease is renewed, the upper API server is the cause. So a silent node is lost only if another Lease
+  was renewed recently, and at the first renewal after a gap the 20 s begin again for all nodes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Heartbeats:
         self._leases: dict[str, _Lease] = {}
         self._last_renewal = float("-inf")
         self._longest_duration = 0.0
-        """Longest duration of all Leases ever seen. Stored, because every renewal of every node needs it."""
+        """Longest duration of all Leases ever seen; stored, because it is read at every renewal."""
 
     def observe(self, node: str, renew_time: str, *, duration: float, now: float) -> None:
-        """Note a Lease from the watch; does nothing unless it has been renewed."""
+        """Record a Lease from the watch; do nothing if its renewTime is unchanged."""
         known = self._leases.get(node)
         if known is not None and known.renewed == renew_time:
             return
@@ -55,16 +55,16 @@ class Heartbeats:
                 each.seen_at = now
 
     def forget(self, node: str) -> None:
-        """Remove a deleted Lease."""
+        """Forget a deleted Lease."""
         self._leases.pop(node, None)
 
     def renewed(self, node: str) -> str:
-        """Return the last renewTime seen of a node; empty if it has no Lease."""
+        """Return the last renewTime seen of a node's Lease; empty if no Lease is known."""
         lease = self._leases.get(node)
         return lease.renewed if lease is not None else ""
 
     def stale_at(self, node: str) -> float | None:
-        """Return the monotonic time at which the node is lost without a renewal; None if it has no Lease."""
+        """Return the monotonic time at which the node is lost unless its Lease is renewed; None: no Lease is known."""
         lease = self._leases.get(node)
         return None if lease is None else lease.seen_at + max(self._after, lease.duration / 2)
 

@@ -1,7 +1,8 @@
 """Queries of cached pods.
 
-All pods of the upper cluster are cached, because pending pods matter too. ``shrink`` keeps only the fields that
-decisions need (half a kilobyte). The complete pod is read from the API before it is re-created.
+All pods of the upper cluster are cached, because pending pods matter too. ``shrink`` keeps only the fields
+that decisions need (half a kilobyte per pod). The complete pod is read from the API before the pod is
+re-created.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from controller_runtime.api.pods import condition, is_finished
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
-"""If present, the pod may be moved despite most reasons not to, as in sigs.k8s.io/descheduler."""
+"""If present, most rules that keep a pod do not apply (``why_not_evictable``), as in
+sigs.k8s.io/descheduler."""
 INDEX_NODE = "node"
 PENDING, RUNNING = "Pending", "Running"
 
@@ -72,13 +74,13 @@ def by_node(pod: Object) -> Iterable[str]:
 def controller_of(pod: Object) -> dict[str, Any] | None:
     """Return the owner that replaces the pod if it is deleted; None for a bare pod.
 
-    An owner without ``controller: true`` matters only for garbage collection.
+    An owner without ``controller: true`` does not replace the pod; it matters only for garbage collection.
     """
     return next((owner for owner in pod.metadata.owner_references if owner.get("controller")), None)
 
 
 def owner_key(pod: Object) -> str:
-    """Return the key of a pod's history: namespace and controller UID, or the pod's name without a controller."""
+    """Return the key of a pod's owner: namespace and controller UID; for a bare pod namespace and its name."""
     owner = controller_of(pod)
     return node_avoidance.owner_key(pod.namespace, str(owner["uid"]) if owner else f"pod.{pod.name}")
 
@@ -120,7 +122,8 @@ def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critic
     """Return why the pod may not be moved; empty if it may.
 
     The rules are those of sigs.k8s.io/descheduler 0.18, as tensile-kube uses them, except that bare pods may be
-    moved, because they are re-created. The ``evict`` annotation overrides all rules but the first two.
+    moved, because they are re-created. Annotation ``ANNOTATION_EVICT`` overrides all rules except the first
+    two.
 
     Args:
         pod: cached pod.

@@ -1,13 +1,14 @@
 """The record of a bare pod that is being re-created, so that a crash does not lose the pod. Does no IO.
 
-A record is written before the pod is deleted, and deleted after the replacement exists. Every later leader can
-complete it, at any point that its writer had reached (``next_step``).
+A record is written before the pod is deleted, and deleted after the replacement exists. Every later leader
+can complete the move from any point that the writer had reached (``next_step``).
 
 The descheduler deletes and creates pods by records, with permissions that tenants do not have. So records exist only
 in the descheduler's own namespace and have a keyed hash over their content. A record without a valid hash is ignored.
 
-A record is a ControllerRevision, the API's object for an immutable snapshot. Permission to create and delete it does
-not apply to ConfigMaps or Secrets, and its size limit is etcd's 1.5 MiB, not 1 MiB.
+A record is a ControllerRevision, the API's object for an immutable snapshot, and not a ConfigMap or Secret:
+so the descheduler needs no permission to create or delete those, and the size limit is etcd's 1.5 MiB instead
+of 1 MiB.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ class Record:
     pod_name: str
     old_uid: str
     old_version: str
-    """The resourceVersion that was judged. It is the precondition of the deletion, so a changed pod is judged again."""
+    """The pod's resourceVersion when the move was decided. It is the precondition of the deletion, so a
+    changed pod is not deleted."""
     node: str
     """Node that the pod was bound to; empty: none."""
     reason: str
     force: bool
-    """Delete without grace period, because the lost cluster cannot confirm the end."""
+    """Delete the pod without grace period, because a lost cluster cannot confirm that the pod has ended."""
     replacement: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """Name of the object. The pod UID makes it unique over all namespaces and times."""
+        """Return the name of the ControllerRevision. The pod's UID makes it unique."""
         return record_name(self.old_uid)
 
 
@@ -62,7 +64,7 @@ def render(record: Record, *, namespace: str, key: bytes) -> dict[str, Any]:
     """Return the ControllerRevision for a record.
 
     Args:
-        record: its content.
+        record: the content.
         namespace: the descheduler's own namespace.
         key: key of the hash.
     """
@@ -90,8 +92,8 @@ def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
     """Return the record in a ControllerRevision.
 
     Raises:
-        ValueError: the hash is not valid for this key, the object is a copy under another name, or another version
-            wrote it.
+        ValueError: the hash is not valid for this key, the object is a copy under another name, or another
+            version of the descheduler wrote it.
     """
     if isinstance(found, Object):
         name, data = found.name, found.field("data")
@@ -114,23 +116,23 @@ class Step(enum.Enum):
     """Next step of a record."""
 
     DELETE = enum.auto()
-    """The pod exists and is unchanged since it was judged, or must be deleted without grace period."""
+    """Delete the pod: it is unchanged, or it is being deleted with a grace period that must become 0."""
     WITHDRAW = enum.auto()
-    """The pod has changed since it was judged, so the precondition of the deletion can never be met."""
+    """Drop the record: the pod has changed, so the precondition of the deletion can never be met."""
     WAIT = enum.auto()
-    """The pod is being deleted."""
+    """Wait: the pod is being deleted."""
     CREATE = enum.auto()
-    """No pod has the name."""
+    """Create the replacement: no pod has the name."""
     DONE = enum.auto()
-    """Another pod has the name: the replacement or one that a user created."""
+    """Drop the record: another pod has the name, either the replacement or a pod that a user created."""
 
 
 def next_step(record: Record, pod: Mapping[str, Any] | None) -> Step:
     """Return the next step of a record.
 
     No state in memory is used, so a crash at any point is harmless. UID and resourceVersion are preconditions of the
-    deletion. A delayed deletion by a dead process therefore takes effect before this read, or never if the pod has
-    changed.
+    deletion. So a delayed deletion request of an earlier process cannot delete the replacement or a changed
+    pod.
 
     Args:
         record: a verified record.
@@ -142,18 +144,19 @@ def next_step(record: Record, pod: Mapping[str, Any] | None) -> Step:
     if metadata["uid"] != record.old_uid:
         return Step.DONE
     if metadata.get("deletionTimestamp"):
-        # In a lost cluster, no kubelet confirms the deletion.
+        # With ``force``, delete again with grace period 0, because no kubelet of a lost cluster confirms the
+        # deletion.
         return Step.DELETE if record.force and metadata.get("deletionGracePeriodSeconds") != 0 else Step.WAIT
     return Step.DELETE if metadata["resourceVersion"] == record.old_version else Step.WITHDRAW
 
 
 def is_ending(record: Record, pod: Mapping[str, Any]) -> bool:
-    """Report whether the pod of that name is the old one and is being deleted."""
+    """Report whether a pod with the record's pod name is the old pod and is being deleted."""
     metadata = pod["metadata"]
     return metadata["uid"] == record.old_uid and bool(metadata.get("deletionTimestamp"))
 
 
 def is_replacement(record: Record, pod: Mapping[str, Any]) -> bool:
-    """Report whether the pod of that name was created from this record."""
+    """Report whether a pod with the record's pod name was created from this record."""
     annotations = pod["metadata"].get("annotations") or {}
     return bool(annotations.get(names.ANNOTATION_REPLACES) == record.old_uid)

@@ -1,4 +1,4 @@
-"""Computes the replacement of a bare pod: the same pod without fields of the server and the old node. Does no IO."""
+"""Computes the replacement of a bare pod: the same pod without fields that the server or scheduler set. Does no IO."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _DROPPED_FIELDS = (
     "preemptionPolicy",
 )
 _DROPPED_ANNOTATIONS = (names.ANNOTATION_LOWER_UID,)
-"""Annotations by which the virtual node would treat the new pod as one that has already run."""
+"""Dropped, because with these annotations the virtual node would treat the new pod as a pod that has already
+run."""
 
 
 def of(
@@ -39,10 +40,10 @@ def of(
 
     Args:
         pod: the old pod from the API server.
-        avoid: nodes that it already avoids, each with the time since when; without expired ones.
+        avoid: nodes that the old pod avoids and still must avoid, each with the time since when.
         node: additional node to avoid from now on; empty: none.
-        usable: names of the ready virtual nodes. If all of them would be avoided, only the latest one is, and none
-            if there is only one.
+        usable: names of the ready virtual nodes. If all of them would be avoided, only the latest is avoided,
+            and none if there is only one.
         now: wall clock.
         counts: whether to increment ``deschedule-count``.
     """
@@ -86,7 +87,7 @@ def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict
     Args:
         pod: the pod or a dict with its annotations.
         now: wall clock.
-        period: seconds after which an entry expires; None: return expired ones too.
+        period: seconds after which an entry expires; None: return expired entries, too.
     """
     found = recorded(pod["metadata"].get("annotations") or {})
     if period is None:
@@ -95,7 +96,7 @@ def avoided(pod: Mapping[str, Any], now: datetime, period: float | None) -> dict
 
 
 def recorded(annotations: Mapping[str, str]) -> dict[str, datetime]:
-    """Return the nodes in a re-created pod's annotation, each with the time since when; expired ones too."""
+    """Return the nodes in a re-created pod's annotation, also expired ones, each with the time since when."""
     text = annotations.get(names.ANNOTATION_UNSCHEDULABLE_NODES) or ""
     try:
         entries = decode(text) if text else {}

@@ -15,7 +15,7 @@ async def mark(client: Client, node: Object, *, since: datetime) -> None:
     """Add the taint to a node.
 
     Raises:
-        ApiError: the request failed; Conflict if the node has changed, to be retried.
+        ApiError: the request failed; after a Conflict (the node has changed), retry.
     """
     taint = {
         "key": names.TAINT_STALE_CLUSTER,
@@ -29,7 +29,7 @@ async def unmark(client: Client, node: Object) -> None:
     """Remove the taint from a node.
 
     Raises:
-        ApiError: the request failed; Conflict if the node has changed, to be retried.
+        ApiError: the request failed; after a Conflict (the node has changed), retry.
     """
     others = _others(node)
     if len(others) != len(_taints(node)):
@@ -37,7 +37,7 @@ async def unmark(client: Client, node: Object) -> None:
 
 
 async def _write(client: Client, node: Object, taints: list[dict[str, Any]]) -> None:
-    """Replace the list of taints. The resourceVersion is a precondition, so that no other taint is lost."""
+    """Replace the list of taints. The resourceVersion is a precondition, so that no concurrent change is lost."""
     patch = {"metadata": {"resourceVersion": node.resource_version}, "spec": {"taints": taints}}
     await client.patch(resources.NODES, node.name, patch)
 

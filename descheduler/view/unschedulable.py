@@ -49,7 +49,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
 
     Args:
         pod: cached upper pod.
-        failures: those of ``FAILURES`` that count besides PodScheduled=False.
+        failures: values of ``FAILURES`` that count besides PodScheduled=False.
         waiting: additional reasons of waiting containers that count, such as CreateContainerError.
 
     Returns:
@@ -90,6 +90,6 @@ def is_waiting_for_node(pod: Object) -> bool:
 
 
 def _moment(text: str | None, pod: Object) -> datetime:
-    """Return a lower cluster's time, but not before the upper pod's creation, because clocks differ."""
+    """Return a time of a lower cluster, but at least the upper pod's creation time, because clocks differ."""
     born = pods.created(pod)
     return max(timestamps.parse(text), born) if text else born

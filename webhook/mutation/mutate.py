@@ -1,9 +1,9 @@
 """Mutates a pod that selects lower nodes, so that the upper scheduler can place it. Does no IO.
 
-First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its content.
-Then tolerations are copied there. Finally the pod gets tolerations of the virtual node's taint and of unreachable
-nodes, affinity to the virtual nodes of its volumes, and anti-affinity to nodes that were full. The mutation is
-idempotent, because the API server may call the webhook again (reinvocation).
+First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its
+content. Then the pod's tolerations are copied there. Finally the pod gets tolerations of the virtual node's
+taint and of unreachable nodes, affinity to the virtual nodes of its volumes, and anti-affinity to nodes that
+were full. The mutation is idempotent, because the API server may call the webhook again (reinvocation).
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ class Surroundings:
     virtual_nodes: Collection[str] = ()
     """Names of the virtual nodes."""
     pinned_to: Sequence[Collection[str]] = ()
-    """For each of the pod's bound claims: the virtual nodes that can reach its volume."""
+    """For each claim of the pod that depends on virtual nodes: the virtual nodes that can reach its
+    volume."""
     avoid: Collection[str] = ()
     """Virtual nodes on which the pod's owner recently had unschedulable pods."""
     require_virtual_node: bool = False
-    """Whether pods with moved selectors may run on virtual nodes only. On a real upper node the moved fields would
-    not be applied."""
+    """Whether pods with moved selectors may run on virtual nodes only, because a real upper node does not
+    apply the moved fields."""
     scheduler_name: str = ""
     """Scheduler that calls the multi-scheduler, for pods that name none. Empty: unchanged."""
 
 
 def needs_mutation(pod: Mapping[str, Any], namespace: str) -> bool:
-    """Report whether a pod is to be mutated."""
+    """Report whether a pod is labelled, not re-created by the descheduler, and not in kube-system."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     return (
         labels.get(names.LABEL_VIRTUAL_POD) == "true"
@@ -54,7 +55,7 @@ def needs_mutation(pod: Mapping[str, Any], namespace: str) -> bool:
 
 
 def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]:
-    """Return the mutated pod: a new dict, equal to the old one if nothing changes.
+    """Return the mutated pod as a new dict, equal to ``pod`` if nothing changes.
 
     Raises:
         RefusedError: a moved field or the clusterSelector annotation is invalid, or they contradict each other.
@@ -68,7 +69,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     selector = _merge(present, moved, spec.get("tolerations") or ())
     upper["tolerations"] = _tolerations(spec.get("tolerations") or ())
     if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
-        # A scheduler that the pod names stays.
+        # Only for pods with the default scheduler: a scheduler that the pod names is kept.
         upper["schedulerName"] = surroundings.scheduler_name
     if (
         surroundings.require_virtual_node
@@ -88,7 +89,8 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if selector and selector != present:
         annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
     if surroundings.avoid and not spec.get("nodeName"):
-        # A pod's affinity cannot be changed later. By this annotation the descheduler replaces pods that avoid thawed nodes.
+        # The descheduler reads this annotation and replaces the pod when the nodes are usable again, because
+        # a pod's affinity cannot be changed.
         annotations[names.ANNOTATION_UNSCHEDULABLE_NODE] = ",".join(sorted(surroundings.avoid))
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
@@ -104,7 +106,7 @@ def _requires_nodes(selector: Mapping[str, Any]) -> bool:
 def _merge(
     present: Mapping[str, Any], moved: selectors.Moved, tolerations: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the clusterSelector that requires both its present content and the moved fields."""
+    """Return a clusterSelector that requires both the present clusterSelector and the moved fields."""
     merged = dict(present)
     node_selector = dict(present.get("nodeSelector") or {})
     for key, value in moved.node_selector.items():
@@ -119,7 +121,8 @@ def _merge(
     _merge_affinity(merged, present, moved)
     ours = [_PROVIDER]
     if any(_covers_provider(toleration) for toleration in tolerations):
-        # The pod was mutated before and these were added, or a toleration of all taints includes them.
+        # Not copied: an earlier mutation added these tolerations, or a toleration of all taints includes
+        # them.
         ours += [_lost_node(key) for key in _LOST_NODE_KEYS]
     kept = list(present.get("tolerations") or ())
     kept += [entry for entry in tolerations if entry not in kept and entry not in ours]
@@ -144,7 +147,7 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
             "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
-            # In the order of the product of required terms.
+            # In the order of the required terms that ``conjunction`` has returned.
             first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
             second = moved.upper_required or [{}] * len(moved.required)
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
@@ -160,8 +163,8 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
 def _tolerations(given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the upper pod's tolerations: its own, unreachable nodes without a time limit, the virtual node's taint.
 
-    Pods of an unreachable lower cluster keep running. Taint eviction in the upper cluster would start them twice, so
-    only the descheduler moves them.
+    Pods in an unreachable lower cluster keep running. After a taint eviction in the upper cluster they would
+    run twice, so only the descheduler moves them.
     """
     result: list[Mapping[str, Any]] = []
     for toleration in given:

@@ -14,7 +14,7 @@ _FIELDS = (
 
 
 def pod_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the operations that change one pod into the other; empty if they are equal."""
+    """Return the operations that change pod ``before`` into ``after``; empty if they are equal."""
     operations: list[dict[str, Any]] = []
     for parent, name in _FIELDS:
         old = (before.get(parent) or {}).get(name)

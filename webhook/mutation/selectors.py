@@ -1,4 +1,4 @@
-"""Splits selectors into a part that selects virtual nodes and stays, and one for lower nodes that moves. Does no IO.
+"""Splits selectors: the part for virtual nodes stays, the part for lower nodes moves to the annotation. No IO.
 
 A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``kubernetes.io/hostname`` with the name of a virtual
 node, or if it is ``type`` with the value virtual-kubelet. All other keys select lower nodes.
@@ -33,12 +33,13 @@ class Moved:
     node_selector: dict[str, str] = field(default_factory=dict)
     required: list[Term] = field(default_factory=list)
     upper_required: list[Term] = field(default_factory=list)
-    """Staying part of each term in ``required``; empty if the upper scheduler alone can apply them."""
+    """For each term in ``required``, its staying part; empty if the upper scheduler alone can apply the
+    staying parts."""
     preferred: list[dict[str, Any]] = field(default_factory=list)
 
 
 def stays(ignore_keys: Collection[str], virtual_nodes: Collection[str], *, daemon_set: bool) -> Stays:
-    """Return a function of a key and values that reports whether they stay in the upper spec.
+    """Return a function that reports whether a requirement with a key and values stays in the upper spec.
 
     Args:
         ignore_keys: label keys that always stay.
@@ -89,9 +90,9 @@ def split(spec: Mapping[str, Any], decide: Stays) -> tuple[dict[str, Any], Moved
 
 
 def conjunction(first: Sequence[Term], second: Sequence[Term]) -> list[Term]:
-    """Return the terms of "first AND second", each an OR of terms. An empty list is no restriction.
+    """Return the terms of "first AND second"; a list of terms is an OR, and an empty list is no restriction.
 
-    Expressions that are in both are not repeated.
+    Expressions that are in both terms are not repeated.
     """
     if not first or not second:
         return list(first or second)
@@ -103,7 +104,7 @@ def _split_required(terms: Sequence[Mapping[str, Any]], decide: Stays, moved: Mo
     staying = [kept for kept, _ in parts]
     moving = [gone for _, gone in parts]
     if not parts:
-        # Only terms that match no node: they stay, so that the pod matches no node.
+        # All terms are empty and match no node: they stay, so that the pod matches no node.
         return [dict(term) for term in terms]
     if not any(moving):
         return staying
@@ -140,7 +141,7 @@ def _split_term(term: Mapping[str, Any], decide: Stays) -> tuple[Term, Term]:
 
 
 def _has_expressions(term: Mapping[str, Any]) -> bool:
-    """Report whether a term has expressions. One without matches no node, so an OR can omit it."""
+    """Report whether a term has expressions. A term without expressions matches no node, so an OR can omit it."""
     return bool(term.get("matchExpressions") or term.get("matchFields"))
 
 

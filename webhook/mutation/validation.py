@@ -1,7 +1,7 @@
 """Validates scheduling fields by the API server's rules before they move into the annotation. Does no IO.
 
-The API server validates a pod's spec, but not the content of annotations. Without this validation only the lower
-cluster would refuse an invalid field, after the pod was bound.
+The API server validates a pod's spec, but not the content of annotations. Without this validation, only the
+lower cluster would refuse an invalid field, after the pod was bound.
 
 Source: core/v1 validation (``ValidateNodeSelector``, ``ValidatePreferredSchedulingTerms``, ``ValidateTolerations``),
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -18,8 +18,8 @@ from controller_runtime.api.decoding import decode
 from webhook.mutation.selectors import PREFERRED, REQUIRED
 
 MAX_ENTRIES = 1000
-"""Maximum number of entries of a list and of expressions of an affinity. More hardly fit into an annotation (256 KiB),
-and comparing all pairs of them takes long."""
+"""Maximum number of entries of a list and of expressions of an affinity. More would hardly fit into an
+annotation (256 KiB), and comparing all pairs would take long."""
 _MAX_VALUES = 10 * MAX_ENTRIES
 _MEMBERS = ("nodeSelector", "affinity", "tolerations", cluster_selector.UPPER_TERMS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -46,7 +46,7 @@ def check_spec(spec: Mapping[str, Any]) -> None:
     """Validate the fields of a pod spec that may move.
 
     Raises:
-        RefusedError: a field is invalid; names it.
+        RefusedError: a field is invalid; the message names it.
     """
     _check_selector(spec, "spec")
     _list(spec.get("tolerations"), "spec.tolerations")
@@ -57,10 +57,11 @@ def read_annotation(annotations: Mapping[str, str] | None, path: str = "metadata
 
     Args:
         annotations: annotations of the pod or the template.
-        path: path of their parent, for the message.
+        path: path of the field that has the annotations, for the message.
 
     Raises:
-        RefusedError: it is not valid JSON or every lower cluster would refuse it; names the field.
+        RefusedError: the annotation is not valid JSON, or every lower cluster would refuse it; the message
+            names the field.
     """
     text = (annotations or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
     if not text:

@@ -17,11 +17,11 @@ def pinned_to(
     volume: Callable[[str], Mapping[str, Any] | None],
     virtual_nodes: Collection[str],
 ) -> list[str]:
-    """Return the virtual nodes that can reach a claim's volume; empty if it does not depend on virtual nodes.
+    """Return the virtual nodes that can reach a claim's volume; empty if the volume is not limited to virtual nodes.
 
     Args:
         claim: the PersistentVolumeClaim.
-        volume: returns the PersistentVolume of a name, or None.
+        volume: returns the PersistentVolume of a name; None if it does not exist.
         virtual_nodes: names of all virtual nodes.
     """
     name = (claim.get("spec") or {}).get("volumeName")
