@@ -201,7 +201,7 @@ class _Caches:
         return [getattr(self, name) for name in self.__slots__]
 
     def connect(self, queue: WorkQueue[str], liveness: Liveness) -> list[Registration]:
-        """Queue Swarms when an object changes that they depend on."""
+        """Queue a Swarm when an object that it depends on changes; return the handlers' registrations."""
         enqueue = queue.add
 
         def enqueue_soon(swarm: str) -> None:
@@ -243,7 +243,7 @@ class _Caches:
 
 
 async def _internal_health(_: web.Request) -> web.Response:
-    """Serve the health endpoint of k8s-swarm's controller."""
+    """Return start time and version, as ``/internal/health`` of k8s-swarm's controller does."""
     body = {"date": _STARTED, "version": version.version() or ""}
     return web.json_response(body, dumps=lambda value: json.dumps(value) + "\n")
 

@@ -49,7 +49,7 @@ class Legacy:
         }
 
     async def ensure(self, client: Client) -> None:
-        """Create the Swarm, or update its jobs and names; fields without a flag keep their values."""
+        """Create the Swarm, or update its jobs, workers and ConfigMap; other fields keep their values."""
         body = self.body()
         try:
             await client.create(SWARMS, body)

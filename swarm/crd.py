@@ -31,7 +31,7 @@ _SELECTOR: dict[str, Any] = {
 
 
 def definition() -> dict[str, Any]:
-    """Return the complete object."""
+    """Return the CustomResourceDefinition."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

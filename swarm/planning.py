@@ -21,7 +21,7 @@ class Wanted:
 
     jobs: Sequence[Job]
     affinities: Mapping[str, Matches] = field(default_factory=dict)
-    """By job: whether a pod satisfies its affinity; jobs without affinity are missing."""
+    """Job → function that reports whether a pod satisfies the job's affinity. Contains only jobs with an affinity."""
     workers: Workers = field(default_factory=lambda: Workers(slots.PODS))
     max_per_worker: int = 0
     strategy: str = STICKY
@@ -84,8 +84,9 @@ def _with_affinities(wanted: Wanted, arranged: Mapping[str, Slot], pods: Sequenc
         if id(matches) not in allowed:
             allowed[id(matches)] = frozenset(
                 name
-                for name, slot in arranged.items()  # A slot that waits for its next pod keeps its jobs.
-                if slot.uid not in by_uid or matches(by_uid[slot.uid])
+                for name, slot in arranged.items()
+                if slot.uid not in by_uid  # A slot that waits for its next pod keeps its jobs.
+                or matches(by_uid[slot.uid])
             )
         return Job(job.name, job.weight, job.dedicated, allowed[id(matches)])
 

@@ -1,4 +1,4 @@
-"""Creates the objects that workers read, from the record. No IO."""
+"""Renders, from the record, the shares that workers read. A share lists the jobs of one worker. No IO."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from swarm.handover.ledger import Holder, Ledger
 
 KEY = "share.json"
 LIMIT = 900_000
-"""Largest share in bytes per ConfigMap: the API server accepts 1 MiB of data, etcd 1.5 MiB."""
+"""Largest part of a share in bytes, with one ConfigMap per part: the API server accepts 1 MiB of data, etcd 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Content of a share besides jobs."""
+    """Fields of a share besides its jobs."""
 
     swarm: str
     handover: str
@@ -31,7 +31,7 @@ class Settings:
 
     @staticmethod
     def fits_file(shares: Mapping[str, str]) -> bool:
-        """Report whether the shares of all workers fit into the ConfigMap of k8s-swarm beside its own text."""
+        """Report whether the shares of all workers fit into k8s-swarm's ConfigMap, beside its table of assignments."""
         return sum(map(len, shares.values())) < LIMIT // 2
 
 
@@ -114,7 +114,7 @@ def checksum(text: str) -> str:
 def _entries(holder: Holder, assigned: list[str], weights: Mapping[str, int]) -> list[dict[str, Any]]:
     started, stopping = set(holder.start), set(holder.stop)
     states = {job: "start" if job in started else "hold" for job in assigned}
-    # Jobs that are assigned to another worker. Under Overlap they may still run on this one.
+    # Includes jobs that are now assigned to another worker: they must stop, or under Overlap still run here.
     states |= dict.fromkeys(holder.start, "start") | dict.fromkeys(stopping, "stop")
     return [{"name": name, "weight": weights.get(name, 1), "state": states[name]} for name in sorted(states)]
 

@@ -30,7 +30,7 @@ class Pod:
 
     @property
     def usable(self) -> bool:
-        """Report whether the pod can get a slot."""
+        """Report whether the pod is neither being deleted nor finished."""
         return not self.deleting and not self.finished
 
 
@@ -52,7 +52,8 @@ def arrange(
     """Return the slots ordered by index; a slot that stays keeps its jobs.
 
     A slot is created for a ready pod. It stays while its pod is ready and for the grace period after that. It is removed
-    at once if the workers are scaled down below its index. While no slot has a ready pod, all slots stay, because there
+    at once if the workers are scaled down below its index, or if its pod was selected by labels and is deleted or
+    finished. While no slot has a ready pod, all slots stay, because there
     is no worker to move jobs to.
     """
     numbered = workers.kind == DEPLOYMENT
@@ -109,7 +110,7 @@ def _named(pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
 
 
 def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) -> dict[str, Pod]:
-    """Assign pods to numbered slots: vacant ones first, then new ones."""
+    """Return the pod of each numbered slot. Pods without a slot get vacant slots first, then new slots."""
     by_uid = {pod.uid: pod for pod in pods if pod.usable}
     chosen = {
         name: by_uid.pop(slot.uid)

@@ -1,4 +1,4 @@
-"""A Swarm's specification: the types of the CustomResourceDefinition."""
+"""Types of a Swarm's specification, as in its CustomResourceDefinition, and their parsers."""
 
 from __future__ import annotations
 

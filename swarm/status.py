@@ -11,7 +11,7 @@ from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger
 
 _LISTED = 200_000
-"""Characters of job names in the status; further workers get only the number of their jobs."""
+"""Limit of job names in the status, in characters. For workers beyond it only the number of jobs is listed."""
 _UNASSIGNED = 100
 
 
@@ -86,7 +86,7 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
 
 
 def _running(holder: Holder, report: Acknowledgement) -> int:
-    """Return the number of running jobs; a number without a list is limited to the granted jobs."""
+    """Return the number of running jobs. If the worker reports a number and no list, it is limited to the granted jobs."""
     if report.running is not None:
         return len(report.running)
     return max(0, min(report.running_count, len(holder.start) + len(holder.stop)))

@@ -13,10 +13,10 @@ Choice = Callable[[Job, Sequence[str]], str]
 def place(
     jobs: Sequence[Job], workers: Sequence[str], previous: Mapping[str, str], choose: Choice
 ) -> Assignment:
-    """Return the workers of the dedicated jobs.
+    """Assign each dedicated job to a worker that gets no other job.
 
-    A job with a worker keeps it. While there are shared jobs, one worker stays free of dedicated jobs. Dedicated jobs
-    without a worker stay unassigned, because they must not share one, and shared jobs need at least one worker.
+    A job keeps its previous worker if possible. While there are shared jobs, one worker gets no dedicated job, because
+    shared jobs need at least one worker. Dedicated jobs for which no worker is left stay unassigned.
     """
     wanted = [job for job in jobs if job.dedicated]
     room = len(workers) - (len(wanted) < len(jobs))
@@ -44,7 +44,7 @@ def place(
 
 
 def least_moves(jobs: Sequence[Job], previous: Mapping[str, str]) -> Choice:
-    """Return a function that chooses the worker with the fewest shared jobs to move away, then the lowest index."""
+    """Return a function that chooses the worker from which the fewest shared jobs must move; ties: the lowest index."""
     load = Counter(previous[job.name] for job in jobs if not job.dedicated and job.name in previous)
 
     def choose(job: Job, possible: Sequence[str]) -> str:

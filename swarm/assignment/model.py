@@ -9,17 +9,17 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job, identified by its name alone; changes of other fields do not make it another job."""
+    """One job. Only its name identifies it: if another field changes, it is still the same job."""
 
     name: str
     weight: int = 1
     dedicated: bool = False
-    """Whether it must be the only job of its worker."""
+    """Whether the job must be the only job of its worker."""
     allowed: frozenset[str] | None = None
-    """Workers that satisfy the job's affinity; None: all. Share one set between jobs of equal affinity."""
+    """Workers that satisfy the job's affinity; None: all. For speed, use the same set object for jobs of equal affinity."""
 
     def fits(self, worker: str) -> bool:
-        """Whether the affinity allows this worker."""
+        """Report whether the job's affinity allows a worker."""
         return self.allowed is None or worker in self.allowed
 
 
@@ -50,11 +50,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Shared jobs and the workers without dedicated jobs that one strategy divides them over; neither list is empty."""
+    """Input of a strategy: the shared jobs and the workers to divide them over. Neither list is empty."""
 
     jobs: Sequence[Job]
     workers: Sequence[str]
-    """Ordered by index."""
+    """Workers without dedicated jobs, ordered by index."""
     previous: Mapping[str, str]
     """Job → worker in the previous assignment; may contain deleted jobs and workers."""
     cap: int

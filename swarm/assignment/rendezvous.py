@@ -1,6 +1,6 @@
 """Rendezvous hashing: each job is assigned to the worker with the highest hash of both names.
 
-It does not depend on the previous assignment. The cost is an uneven division (measured: the busiest worker has 1.2 to
+The result does not depend on the previous assignment. The cost is an uneven division (measured: the busiest worker has 1.2 to
 1.6 times the mean) and a hash per job and worker.
 """
 
@@ -17,7 +17,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def assign(problem: Problem) -> Assignment:
-    """Assign each job to its best worker with room."""
+    """Assign each job to the worker with the highest hash among those with fewer than ``cap`` jobs."""
     result = Assignment()
     counts = dict.fromkeys(problem.workers, 0)
     codes = {worker: _code(worker) for worker in problem.workers}

@@ -9,7 +9,7 @@ from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide evenly: within one job, or with weights within 10 % of the mean if the weights allow it."""
+    """Divide evenly: numbers of jobs differ by at most one, or loads by weight by 10 % of the mean if possible."""
     first = problem.jobs[0]
     if all(job.weight == first.weight and job.allowed is None for job in problem.jobs):
         return _by_count(problem)
@@ -17,7 +17,7 @@ def assign(problem: Problem) -> Assignment:
 
 
 def _by_count(problem: Problem) -> Assignment:
-    """Divide within one job with the fewest possible moves.
+    """Divide so that numbers of jobs differ by at most one, with the fewest possible moves.
 
     Every worker keeps as many jobs as its quota allows. The quotas that are one job larger are given to the workers with
     the most jobs, so that the number of jobs above quota is as small as possible.
@@ -39,7 +39,7 @@ def _by_count(problem: Problem) -> Assignment:
         del held[worker][quota:]
     room = [(len(held[worker]), index, worker) for index, worker in enumerate(problem.workers)]
     heapq.heapify(room)
-    # Jobs that ran before come first. If there is no room for all jobs, new ones wait.
+    # Jobs that already have a worker come first. If the cap leaves no room for all jobs, new ones stay unassigned.
     for job in surplus + new:
         load, index, worker = room[0]
         if load >= problem.cap:

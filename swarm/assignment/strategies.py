@@ -30,8 +30,8 @@ def assign(
 
     Args:
         jobs: with unique names, in the order of the list.
-        workers: names in the order of their index. Equal names mean equal workers in successive calls.
-        previous: job → worker of the assignment before. Only ``Sticky`` uses it.
+        workers: names in the order of their index. A name must denote the same worker in successive calls.
+        previous: job → worker in the previous assignment. Only ``Sticky`` uses it.
         strategy: one of the constants of this module.
         max_per_worker: 0 means no limit.
     """

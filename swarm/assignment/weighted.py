@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 TOLERANCE = 0.1
-"""Fraction of the mean by which a worker's load may differ without a move."""
+"""Jobs move only if a worker's load differs from the mean by more than this fraction of the mean."""
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide by weight. No worker has more than 1.1 × the mean if no job weighs more than 0.1 × the mean."""
+    """Divide by weight. No load exceeds 1.1 × the mean if no job weighs more than 0.1 × the mean."""
     division = _Division(problem)
     loose = division.keep()
     unplaced = division.place(loose)
@@ -57,7 +57,7 @@ class _Division:
         return loose
 
     def _surplus(self, worker: str, jobs: dict[str, Job]) -> list[Job]:
-        """Return the heaviest jobs to take from an overloaded worker, without making it underloaded."""
+        """Remove the heaviest jobs of an overloaded worker without making it underloaded; return the removed jobs."""
         surplus = []
         if self.load[worker] > self.mean * (1 + TOLERANCE):
             for job in sorted(jobs.values(), key=lambda job: (-job.weight, job.name)):
@@ -69,11 +69,11 @@ class _Division:
         return surplus
 
     def place(self, loose: list[Job]) -> set[Job]:
-        """Assign each job to its least loaded worker, heaviest job first; return jobs without room."""
+        """Assign jobs, heaviest first, to the least loaded worker with room; return jobs for which no worker has room."""
         unplaced = set()
         indexes = {worker: index for index, worker in enumerate(self.problem.workers)}
         order = sorted((self.load[worker], index) for worker, index in indexes.items())
-        # Jobs that ran before come first. If there is no room for all jobs, new ones wait.
+        # Jobs that had a worker come first. If the cap leaves no room for all jobs, new ones stay unassigned.
         for job in sorted(loose, key=lambda job: (job.name not in self.problem.previous, -job.weight)):
             found = next(
                 (
@@ -95,7 +95,7 @@ class _Division:
 
     def level(self) -> None:
         """Move single jobs while a worker is outside the tolerance and a move makes the loads more equal."""
-        # Every move lowers the sum of squares, so this terminates; the limit bounds the time.
+        # Every move reduces the sum of the squared loads, so the loop terminates; the limit bounds its time.
         for _ in range(2 * len(self.problem.jobs)):
             if not (self._relieve() or self._fill()):
                 return

@@ -1,4 +1,4 @@
-"""Writes the objects that workers read. Everything here is derived from a stored record."""
+"""Writes the Leases and ConfigMaps that workers read. All content is derived from a stored record (``Ledger``)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _AT_ONCE = 16
 
 
 class Delivery:
-    """Writes Leases and ConfigMaps of Swarms from their records."""
+    """Creates, updates and deletes Leases and ConfigMaps of Swarms so that they match their records."""
 
     def __init__(self, client: Client, *, config_maps: Informer, leases: Informer) -> None:
-        """Keep the caches to compare with.
+        """Keep the client, and the caches to compare wanted objects with.
 
         Args:
             client: client of the upper cluster.
@@ -53,10 +53,10 @@ class Delivery:
     async def deliver(
         self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str
     ) -> None:
-        """Write objects that differ from the record. A conflict is raised, and the caller retries.
+        """Write the objects that differ from the record; then raise the first error, so that the caller retries.
 
         Args:
-            swarm: the owner.
+            swarm: the owner of the objects.
             ledger: the stored record.
             settings: settings of the shares.
             kind: kind of the workers, a constant of ``swarm.slots``.
@@ -109,7 +109,7 @@ class Delivery:
                 raise result
 
     def acknowledgements(self, swarm: Object) -> dict[str, tuple[str, str, Object]]:
-        """Return pod UID and acknowledged text by Lease name."""
+        """Return, by Lease name, the pod's UID, its acknowledgement as JSON (may be empty), and the Lease."""
         return {
             lease.name: (
                 lease.annotations.get(ANNOTATION_POD_UID, ""),
@@ -120,7 +120,7 @@ class Delivery:
         }
 
     async def known_version(self, swarm: Object, original: str) -> int:
-        """Return the highest version that workers may have read, for a Swarm without a record, which is new or lost its record."""
+        """Return the highest version that workers may have read. For a Swarm that is new or has lost its record."""
         versions = [
             int(text)
             for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)
@@ -133,9 +133,9 @@ class Delivery:
         return max(versions, default=0)
 
     async def end_session(self, lease: Object, session: str) -> bool:
-        """Remove a session from its Lease, unless the worker renewed it; return whether the session has ended.
+        """Remove a session from its Lease; return False if the worker has renewed the Lease or the Lease was deleted.
 
-        A renewal that is still in flight conflicts with this write.
+        A renewal that arrives after this write fails with a conflict.
         """
         try:
             body = await self._client.get(resources.LEASES, lease.name, namespace=lease.namespace)
@@ -151,7 +151,7 @@ class Delivery:
 
     @staticmethod
     def _recipients(ledger: Ledger) -> list[Holder]:
-        """Return one holder for each pod name; a replaced pod of the same name gets no share."""
+        """Return one holder per pod name, preferably the pod in a slot: a replaced pod of the same name gets no share."""
         current = {slot.uid for slot in ledger.slots.values()}
         recipients: dict[str, Holder] = {}
         for uid, holder in ledger.holders.items():
@@ -161,7 +161,7 @@ class Delivery:
         return list(recipients.values())
 
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
-        """Report whether a single-part share has the holder's version and was not changed since. This avoids rendering it."""
+        """Report whether the ConfigMap of a single-part share has the holder's version and content. Saves rendering it."""
         cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
         if cached is None or cached.annotations.get(ANNOTATION_VERSION) != str(holder.version):
             return False

@@ -1,12 +1,12 @@
 """Finds pods that provably run no job any more.
 
 The absence of a pod object proves nothing: a forced deletion, or the garbage collection of pods on deleted nodes, removes
-the object while containers go on running. Each of these is proof:
+the object while its containers keep running. Each of these is proof:
 
 * a final status: finished, and no container running. A kubelet writes it before a pod is deleted; a virtual node writes
   it once the pod is gone in the lower cluster;
 * the object is absent, and its node has since been ready, with a renewed Lease, for ``settle`` seconds. Kubelets and
-  virtual nodes end pods without an object as soon as they reach their cluster;
+  virtual nodes stop containers of pods without an object as soon as they reach the API server;
 * the object is absent and was on no node;
 * a user or program confirms it: by taint ``node.kubernetes.io/out-of-service`` on the node, or by annotation
   ``swarm.virtual-node.io/gone`` with the pod's UID on the Swarm.
@@ -32,7 +32,7 @@ _MEMORY = 10_000
 
 
 class Liveness:
-    """Collects the proofs. It reads from the API server before it treats an object as absent."""
+    """Collects proofs that pods run no job. Reads from the API server before it treats a pod object as absent."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Liveness:
         self._absent: dict[str, float] = {}
         """UID → time since which the object is known to be absent and its node healthy."""
         self._renewed: dict[str, tuple[str, float]] = {}
-        """Node → renewTime, and when its last change was seen."""
+        """Node → ``renewTime`` of its Lease, and when this value was first seen."""
         leases.add_handler(
             on_add=lambda lease, _: self._heard(lease), on_update=lambda _, lease: self._heard(lease)
         )
@@ -117,7 +117,7 @@ class Liveness:
         conditions = (node.status or {}).get("conditions") or ()
         ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
         _, seen = self._renewed.get(node.name, ("", float("-inf")))
-        # Kubelets renew every 10 s.
+        # Kubelets renew every 10 s; one missed renewal is tolerated.
         return ready and now - seen < 25.0
 
     def _heard(self, lease: Object) -> None:

@@ -29,7 +29,7 @@ INDEX_SWARM = "swarm"
 
 
 def by_swarm(found: Object) -> Iterable[str]:
-    """Index objects with our label by the key of their Swarm."""
+    """Return the key of the Swarm that an object's label names; no key without the label."""
     swarm = found.labels.get(LABEL_SWARM)
     return [f"{found.namespace}/{swarm}"] if swarm else []
 
@@ -42,7 +42,7 @@ def shrink_config_map(found: Object) -> Object:
 
 
 def owner(found: Object) -> str:
-    """Return the UID of an object's controller."""
+    """Return the UID of the owner that is marked as controller; empty if there is none."""
     return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
 
 
@@ -50,7 +50,7 @@ def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> 
     """Check that the Swarm owns an object.
 
     Raises:
-        NameTaken: it does not.
+        NameTaken: the Swarm is not an owner of the object.
     """
     if isinstance(found, Object):
         owners = found.metadata.owner_references
@@ -71,7 +71,7 @@ class NameTaken(ApiError):  # noqa: N818 - a state that the user must end
 
 
 def lease(swarm: Object, name: str, holder: Holder, settings: share.Settings) -> dict[str, Any]:
-    """Return the Lease in which a pod acknowledges."""
+    """Return the Lease in which a pod acknowledges its share."""
     body = head(swarm, resources.LEASES, name)
     body["metadata"]["annotations"] = {ANNOTATION_POD_UID: holder.uid}
     spec = {"leaseDurationSeconds": settings.fence_seconds} if settings.fence_seconds else {}

@@ -107,7 +107,7 @@ class Reconciler:
         now = time.time()
         observed = planning.Observed(pods, acknowledged, gone)
         settings = _settings(swarm, parsed, wanted)
-        # In a thread: for large Swarms it takes long enough to delay the renewal of the leader Lease.
+        # In a thread, because for a large Swarm this would delay the renewal of the leader Lease.
         after, assignment = await asyncio.to_thread(
             planning.advance,
             ledger,
@@ -143,7 +143,7 @@ class Reconciler:
     def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
     ) -> tuple[planning.Wanted | None, list[tuple[str, str]]]:
-        """Return what to assign; None until the list of jobs is known."""
+        """Return what to assign (None until the list of jobs was read), and problems as reason and message."""
         problems: list[tuple[str, str]] = []
         entries = list(parsed.jobs)
         if parsed.jobs_from is not None and not deleting:
@@ -152,7 +152,7 @@ class Reconciler:
                 return None, []
             entries, problems = found
             if problems:
-                # An unreadable list is not an empty one, so assigned jobs stay.
+                # If no job could be read, assigned jobs stay, because an unreadable list is not an empty one.
                 known = {job for slot in ledger.slots.values() for job in slot.jobs}
                 entries = entries or [spec.JobSpec(job) for job in sorted(known)]
         jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
@@ -264,7 +264,7 @@ class Reconciler:
 
 
 def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
-    """Return the conditions' statuses by type, for ``kubectl wait``."""
+    """Return the status of each condition by type. ``kubectl wait`` reads these, so a change is written at once."""
     return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 

@@ -25,8 +25,8 @@ _FENCE_MARGIN = 1.25
 
 
 def _is_over(report: Acknowledgement, parsed: SwarmSpec, silent: float) -> bool:
-    """Report whether a worker has stopped all jobs after so many seconds without a renewal."""
-    # The worker may have read a change of the fence time that it has not acknowledged.
+    """Report whether a worker must have stopped all jobs after ``silent`` seconds without a renewal."""
+    # The worker may already use a changed fence time that it has not acknowledged, so the longer one counts.
     longest = max(report.fence_seconds, parsed.fence_seconds)
     return report.fence_seconds > 0 and silent > longest * _FENCE_MARGIN
 
@@ -44,9 +44,9 @@ class Reports:
         self._delivery = delivery
         self._clock = clock
         self._renewals: dict[str, _Renewal] = {}
-        """UID of the Lease → its last change."""
+        """UID of the Lease → its resourceVersion, and when this was first seen."""
         self._ended: dict[str, str] = {}
-        """UID of the pod → its session that was ended last, because the cache may still contain its acknowledgement."""
+        """UID of the pod → its last ended session, of which a cached acknowledgement is ignored."""
         self._session: aiohttp.ClientSession | None = None
         self._plain: dict[str, dict[str, list[str]]] = {}
 
@@ -77,7 +77,7 @@ class Reports:
         return self._plain.get(swarm.key, {})
 
     async def fenced(self, swarm: Object, parsed: SwarmSpec, ledger: Ledger) -> set[str]:
-        """End sessions with a Lease that has not changed for too long; return the UIDs of pods with ended sessions.
+        """End sessions that have not renewed their Lease for longer than the fence time; return the UIDs of their pods.
 
         Only workers that acknowledged a fence time are affected, because others do not stop by themselves.
         """
@@ -94,7 +94,7 @@ class Reports:
             report = ledgers.acknowledgement(text) if text else None
             silent = self._clock() - known.seen
             if lease.annotations.get(ANNOTATION_ENDED) == holder.session:
-                # The session was ended by a write after which the record could not be stored.
+                # An earlier reconcile ended this session, but failed to store the record.
                 fenced.add(uid)
             elif (
                 report is not None

@@ -1,4 +1,4 @@
-"""Lists of jobs in ConfigMaps. A ConfigMap is followed while a Swarm refers to it."""
+"""Reads lists of jobs from ConfigMaps. A ConfigMap is watched while a Swarm refers to it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Found = tuple[list[JobSpec], list[tuple[str, str]]]
 
 
 class Sources:
-    """Follows ConfigMaps by name or selector. ``run`` must be running."""
+    """Watches ConfigMaps by name or selector, while ``run`` is running."""
 
     def __init__(self, client: Client, *, on_change: Callable[[str], None]) -> None:
         """Start without ConfigMaps.
 
         Args:
             client: client of the upper cluster.
-            on_change: called with the key of a Swarm when its list changed.
+            on_change: called with the key of a Swarm when its list of jobs changed.
         """
         self._client = client
         self._on_change = on_change
@@ -33,13 +33,13 @@ class Sources:
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             await asyncio.Event().wait()
 
     def forget(self, swarm: str) -> None:
-        """Stop following the ConfigMaps of a Swarm."""
+        """Stop watching the ConfigMaps of a Swarm."""
         followed = self._followed.pop(swarm, None)
         if followed is not None:
             followed[2].cancel()

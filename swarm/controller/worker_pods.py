@@ -44,7 +44,7 @@ class WorkerPods:
         return _selects(workers.selector or {}, pod)
 
     def workers(self, namespace: str, parsed: SwarmSpec) -> Workers | None:
-        """Return the wanted number of workers; None if their StatefulSet or Deployment does not exist."""
+        """Return kind, wanted number and grace period of the workers; None if their workload does not exist."""
         grace = float(parsed.unready_grace_seconds)
         named, kind = parsed.workers.stateful_set or parsed.workers.deployment, parsed.workers.kind
         if kind == slots.PODS:
@@ -104,7 +104,7 @@ def shrink_workload(workload: Object) -> Object:
 
 
 def by_namespace(found: Object) -> Iterable[str]:
-    """Index objects by namespace."""
+    """Return an object's namespace, as its index key."""
     return [found.namespace]
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 
 class Slot(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A stable place for one worker: the pod of a StatefulSet, or a numbered slot of a Deployment."""
+    """Stable place of one worker, which a replacement pod takes over: a pod name, or a numbered slot of a Deployment."""
 
     name: str
     index: int
@@ -76,13 +76,13 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     running: list[str] | None = []
     """Jobs that run, or may start without a newer share; None: the list was too long."""
     running_count: int = 0
-    """Their number if the list was too long."""
+    """Number of running jobs if the list was too long."""
     stopped: list[str] = []
     """Jobs with state ``stop`` in the share that do not run."""
     failing: dict[str, str] = {}
     draining: bool = False
     fence_seconds: float = 0.0
-    """Fence time that the worker observes; 0: none, or not read yet."""
+    """Fence time in seconds that the worker applies; 0: none, or not read yet."""
     jobs: list[str] | None = None
     """Jobs that a worker of k8s-swarm read when it started; it reports only these and the version, over HTTP."""
 
@@ -119,7 +119,7 @@ _LIMIT = 64 << 20
 
 
 def acknowledgement(text: str) -> Acknowledgement | None:
-    """Parse what a worker wrote; None if it cannot be read, which releases nothing."""
+    """Parse a worker's acknowledgement; None if it is invalid. An invalid one releases no job."""
     try:
         return msgspec.json.decode(text, type=Acknowledgement)
     except msgspec.MsgspecError:
@@ -127,7 +127,7 @@ def acknowledgement(text: str) -> Acknowledgement | None:
 
 
 def contents(ledger: Ledger) -> dict[str, Any]:
-    """Return by pod UID the content that determines a share's version."""
+    """Return the content of each share by pod UID; a change of it gives the share a new version."""
     assigned = {slot.uid: slot.jobs for slot in ledger.slots.values() if slot.uid}
     return {
         uid: (

@@ -1,11 +1,11 @@
 """One transition of the record: applies acknowledgements, revokes and grants jobs. No IO.
 
-Why there are never two owners under ``Exclusive``:
+Why a job never runs in two pods under ``Exclusive``:
 
 * A worker starts a job only by a share that was written for its session, from a record that grants the job to its pod.
 * Records form a sequence, because each is written over the one before (resourceVersion).
 * A grant leaves the record only when the pod is gone, when its process has ended (a later session of the same pod), or
-  when the session has acknowledged a share at least as new as the revocation without the job. A session never uses a
+  when the session has acknowledged, without the job, a share at least as new as the revocation. A session never uses a
   share that is older than one it has acknowledged, so it cannot start the job again.
 * A job is granted only while no other pod has it in the record.
 """
@@ -41,12 +41,12 @@ def advance(
         slots: the wanted slots with their pods and jobs.
         acknowledged: acknowledgements by pod UID.
         gone: UIDs of pods that provably run no job any more.
-        present: UID → name of pods that may become workers. They keep Lease and share without a job, so that they can
-            start without delay.
+        present: UID → name of pods that may become workers. They have a Lease and a share even without a job, so that
+            they can start jobs without delay.
         leaving: UIDs of pods that are being deleted; they get no new jobs.
         handover: one of the constants of this module.
-        restarts: workers read only one share in their life. A pod gets its share when it has a slot and its predecessor
-            holds no job any more, not in parts before.
+        restarts: workers read only one share in their life, so a pod gets its share only when it has a slot and its
+            predecessor holds no job.
         settings: digest of other settings in shares.
     """
     after = copy.deepcopy(ledger)
@@ -60,7 +60,7 @@ def advance(
     waiting = _waiting(after, current) if restarts else set()
     for holder in after.holders.values():
         report = acknowledged.get(holder.uid)
-        # A worker that runs jobs without a grant is always recorded.
+        # A worker that already runs jobs is recorded even while it waits.
         if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
         _absorb(holder, report, any_session=handover == OVERLAP)
@@ -88,7 +88,7 @@ def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
     leaving = [holder for uid, holder in ledger.holders.items() if uid not in current]
     names = {holder.pod for holder in leaving}
     held = {job for holder in leaving for job in (*holder.start, *holder.stop)}
-    # The replacement of a Deployment's pod has another name, and its predecessor is found by its jobs.
+    # The replacement of a Deployment's pod has another name, so its predecessor is found by its jobs.
     complete = {
         slot.uid
         for slot in ledger.slots.values()
@@ -107,14 +107,14 @@ def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool
         # A later session of the same pod: the earlier process has exited, and its jobs with it.
         holder.session, holder.life, holder.draining = report.session, report.life, False
         if not any_session:
-            # Under Overlap the new process may still use a share that was written for the earlier process.
+            # Not under Overlap, because there the new process may use a share that was written for the earlier process.
             holder.stop = []
     holder.draining = holder.draining or report.draining
     if holder.draining:
         holder.start = [job for job in holder.start if not report.releases(job)]
     if holder.draining or report.version >= holder.version:
         holder.stop = [job for job in holder.stop if not report.releases(job)]
-    # Runs without a grant: the record was lost, or a job was forced. No other pod may start it before it stops.
+    # Jobs that run without a grant, after the record was lost: no other pod may start them before they stop.
     known = {*holder.start, *holder.stop}
     holder.stop += [job for job in report.running or () if job not in known]
 

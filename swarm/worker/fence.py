@@ -46,7 +46,7 @@ class Watchdog:
     """Ends the process at a deadline, even if a handler blocks the event loop."""
 
     def __init__(self, end: Callable[[], object]) -> None:
-        """Start the thread.
+        """Create the watchdog. Its thread starts with the first deadline.
 
         Args:
             end: called in the thread; ends the process.
@@ -55,10 +55,10 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.exit_at: float | None = None
-        """The deadline; None: none."""
+        """The deadline (``now``); None: no deadline."""
 
     def arm(self, exit_at: float | None) -> None:
-        """Set the deadline; None: none."""
+        """Set the deadline; None removes it."""
         self.exit_at = exit_at
         if exit_at is not None and self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="fence", daemon=True)

@@ -20,7 +20,7 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A worker's settings. ``resolve`` fills in empty ones."""
+    """A worker's settings. ``resolve`` fills in empty fields."""
 
     swarm: str = ""
     """Name of the Swarm object."""
@@ -30,17 +30,17 @@ class Settings:
     pod_uid: str = ""
     """UID of this worker's pod in the upper cluster."""
     api_server: str = ""
-    """URL."""
+    """URL of the API server."""
     token_file: str = ""
     ca_file: str = ""
     client_cert_file: str = ""
     client_key_file: str = ""
     file: str = ""
-    """A file with a share, or a directory of shares, to read instead of the API."""
+    """File with the worker's share, or directory of shares, to read instead of the API."""
     http_port: int | None = None
-    """Port of ``/internal/version``, ``/internal/health`` and ``/metrics``; 0: no server; None: ``HTTP_PORT``, or 9090."""
+    """Port of ``/internal/version``, ``/internal/health`` and ``/metrics``; 0: no server; None: from ``HTTP_PORT``, 9090 by default."""
     drain_seconds: float = 25.0
-    """Time to stop all jobs after SIGTERM. Must be less than ``terminationGracePeriodSeconds``."""
+    """Seconds to stop all jobs after SIGTERM. Must be less than ``terminationGracePeriodSeconds``."""
 
 
 def resolve(settings: Settings, environ: Mapping[str, str], *, account: str = _ACCOUNT) -> Settings:

@@ -1,4 +1,4 @@
-"""The worker: follows its share, calls the handlers, acknowledges, and stops within the drain time."""
+"""The worker: follows its share (its list of jobs), calls handlers, acknowledges, stops within the drain time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Worker:
             on_stop: stops a job and returns when nothing of it runs any more. Until then no other worker gets the job. Also
                 called after a failed start. Called again if it raises.
             settings: settings that override the environment.
-            prepare: called once before this process acts for the worker; ends what an earlier process left running.
+            prepare: called once before this process starts jobs; ends what an earlier process left running.
             exits: exit code → number of exited processes, for ``/metrics``.
             exit_now: exits the process if jobs do not stop in time.
 
@@ -73,7 +73,7 @@ class Worker:
         self._exits = {} if exits is None else exits
         own = self.settings
         self.identity = f"{own.namespace}/{own.swarm}/{own.worker}/{own.pod_uid}"
-        """Differs from that of every other pod, including an earlier pod of the same name."""
+        """Unique per pod, also among successive pods of the same name."""
         self.stop_by: float | None = None
         """Deadline (``fence.now``) for jobs that are being stopped; None: no deadline."""
 
@@ -162,7 +162,7 @@ class Worker:
             self._arm()
             if membership.fenced:
                 _log.error("stopping all jobs: the Lease was not renewed in time, or another session took it")
-                # The other half is reserved for the kernel, which may take time to end processes.
+                # Half of the time that is left: the kernel may need the other half to end processes.
                 self._stop_within((times.exit_at - now) / 2 if times else math.inf)
                 await self._runner.idle()
                 self.stop_by = None
@@ -175,7 +175,7 @@ class Worker:
         self._apply()
 
     def _apply(self) -> None:
-        # Set before any handler is called, because a handler may block the event loop.
+        # Armed before any handler is called, because a handler may block the event loop.
         self._arm()
         self._runner.want(self._membership.wanted)
 
@@ -230,7 +230,7 @@ class Worker:
         )
 
     async def _alone(self, stack: contextlib.AsyncExitStack) -> bool:
-        """Wait until no other process acts for this worker; return False if this process must stop first."""
+        """Wait until no other process runs as this worker; return False if this process must stop first."""
         taking = asyncio.create_task(stack.enter_async_context(alone(self.identity)))
         stopping = asyncio.create_task(self._stopping.wait())
         try:

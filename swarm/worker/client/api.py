@@ -55,7 +55,7 @@ class Pause:
         self._seconds = _FIRST_PAUSE
 
     async def wait(self, event: asyncio.Event | None = None) -> None:
-        """Sleep for the delay, or until the event."""
+        """Sleep for the delay or until the event is set, then double the delay."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads requests
                 await (event or asyncio.Event()).wait()
@@ -120,7 +120,7 @@ class Api:
             await pause.wait()
 
     async def _watch(self, path: str, changed: Callable[[Object | None], None]) -> None:
-        """Report changes until the server ends the watch or sends nothing."""
+        """Call ``changed`` after each change, until the server ends the watch or sends nothing for ``_SILENCE`` seconds."""
         limit = random.uniform(*_WATCH)  # noqa: S311 - spreads requests
         url = self._url(f"{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={limit:.0f}")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST, sock_read=_SILENCE)
@@ -132,7 +132,7 @@ class Api:
                 async for line in answer.content:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        return  # usually 410: the version is too old
+                        return  # usually 410: the resourceVersion is too old
                     if event["type"] != "BOOKMARK":
                         changed(None if event["type"] == "DELETED" else event["object"])
 

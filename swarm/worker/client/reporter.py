@@ -24,11 +24,11 @@ _WRITE = 5.0
 
 
 class ReplacedError(Exception):
-    """Another process acts for this worker: the pod was replaced, or a second process runs in it."""
+    """Another process runs as this worker: the pod was replaced, or a second process runs in it."""
 
 
 class _NotReadyError(Exception):
-    """The Lease cannot be used yet."""
+    """The Lease cannot be written yet."""
 
 
 class Reporter:
@@ -50,7 +50,7 @@ class Reporter:
             settings: settings of the worker.
             membership: sessions and deadlines.
             content: returns the acknowledgement to write.
-            taken: called after each write with the time (``fence.now``) before it was sent.
+            taken: called after each successful write with the time (``fence.now``) at which it was sent.
         """
         self._api = api
         self._membership = membership
@@ -60,27 +60,27 @@ class Reporter:
         self.collection = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
         self.name = f"{settings.swarm}.{settings.worker}"
         self._lease: Object | None = None
-        """The Lease as read or written last; None: must be read."""
+        """The Lease as read or written last; None: the Lease must be read."""
         self._written: dict[str, Any] | None = None
         self._registered = ""
-        """Last session that the Lease had; empty: none yet."""
+        """Session that was last written to the Lease; empty: none yet."""
         self._again = asyncio.Event()
         self._taken = asyncio.Event()
-        """Set after each write."""
+        """Set after each successful write."""
 
     def changed(self) -> None:
-        """Check whether the acknowledgement must be written, because what runs changed."""
+        """Wake ``run`` after a change of jobs; it writes the acknowledgement if it differs."""
         self._again.set()
 
     def renew(self) -> None:
-        """Write even if nothing changed."""
+        """Make ``run`` write even if nothing changed."""
         self._written = None
         self._again.set()
 
     def seen(self, lease: Object | None) -> None:
-        """Handle a change or the absence of the Lease."""
+        """Handle a change of the Lease, or its absence (None)."""
         if lease is None or _holder(lease) not in self._membership.sessions or _uid(lease) != self._pod_uid:
-            # The watch may be behind, so the Lease is read.
+            # The watch may be behind, so ``run`` reads the Lease.
             self._lease = None
             self._again.set()
 
@@ -88,7 +88,7 @@ class Reporter:
         """Write until cancelled.
 
         Raises:
-            ReplacedError: another process acts for this worker; this one must stop its jobs and must not write.
+            ReplacedError: another process runs as this worker; this one must stop its jobs and must not write.
         """
         pause = Pause()
         while True:
@@ -155,7 +155,7 @@ class Reporter:
         self._taken.set()
 
     async def _read(self, path: str) -> Object:
-        """Return the Lease, if this process may write it."""
+        """Read the Lease, and check that this process may write it."""
         try:
             lease = await self._api.get(path)
         except RequestError as error:

@@ -1,4 +1,4 @@
-"""Sources of shares: ConfigMaps of the API, or a mounted file."""
+"""Sources of a worker's share (the list of its jobs): ConfigMaps of the API, or a mounted file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _POLL = 1.0
 
 
 class Source:
-    """Reports complete and valid shares, and why a share is unusable."""
+    """Calls ``found`` with each complete, valid share, and ``problem`` with the reason why a share cannot be used."""
 
     def __init__(self, found: Callable[[Share], None], problem: Callable[[str], None]) -> None:
         self._found = found
         self._problem = problem
 
     async def run(self) -> None:
-        """Follow the share until cancelled."""
+        """Follow the worker's jobs until cancelled."""
         raise NotImplementedError
 
 
@@ -46,13 +46,13 @@ class ConfigMaps(Source):
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the share until cancelled."""
+        """Follow the worker's jobs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._api.follow(self._collection, self._name, self._seen))
             group.create_task(self._collect())
 
     def _seen(self, config_map: Object | None) -> None:
-        # A deleted ConfigMap does not mean to stop; the controller writes it again.
+        # Jobs keep running while the ConfigMap is deleted; the controller creates it again.
         if config_map is not None:
             self._latest = config_map
             self._changed.set()
@@ -68,7 +68,7 @@ class ConfigMaps(Source):
                 share = join(first, [await self._part(number) for number in range(1, first.parts)])
             except (ShareError, *FAILURES) as error:
                 self._problem(f"ConfigMap {self._name}: {error}")
-                # Parts are written one after the other, and only the first one is watched.
+                # Parts are written one after the other and only the first is watched, so all are read again.
                 await pause.wait(self._changed)
                 self._changed.set()
             else:
@@ -102,14 +102,14 @@ class File(Source):
             await asyncio.sleep(_POLL)
 
     def _file(self) -> Path:
-        """Return the real file, because the kubelet replaces a directory behind symbolic links."""
+        """Return the file with symbolic links resolved, because the kubelet replaces a directory behind such links."""
         path = self._path.resolve(strict=True)
         if path.is_dir():
             path = next((path / name for name in self._names if (path / name).exists()), path / _KEY)
         return path.resolve(strict=True)
 
     def _read(self, file: Path) -> bool:
-        """Report the share; return False if the file must be read again although it does not change."""
+        """Read the file and report its share; return False if it must be read again although it does not change."""
         try:
             text = file.read_bytes()
             checksum = file.with_name(file.name + ".sha256")
@@ -135,7 +135,7 @@ def _text(config_map: Object) -> tuple[bytes, str]:
 
 
 def _digest(file: Path) -> str:
-    """Return the checksum in a file beside the share; empty if there is none."""
+    """Return the checksum in the file beside the share; empty if there is no such file."""
     if not file.exists():
         return ""
     words = file.read_text(encoding="utf-8").split()

@@ -1,4 +1,4 @@
-"""Calls the jobs' handlers as ``state.decide`` returns."""
+"""Calls the jobs' handlers that ``state.decide`` selects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Runner:
         self._decide()
 
     def failed(self, job: Job, error: str) -> None:
-        """Report that a job does not run any more. It is stopped, and started again after a pause."""
+        """Handle a job that ended by itself: stop it, and start it again after a pause."""
         one = self.held.get(job.name)
         if one is not None and one.phase in {Phase.STARTING, Phase.RUNNING}:
             self._ended(job, Outcome.FAILED, error)

@@ -53,7 +53,7 @@ class Action(enum.Enum):
 
     START = "start"
     STOP = "stop"
-    """Cancels a running ``on_start``."""
+    """Also cancels a running ``on_start``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class Held:
     failures: int = 0
     """Consecutive failures."""
     since: float = 0.0
-    """Start of the phase."""
+    """Start of the phase, on the clock of ``retry_at``."""
     retry_at: float = 0.0
     error: str = ""
-    """Error of the last failure; empty while it does not fail."""
+    """Error of the last failure; empty if the job has recovered or never failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def ended(held: Mapping[str, Held], name: str, outcome: Outcome, error: str, now
     one = held[name]
     if outcome is Outcome.FAILED:
         failures = one.failures + 1
-        # A time in the past makes ``decide`` call on_stop immediately.
+        # With ``now``, ``decide`` calls on_stop immediately.
         retry_at = now + _wait(failures) if one.phase is Phase.STOPPING else now
         after[name] = Held(one.job, Phase.UNSTOPPED, failures, since=now, retry_at=retry_at, error=error)
     elif one.phase is Phase.STARTING:
@@ -127,7 +127,7 @@ def ended(held: Mapping[str, Held], name: str, outcome: Outcome, error: str, now
 
 
 def _next(one: Held, wanted: Job | None, now: float) -> tuple[Held | None, Action | None]:
-    """Return the job's next phase, None if it is no longer held, and the handler to call."""
+    """Return the job in its next phase (None: no longer held), and the handler to call (None: no handler)."""
     due = now >= (_due_at(one) or now)
     other = wanted is None or wanted.token != one.job.token
     match one.phase:

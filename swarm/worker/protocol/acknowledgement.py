@@ -25,7 +25,7 @@ def acknowledgement(
     draining: bool,
     stopped: frozenset[str],
 ) -> dict[str, Any]:
-    """Return the content of an acknowledgement, which promises that no other job than ``running`` runs.
+    """Return the content of an acknowledgement. It guarantees that only jobs in ``running`` run.
 
     Args:
         applied: the accepted share.
@@ -34,7 +34,7 @@ def acknowledgement(
         session: session of this worker.
         life: number that orders the sessions of a pod.
         draining: whether the worker is stopping and starts no more jobs.
-        stopped: jobs that the last share wants stopped.
+        stopped: jobs with state ``stop`` in the last share.
     """
     failing = {name: one.error[:_LONGEST_ERROR] for name, one in sorted(held.items()) if one.error}
     running: dict[str, Any] = {"running": sorted(held)}
@@ -61,6 +61,6 @@ def compact(content: Any) -> str:
 
 
 def _that_fit(names: list[str], room: int) -> list[str]:
-    """Return the first names that fit into so many bytes of JSON. The others follow when these are released."""
+    """Return the first names that fit into ``room`` bytes of JSON. Later acknowledgements contain the other names."""
     sizes = itertools.accumulate(len(compact(name)) + 1 for name in names)
     return [name for name, size in zip(names, sizes, strict=True) if size <= room]

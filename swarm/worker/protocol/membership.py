@@ -16,13 +16,13 @@ from swarm.worker.protocol.share import Applied, Share, ShareError, accept
 
 
 class Membership:
-    """State that is agreed with the controller."""
+    """A worker's session, applied share and deadlines."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stopped: frozenset[str] = frozenset()
         self._pending: Share | None = None
-        """A share that switches fencing on and waits for a renewal."""
+        """A share that enables fencing; applied after the next renewal."""
         self.session = identity.new_session()
         self.sessions = {self.session}
         """All sessions of this process."""
@@ -83,7 +83,7 @@ class Membership:
         return False
 
     def renewed(self, sent_at: float, now: float) -> None:
-        """Note a successful acknowledgement."""
+        """Record a successful acknowledgement, and apply a share that waited for it."""
         self.renewed_at = sent_at
         if self._pending is not None:
             self.offer(self._pending, now)

@@ -46,7 +46,7 @@ class Share(Part):
 
     exclusive: bool = True
     restart: bool = False
-    """Whether later shares wait for a restart of this worker."""
+    """Whether later shares take effect only after a restart of this worker."""
     fence_seconds: float = 0.0
     parts: int = 1
 
@@ -62,7 +62,7 @@ class Applied:
     wanted: Mapping[str, Job] | None = None
     """Jobs to run, by name; None before the first share."""
     on_hold: frozenset[str] = frozenset()
-    """Jobs that the first share did not let start yet."""
+    """Jobs that were on hold in the first share, because another worker may still have run them."""
     fence_seconds: float = 0.0
 
 
@@ -71,7 +71,7 @@ def parse(text: bytes, checksum: str = "") -> Share:
 
     Args:
         text: JSON.
-        checksum: ``sha256:`` and hex digits; empty: unknown.
+        checksum: ``sha256:`` and hex digits; empty: not checked.
 
     Raises:
         ShareError: the share is invalid.

@@ -97,7 +97,7 @@ async def _run(flags: argparse.Namespace) -> int:
         flags.exec,
         reaper=(reaper := Reaper()),
         grace=flags.kill_seconds,
-        ended=lambda job, text: worker.failed(job, text),  # noqa: PLW0108 - made below
+        ended=lambda job, text: worker.failed(job, text),  # noqa: PLW0108 - ``worker`` is created below
         stop_by=lambda: worker.stop_by,
     )
     worker = Worker(

@@ -16,15 +16,15 @@ VARIABLE = "VIRTUAL_NODE_SWARM_PROCESS"
 
 
 def mark(worker: str, job: str = "") -> str:
-    """Return the mark of the processes of a worker's job, or the common prefix of all the worker's marks."""
+    """Return the mark of a job's processes; without a job, the common prefix of all marks of the worker."""
     prefix = hashlib.sha256(worker.encode()).hexdigest()[:16] + "-"
     return prefix + hashlib.sha256(job.encode()).hexdigest()[:32] if job else prefix
 
 
 def marked(prefix: str, *, outside: int | None = None) -> list[int]:
-    """Return ids of living processes with a mark that begins with the prefix, without this process.
+    """Return ids of living processes with a mark that begins with the prefix, except this process.
 
-    Processes that may not be inspected are not found (those of another user, or that changed their user).
+    Processes of another user are not found, because their environment cannot be read.
 
     Args:
         prefix: see ``mark``.
@@ -35,7 +35,7 @@ def marked(prefix: str, *, outside: int | None = None) -> list[int]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                # Empty for a zombie, which does not run any more.
+                # The environment of a zombie is empty, so zombies are not found.
                 environment = Path(entry.path, "environ").read_bytes()
                 process = int(entry.name)
                 if any(one.startswith(wanted) for one in environment.split(b"\0")) and (
@@ -64,6 +64,6 @@ def group_exists(leader: int) -> bool:
 
 
 def send_group(number: signal.Signals, leader: int) -> None:
-    """Send a signal to a process group, which may have ended."""
+    """Send a signal to a process group if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)

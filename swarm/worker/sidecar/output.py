@@ -46,7 +46,7 @@ class Output:
             transport.close()
 
     def _write(self, data: bytes) -> None:
-        # If the reader is gone, the pipes are still read, so that the jobs do not end.
+        # If our output is closed, the jobs' pipes are still read, so that the jobs do not end by SIGPIPE.
         with contextlib.suppress(OSError, ValueError):
             self._file.write(data)
             self._file.flush()

@@ -1,4 +1,4 @@
-"""One process per job: the sidecar's handlers."""
+"""The sidecar's handlers, which start and stop one process per job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _POLL = 0.05
 """Seconds between checks of processes that must exit."""
 _LAST_OUTPUT = 1.0
-"""Seconds to copy the last output."""
+"""Seconds to wait at exit until the last output is copied."""
 _LAUNCH = """\
 import ctypes, os, signal, sys
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -79,7 +79,7 @@ class Processes:
             reaper: collects exit codes.
             grace: seconds between SIGTERM and SIGKILL.
             ended: called with a text when a process exits by itself.
-            stop_by: returns the time (``fence.now``) at which SIGKILL is sent in any case, or None.
+            stop_by: returns the time (``fence.now``) at which SIGKILL is sent even within the grace period, or None.
         """
         self._template = template
         self._reaper = reaper
@@ -90,7 +90,7 @@ class Processes:
         self._leaders: dict[str, _Leader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.worker = ""
-        """Marks the processes; unique among the workers that share a process table."""
+        """Identity in the processes' marks; unique among the workers that share a process table."""
         self.exits: Counter[int] = Counter()
         """Exit code, or 128 + n for signal n → number of processes."""
 
@@ -133,7 +133,7 @@ class Processes:
             await asyncio.wait(self._tasks, timeout=_LAST_OUTPUT)
 
     def _lives(self, leader: _Leader, mark: str) -> bool:
-        # In this order, because reading all environments is the most expensive check.
+        # ``marked`` is last, because it reads the environments of all processes.
         return not leader.exit.done() or marks.group_exists(leader.pid) or bool(marks.marked(mark))
 
     async def _report_end(self, job: Job, leader: _Leader) -> None:
@@ -177,7 +177,7 @@ class Processes:
         finally:
             for _, write in pipes:
                 os.close(write)
-        started.returncode = 0  # the reaper waits for it, not this object
+        started.returncode = 0  # the reaper waits for the process, so Popen must not
         for output, (read, _) in zip(self._outputs, pipes, strict=True):
             self._watch(output.copy(read, f"[{job.name}]"))
         return _Leader(started.pid, self._reaper.expect(started.pid))

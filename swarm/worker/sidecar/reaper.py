@@ -13,7 +13,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Reaper:
-    """Collects exit codes. Only one may exist in a process, and nothing else may wait for children."""
+    """Collects exit codes. Only one Reaper may exist in a process, and nothing else may wait for children."""
 
     def __init__(self) -> None:
         self._expected: dict[int, asyncio.Future[int]] = {}
