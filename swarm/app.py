@@ -21,6 +21,7 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle, version
+from controller_runtime.resources import SWARMS
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -37,7 +38,6 @@ from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
 from swarm.controller.worker_pods import INDEX_NAMESPACE, WorkerPods, shrink_pod, shrink_workload, view
 from swarm.options import Options
-from swarm.spec import SWARMS
 
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")

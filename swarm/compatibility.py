@@ -17,7 +17,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, read_text
-from swarm.spec import SWARMS, read_list
+from controller_runtime.resources import SWARMS
+from swarm.spec import read_list
 
 COMMAND = "controller"
 

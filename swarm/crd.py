@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarm.spec import GROUP, SWARMS
+from controller_runtime.resources import SWARMS
+from swarm.spec import GROUP
 
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _JOBS = 20_000

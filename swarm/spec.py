@@ -9,14 +9,13 @@ import msgspec
 import yaml
 
 from controller_runtime.api import matching
-from controller_runtime.resources import Resource
+from controller_runtime.resources import SWARMS
 from swarm import slots
 from swarm.assignment.model import Job
 from swarm.planning import Matches
 from swarm.slots import Pod
 
-GROUP = "swarm.virtual-node.io"
-SWARMS = Resource(GROUP, "v1alpha1", "swarms", "Swarm")
+GROUP = SWARMS.group
 FINALIZER = f"{GROUP}/handover"
 JOBS_KEY = "jobs"
 

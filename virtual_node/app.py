@@ -139,18 +139,21 @@ class App:
                 from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
                 from virtual_node.web.pod_events import PodEvents, events_of  # noqa: PLC0415
                 from virtual_node.web.server import WebServer  # noqa: PLC0415
+                from virtual_node.web.swarms import Swarms  # noqa: PLC0415
 
+                judged, swarms = self._health, Swarms(upper)
                 overview = Overview(
                     self.clusters,
                     leader=self._leader,
-                    health=self._health.health,
+                    health=lambda: judged.health(swarms.known()),
                     failures=lambda: self.failures,
-                    waiting=self._health.waiting,
+                    waiting=judged.waiting,
                     reach={
                         "namespace": self._config.leader_election.namespace,
                         "port": self._config.web_address.rpartition(":")[2],
                     },
                     pod_events=PodEvents(events_of(upper)).of,
+                    swarms=swarms.known,
                 )
                 page = WebServer(self._config.web_address, overview=overview)
                 await stack.enter_async_context(page)

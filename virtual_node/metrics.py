@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.api import quantity
-from virtual_node.health.faults import Health, Verdict
+from virtual_node.health.faults import SWARMS, Health, Verdict
 
 MIRROR_SECONDS = Histogram(
     "virtual_node_mirror_seconds",
@@ -92,7 +92,8 @@ HEALTH = Gauge("virtual_node_health", "1 for the verdict of the health model, 0 
 def show_health(health: Health) -> None:
     """Set the metrics of the health model."""
     for kind, count in health.counts().items():
-        FAULTS.labels(kind.value).set(count)
+        if kind not in SWARMS:
+            FAULTS.labels(kind.value).set(count)
     for verdict in Verdict:
         HEALTH.labels(verdict.value).set(verdict is health.verdict)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -101,12 +102,16 @@ class ProcessHealth:
         """Return the upper pods without a node, including those that are not for virtual nodes."""
         return self._waiting.store.list()
 
-    def health(self) -> Health:
-        """Return the current health; pods are as in the last pass."""
+    def health(self, swarms: Sequence[Json] | None = ()) -> Health:
+        """Return the current health; pods are as in the last pass.
+
+        Args:
+            swarms: the Swarms, which only the page reads; None: not read yet.
+        """
         if leader := self._leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
             return Health(tuple(rejected_faults(self._app.rejected)), stands_by)
-        return examine(self._facts())
+        return examine(replace(self._facts(), swarms=swarms))
 
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""

@@ -54,6 +54,7 @@ class Scene:
         self.rejected = ""
         self.leader = ""
         self.failures: dict[str, str] = {}
+        self.swarms: list[Body] = []
         self.waiting = Informer(_NOBODY, resources.PODS, name="waiting")
         for name in ("tokyo", "frankfurt", "oregon", "sydney")[:clusters]:
             self.clusters[name] = _cluster(name, directory, nodes=max(3, pods // clusters // 80))
@@ -110,6 +111,7 @@ class Scene:
                     found for pod in self.waiting.store.list() if (found := waiting_sign(pod.to_dict()))
                 ],
                 replicas=[],
+                swarms=self.swarms,
                 clusters=[
                     *(
                         ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
@@ -131,6 +133,7 @@ class Scene:
             waiting=self.waiting.store.list,
             reach={"namespace": "virtual-node-system", "port": "8090"},
             pod_events=_records,
+            swarms=lambda: self.swarms,
         )
         for name in self.clusters:
             overview.history.remember(name, list(self._past(name)))

@@ -8,10 +8,10 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
+from controller_runtime.resources import SWARMS, Resource
 from swarm import share
 from swarm.handover.ledger import Holder
-from swarm.spec import GROUP, SWARMS
+from swarm.spec import GROUP
 
 LABEL_SWARM = f"{GROUP}/swarm"
 ANNOTATION_VERSION = f"{GROUP}/version"

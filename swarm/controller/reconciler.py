@@ -14,6 +14,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.resources import SWARMS
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
@@ -26,7 +27,7 @@ from swarm.controller.sources import Sources
 from swarm.controller.worker_pods import WorkerPods
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Ledger
-from swarm.spec import FINALIZER, SWARMS, SwarmSpec
+from swarm.spec import FINALIZER, SwarmSpec
 
 _STATUS_EVERY = 1.0
 """Seconds between writes of a status if only informational fields changed."""

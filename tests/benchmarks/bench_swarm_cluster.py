@@ -20,9 +20,9 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
+from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from swarm import crd
-from swarm.spec import SWARMS
 from swarm.worker import Settings, Worker
 
 NAMESPACE, SWARM = "default", "bench"

@@ -82,7 +82,7 @@ async def test_a_healthy_system_has_no_broken_link(installation: Installation):
     await eventually(healthy, what="all links hold")
     assert links["kubeletApi"]["state"] == "ok"
     assert {name for name, link in links.items() if link and name != "broken" and link["state"] == "skipped"} == {
-        "components", "webhook", "mutation", "descheduler",
+        "components", "webhook", "mutation", "descheduler", "swarms",
     }  # fmt: skip
     code, out = await installation.run("doctor")
     assert (code, out.splitlines()[-1]) == (0, "Every link holds.")

@@ -15,12 +15,14 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import rights
+from controller_runtime.resources import SWARMS
 from controller_runtime.rights import Right
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from swarm import crd
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from virtual_node.config import file as config_file
 from virtual_node.rights.daemon import LOWER
@@ -47,6 +49,8 @@ async def small() -> AsyncIterator[tuple[Sandbox, Process]]:
         upper = running.upper
         await node_ready(upper, NODE)
         await make_namespace(upper, SPACE)
+        await upper.apply(crd.definition())
+        await upper.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
         settings = {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "blue"},
         }  # fmt: skip
@@ -79,13 +83,13 @@ async def command(sandbox: Sandbox, *words: str) -> tuple[int, Any]:
     return process.returncode or 0, json.loads(out)
 
 
-async def page() -> dict[str, Any]:
-    """Return the verdict on the live page."""
+async def page(part: str = "health") -> dict[str, Any]:
+    """Return a part of the live page, by default the verdict."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{page_address()}/api/state") as answer,
     ):
-        found: dict[str, Any] = (await answer.json())["health"]
+        found: dict[str, Any] = (await answer.json())[part]
         return found
 
 
@@ -302,6 +306,45 @@ async def test_every_tool_reports_a_pod_that_no_lower_node_fits(small: tuple[San
     assert why["findings"][0]["title"] == "The lower scheduler finds no node for the pod."
     assert "get nodes --show-labels" in why["findings"][0]["nextSteps"][0]
     await upper.kubectl("-n", SPACE, "delete", "pod", "picky", "--wait=true")
+    await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health again")
+
+
+async def test_every_tool_reports_a_degraded_swarm(small: tuple[Sandbox, Process]):
+    """With the message of its condition; the page shows it in a table."""
+    sandbox, _ = small
+    upper = sandbox.upper
+    await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health")
+    degraded = {
+        "apiVersion": SWARMS.api_version, "kind": SWARMS.kind, "metadata": {"name": "streams"},
+        "spec": {"workers": {"deployment": "none"}, "jobs": [{"name": "a"}]},
+    }  # fmt: skip
+    await create(upper, SPACE, degraded)
+    failing = {
+        "type": "Degraded",
+        "status": "True",
+        "reason": "WorkersMissing",
+        "message": "no Deployment none",
+    }
+    patch = json.dumps({"status": {"jobCount": 1, "conditions": [failing]}})
+    await upper.kubectl(
+        "-n", SPACE, "patch", "swarm", "streams", "--subresource=status", "--type=merge", "-p", patch
+    )
+    found = {"SwarmDegraded"}
+    await becomes(
+        lambda: verdicts(sandbox),
+        {
+            "page": ("faulty", found),
+            "status": ("faulty", found),
+            "doctor": (1, "swarms"),
+            "inspect": {"swarm"},
+        },
+        what="every tool reports the Swarm",
+    )
+    _, listed = await findings(sandbox)
+    assert listed["swarm", "Swarm", f"{SPACE}/streams"]["message"] == "no Deployment none"
+    row = {"name": f"{SPACE}/streams", "workers": 0, "jobs": 1, "running": 0, "state": "degraded"}
+    assert (await page("swarms"))["rows"] == [row]
+    await upper.kubectl("-n", SPACE, "delete", "swarm", "streams")
     await becomes(lambda: verdicts(sandbox), HEALTHY, what="every tool reports health again")
 
 

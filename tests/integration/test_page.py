@@ -19,6 +19,7 @@ from hack import chromium
 from hack.page.__main__ import served, troubled
 from hack.page.scene import Scene
 from hack.sandbox.errors import SandboxError
+from tests.unit.virtual_node.health.health_objects import condition, swarm
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 _POD = "shop/checkout-7d4b9c6f5-8"
@@ -89,6 +90,24 @@ async def test_a_standby_refers_to_the_leader(tab: chromium.Page) -> None:
         await tab.wait_for(f"document.querySelector('#leader code')?.textContent === {json.dumps(command)}")
         assert await tab.evaluate("document.querySelector('#pods-section').hidden")
         assert await _violations(tab) == []
+
+
+async def test_swarms_have_a_table(tab: chromium.Page) -> None:
+    """It is absent without Swarms, follows changes, fits, and axe-core finds nothing."""
+    scene = Scene(3, has_trouble=False)
+    async with _shown(tab, scene):
+        await tab.wait_for("document.querySelector('#swarms-section').hidden")
+        failing = condition("Degraded", "True", "JobsFailing", "1 job cannot be started")
+        scene.swarms += [swarm("streams", condition("Converged", "True")), swarm("w" * 63, failing)]
+        await tab.wait_for("document.querySelectorAll('#swarms > tr').length === 2")
+        await tab.wait_for("document.querySelector('#swarms > tr').innerText.includes('degraded')")
+        await tab.wait_for("document.querySelector('#faults').innerText.includes('Swarm shop/www')")
+        for width in (1280, 400):
+            await tab.resize(width, 900)
+            assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+            assert await _violations(tab) == [], width
+        scene.swarms.clear()
+        await tab.wait_for("document.querySelector('#swarms-section').hidden")
 
 
 async def test_faults_come_first(tab: chromium.Page, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class HealthFacts:
     """Signs of pods that wait for a virtual node, see ``pods.waiting_sign``; None: unknown."""
     replicas: Sequence[Json] | None = None
     """Pods of our own components; None: unknown."""
+    swarms: Sequence[Json] | None = ()
+    """The Swarms; empty also if the caller may not read them, or if they are not installed; None: unknown."""
     words: Mapping[str, str] = field(default_factory=dict)
     """Log line or event that explains a pod whose status does not, by the pod's ``namespace/name``."""
     clusters: Sequence[ClusterState] = ()

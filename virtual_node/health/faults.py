@@ -53,10 +53,18 @@ class Kind(enum.StrEnum):
     """A pod has a node but has not started for minutes."""
     POD_FAILING = "PodFailing"
     """A container of a pod crashes or cannot be created: image, ConfigMap, Secret, command."""
+    SWARM_DEGRADED = "SwarmDegraded"
+    """Condition Degraded of a Swarm is true."""
+    SWARM_UNASSIGNED = "SwarmUnassigned"
+    """Jobs of a Swarm have no worker."""
+    SWARM_NOT_CONVERGED = "SwarmNotConverged"
+    """The workers of a Swarm have not run exactly their assigned jobs for minutes."""
 
 
 PODS = frozenset(kind for kind in Kind if kind.name.startswith("POD_"))
 """Kinds of faults of users' pods."""
+SWARMS = frozenset(kind for kind in Kind if kind.name.startswith("SWARM_"))
+"""Kinds of faults of Swarms. They are not in the metrics: the process reads Swarms only for its page."""
 
 
 class Verdict(enum.StrEnum):

@@ -12,8 +12,9 @@ from virtual_node.health.faults import Fault, Health, Kind, Severity
 from virtual_node.health.nodes import cluster_faults, cluster_of, node_faults, silence
 from virtual_node.health.objects import key, one_line
 from virtual_node.health.replicas import replica_trouble
+from virtual_node.health.swarms import swarm_faults
 
-_SEEN = ("nodes", "leases", "signs", "waiting", "replicas")
+_SEEN = ("nodes", "leases", "signs", "waiting", "replicas", "swarms")
 _OBJECTS = 3
 """Maximum number of pod names in one fault."""
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
@@ -33,6 +34,7 @@ def examine(facts: HealthFacts) -> Health:
         *node_faults(facts),
         *_expiring(facts.expiring),
         *_pods(facts),
+        *swarm_faults(facts.swarms or (), facts.now),
     ]
     found.sort(key=lambda fault: (fault.severity is not Severity.ERROR, _ORDER[fault.kind]))
     unseen = {name: "not read" for name in _SEEN if getattr(facts, name) is None}

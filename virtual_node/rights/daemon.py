@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
 from virtual_node.config.types import Config
 from virtual_node.translate.storage.pv import DRIVER
@@ -54,6 +55,7 @@ UPPER_ELECTION: tuple[Right, ...] = (
 
 UPPER_PAGE: tuple[Right, ...] = (
     Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
+    Right(SWARMS.group, SWARMS.plural, ("list",), "the Swarms that the live page shows"),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``webAddress``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.api import node_avoidance
+from controller_runtime.resources import SWARMS
 from controller_runtime.rights import (
     LEASES,
     OWN_NAMESPACE,
@@ -33,6 +34,7 @@ DOCTOR: tuple[Right, ...] = (
     Right("discovery.k8s.io", "endpointslices", _LOOK, "endpoints of that Service"),
     Right("apps", "deployments", _LOOK, "the components"),
     Right("coordination.k8s.io", "leases", _LOOK, "Leases of nodes and components"),
+    Right(SWARMS.group, SWARMS.plural, ("list",), "Swarms that do not run their jobs"),
     *(
         Right("admissionregistration.k8s.io", kind, _LOOK, "registration of the webhook")
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

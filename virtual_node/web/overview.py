@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
+from virtual_node.health.objects import Json
 from virtual_node.web import history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
@@ -20,6 +21,7 @@ from virtual_node.web.expiries import Expiries
 from virtual_node.web.groups import Groups
 from virtual_node.web.pod_view import pod_view
 from virtual_node.web.reading import Reader, Reading
+from virtual_node.web.swarms import swarm_table
 from virtual_node.web.view import View
 
 _SHARED_SECONDS = 0.5
@@ -47,6 +49,7 @@ class Overview:
         waiting: returns the upper pods without a node; only those for virtual nodes are shown in lists.
         reach: ``namespace`` and ``port`` of the leader's page, sent while this replica stands by.
         pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
+        swarms: returns the Swarms, see ``Swarms.known``.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Overview:
         waiting: Callable[[], Iterable[Object]] = tuple,
         reach: Mapping[str, str] | None = None,
         pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: [],
+        swarms: Callable[[], Sequence[Json] | None] = tuple,
     ) -> None:
         self._clusters = clusters
         self._leader = leader
@@ -67,6 +71,7 @@ class Overview:
         self._waiting = waiting
         self._reach = dict(reach or {})
         self._pod_events = pod_events
+        self._swarms = swarms
         self._reader = Reader(clusters, waiting=waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
@@ -127,6 +132,8 @@ class Overview:
                 rows = groups.rows(key)
                 found[f"open {key}"] = {"pods": [row.uid for row in rows[: view.pods]], "all": len(rows)}
                 found |= {f"row {row.uid}": dict(row.shown) for row in rows[: view.pods]}
+        if swarms := self._swarms():
+            found["swarms"] = swarm_table(swarms)
         found["events"] = shown_events(self._clusters)
         return {key: msgspec.json.encode(part) for key, part in found.items()}
 

@@ -19,10 +19,10 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
 from swarm import crd
-from swarm.spec import SWARMS
 from swarm.worker import Job, Settings, Worker
 from tests.integration.swarms.node_agent import Link
 from tests.waiting import becomes, eventually

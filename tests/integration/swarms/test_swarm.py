@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.process import Process
 from swarm import crd
-from swarm.spec import SWARMS
 from tests.integration.swarms.node_agent import NodeAgent
 from tests.waiting import becomes, create, eventually, make_namespace, node_ready
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from controller_runtime import resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import Forbidden, NotFound
 from virtual_node.commands.common.reader import Reader
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Health
@@ -36,9 +38,10 @@ async def judge(
     Raises:
         ApiError: the cluster does not answer.
     """
-    waiting, components = await asyncio.gather(
+    waiting, components, found_swarms = await asyncio.gather(
         reader.all(resources.PODS, field_selector=WAITING),
         reader.all(resources.PODS, label_selector=COMPONENTS),
+        swarms(reader.client),
     )
     names = [node["metadata"]["name"] for node in nodes]
     without = [waiting_sign(pod.to_dict(), names) for pod in waiting or ()]
@@ -52,9 +55,22 @@ async def judge(
             signs=None if bound is None else [found for pod in bound if (found := sign(pod))],
             waiting=None if waiting is None else [found for found in without if found],
             replicas=None if components is None else replicas,
+            swarms=found_swarms,
             words=words,
         )
     )
+
+
+async def swarms(client: Client) -> list[Json]:
+    """Return the Swarms of a cluster; empty also if they are not installed, or if reading them is forbidden.
+
+    Raises:
+        ApiError: any other error.
+    """
+    try:
+        return [one.to_dict() for one in (await client.list(resources.SWARMS)).items]
+    except (Forbidden, NotFound):
+        return []
 
 
 async def _last_message(reader: Reader, pod: Json) -> str:

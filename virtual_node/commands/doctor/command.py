@@ -141,7 +141,7 @@ def parser() -> Parser:
         choices=[rule.name for rule in CHAIN],
         metavar="LINK",
         help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
-        "`helm test` ignores capacity, scheduled and lowerVerdict: pods of users that do not run",
+        "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",
     )
     own.add_argument("--no-headers", action="store_true", help="omit the headings")
     return own

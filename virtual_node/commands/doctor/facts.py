@@ -94,6 +94,8 @@ class DoctorFacts:
     """kube-scheduler's Lease; None: there is none."""
     descheduler: Json | None = None
     """The descheduler's Lease; None: there is none."""
+    swarms: Sequence[Json] = ()
+    """The Swarms; empty also if they are not installed, or if the caller may not read them."""
     lower: Sequence[LowerFacts] = ()
 
 

@@ -17,6 +17,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
+from virtual_node.commands.common.health_reading import swarms
 from virtual_node.commands.common.permissions import missing, need
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
@@ -106,6 +107,7 @@ class _Look:
             webhook = group.create_task(
                 self._read("webhook", read_webhook.read(self.upper, self.namespace), Webhook())
             )
+            found_swarms = group.create_task(self._read("swarms", swarms(self.upper), []))
             scheduler = group.create_task(self._read("scheduler", self._lease(SCHEDULER_LEASE), None))
             descheduler = group.create_task(self._read("descheduler", self._lease(DESCHEDULER_LEASE), None))
         return DoctorFacts(
@@ -124,6 +126,7 @@ class _Look:
             webhook=webhook.result(),
             scheduler=scheduler.result(),
             descheduler=descheduler.result(),
+            swarms=found_swarms.result(),
         )
 
     async def _read(self, what: str, reading: Awaitable[T], otherwise: T) -> T:

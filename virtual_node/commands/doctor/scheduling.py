@@ -23,7 +23,7 @@ from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
-from virtual_node.health.faults import Kind
+from virtual_node.health.faults import SWARMS, Kind
 from virtual_node.health.objects import Json, key
 
 _UNSEEN_SECONDS = 30.0
@@ -197,4 +197,16 @@ RULES = (
 )
 LAST_RULES = (
     Rule("descheduler", "descheduler running", descheduler, needs=("upperApi",), reads=("descheduler",)),
+    Rule(
+        "swarms",
+        "Swarms run their jobs",
+        unless(
+            *SWARMS,
+            fine=lambda facts: (
+                ok(count(len(facts.swarms), "Swarm")) if facts.swarms else skipped("there are none")
+            ),
+        ),
+        needs=("upperApi",),
+        reads=("swarms",),
+    ),
 )

@@ -30,6 +30,7 @@ def health(facts: DoctorFacts) -> Health:
         "signs": None if {"nodes", "bound"} & unread.keys() else [one for one in found if one],
         "waiting": None if "pending" in unread else [one for one in without if one],
         "replicas": None if "installation" in unread else facts.installation.pods,
+        "swarms": None if "swarms" in unread else facts.swarms,
     }
     return examine(HealthFacts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
 

@@ -160,7 +160,7 @@ async def _identity(upper: Client) -> str:
 
 
 def _drop_optional(cluster: ClusterFacts, config: Config) -> None:
-    """Remove from a cluster's unread kinds those that only a disabled controller needs."""
+    """Remove from a cluster's unread kinds those that only a disabled controller or component needs."""
     controllers = {
         PV_CONTROLLERS: ("PersistentVolumeClaim", "PersistentVolume"),
         SERVICE_CONTROLLERS: ("EndpointSlice",),
@@ -169,6 +169,7 @@ def _drop_optional(cluster: ClusterFacts, config: Config) -> None:
         if name not in config.enable_controllers:
             for kind in kinds:
                 cluster.unread.pop(kind, None)
+    cluster.unread.pop(resources.SWARMS.kind, None)  # optional
 
 
 async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, reading: Awaitable[None]) -> None:
@@ -192,6 +193,7 @@ async def _read_upper(client: Client, upper: ClusterFacts) -> None:
             *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
             list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
             list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
+            list_into(client, upper, resources.SWARMS),
         ]
     )
 

@@ -14,7 +14,7 @@ from virtual_node.commands.inspect.facts import (
     is_virtual_node,
 )
 from virtual_node.health.facts import ClusterState, HealthFacts
-from virtual_node.health.faults import Fault, Kind, Severity
+from virtual_node.health.faults import SWARMS, Fault, Kind, Severity
 from virtual_node.health.model import examine
 from virtual_node.health.pods import sign, waiting_sign
 
@@ -29,6 +29,7 @@ _CHECKS = {
     Kind.NODE_NOT_READY: "node",
     Kind.NODE_CLOSED: "node",
     Kind.CERTIFICATE_EXPIRES: "expiry",
+    **dict.fromkeys(SWARMS, "swarm"),
 }
 
 
@@ -68,5 +69,6 @@ def _seen(facts: InspectFacts) -> HealthFacts:
         signs=[found for pod in pods if (found := sign(pod))] if upper.knows("Pod") else None,
         waiting=[found for found in without if found] if upper.knows(WAITING_POD) else None,
         replicas=upper.of(COMPONENT_POD) if upper.knows(COMPONENT_POD) else None,
+        swarms=upper.of("Swarm"),
         clusters=[ClusterState(name=one.name, nodes=tuple(one.nodes)) for one in facts.lowers],
     )

@@ -8,6 +8,7 @@ import { renderHealth } from "./health.js";
 import { go, parts, start, view } from "./live.js";
 import { podView } from "./podview.js";
 import { listen, renderPods } from "./pods.js";
+import { renderSwarms } from "./swarms.js";
 
 let waiting = false;
 let heard = "";
@@ -36,10 +37,11 @@ function render() {
   summarize(health, clusters);
   if (isDetail) return renderDetail(now, clusters);
   lastDetail = "";
-  for (const id of ["clusters-section", "pods-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
+  for (const id of ["clusters-section", "pods-section", "swarms-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
   if (health.leader) return;
   renderClusters(clusters);
   renderPods(parts);
+  renderSwarms(parts.get("swarms") || { rows: [], all: 0 });
   renderEvents(parts.get("events") || { warnings: [], routine: [] });
 }
 

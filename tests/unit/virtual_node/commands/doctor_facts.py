@@ -62,6 +62,12 @@ def pod(name: str = "web", *, age: float = 300, labels: Any = None, **spec: Any)
     }  # fmt: skip
 
 
+def swarm(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
+    """Return a Swarm with one condition, five minutes old."""
+    metadata = {"namespace": "shop", "name": "streams"}
+    return {"metadata": metadata, "status": conditions(kind, status, reason, message)}
+
+
 def asking(**amounts: str) -> list[dict[str, Any]]:
     """Return containers with requests."""
     return [{"name": "c", "resources": {"requests": amounts}}]
@@ -108,6 +114,7 @@ def healthy(**more: Any) -> DoctorFacts:
         webhook=webhook(),
         scheduler=lease(holder="master_1", duration=15),
         descheduler=lease(duration=15),
+        swarms=[swarm("Converged", "True")],
     )
     found = replace(well, **more)
     ours = [one for one in found.pending if one["spec"].get("nodeName") == "vn"]

@@ -42,6 +42,13 @@ def node(
     }
 
 
+def swarm(name: str = "streams", *conditions: Any) -> dict[str, Any]:
+    """A Swarm with two workers and three jobs."""
+    status = {"workerCount": 2, "jobCount": 3, "runningCount": 3, "conditions": list(conditions)}
+    metadata = {"namespace": "shop", "name": name, "creationTimestamp": ago(3600)}
+    return {"kind": "Swarm", "metadata": metadata, "status": status}
+
+
 def lease(age: float = 3) -> dict[str, Any]:
     """A Lease that was renewed some seconds ago."""
     return {"spec": {"renewTime": ago(age), "leaseDurationSeconds": 40}}

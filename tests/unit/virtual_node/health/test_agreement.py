@@ -24,13 +24,14 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import Store
 from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
-from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, waits
+from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
 from virtual_node.commands.common import health_reading
 from virtual_node.commands.doctor import chain
 from virtual_node.commands.doctor.facts import Installation
 from virtual_node.commands.inspect import facts as inspection_facts
 from virtual_node.commands.inspect import rules
+from virtual_node.health.faults import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.health.faults import Health, Verdict
 from virtual_node.health.reports import Report
 from virtual_node.process_health import ProcessHealth
@@ -77,6 +78,13 @@ REPLICAS: dict[str, dict[str, Any]] = {
     "starts": {"age": 5, "containers": [waits("ContainerCreating")]},
     "is a finished hook": {"phase": "Failed", "restartPolicy": "Never"},
 }
+SWARMS: dict[str, Any] = {
+    "works": condition("Converged", "True"),
+    "hands over": condition("Converged", "False", age=5),
+    "stands still": condition("Converged", "False"),
+    "has no worker": condition("Assigned", "False"),
+    "is degraded": condition("Degraded", "True"),
+}
 KINDS = ("leases", "bound", "waiting", "components")
 
 
@@ -91,6 +99,11 @@ class World:
     report: Report
     forbidden: frozenset[str]
     """Resources that this user may not read."""
+    swarms: Sequence[str] = ()
+
+    def swarm_objects(self) -> list[dict[str, Any]]:
+        """The Swarms."""
+        return [swarm(f"s{number}", SWARMS[state]) for number, state in enumerate(self.swarms)]
 
     def node_objects(self) -> list[dict[str, Any]]:
         """The Nodes."""
@@ -149,11 +162,12 @@ WORLDS = st.builds(
     forbidden=st.one_of(
         st.just(frozenset()), st.just(frozenset()), st.frozensets(st.sampled_from(KINDS), max_size=2)
     ),
+    swarms=st.lists(st.sampled_from([*SWARMS, *["works"] * 5]), max_size=2),
 )  # fmt: skip
 
 
-def by_process(world: World) -> Health:
-    """Return the verdict of the process that runs the virtual nodes: the page's headline and the metrics."""
+def by_process(world: World) -> tuple[Health, Health]:
+    """Return the verdicts of the process that runs the virtual nodes: the page's headline, and the metrics'."""
     running, leases = {}, world.leases()
     for number, (state, found) in enumerate(zip(world.nodes, world.node_objects(), strict=True)):
         name, store = found["metadata"]["name"], Store({})
@@ -185,7 +199,7 @@ def by_process(world: World) -> Health:
     with mock.patch.object(process_health, "Informer", informer):
         health = ProcessHealth(cast("Any", app), upper=cast("Any", None), replicas_in="vn", clock=lambda: NOW)
     asyncio.run(health._read_pods())
-    return health.health()
+    return health.health(world.swarm_objects()), health.health()
 
 
 class _Reader:
@@ -193,6 +207,11 @@ class _Reader:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.client = SimpleNamespace(list=self._swarms)
+
+    async def _swarms(self, resource: object) -> Any:
+        assert resource is resources.SWARMS
+        return SimpleNamespace(items=[from_dict(_named(one)) for one in self._world.swarm_objects()])
 
     async def all(
         self, resource: object, *, field_selector: str = "", label_selector: str = "", **_more: Any
@@ -233,6 +252,7 @@ def by_doctor(world: World) -> tuple[bool, bool]:
         leases=world.leases(),
         pending=world.waiting_pods(),
         installation=Installation(pods=world.components()),
+        swarms=world.swarm_objects(),
         unread={titles[kind]: "403" for kind in world.forbidden},
     )
     facts = cast("Any", type(facts))(
@@ -257,6 +277,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         "Pod": world.bound_pods(),
         inspection_facts.WAITING_POD: world.waiting_pods(),
         inspection_facts.COMPONENT_POD: world.components(),
+        "Swarm": world.swarm_objects(),
     }
     unread = {kinds[kind]: "403" for kind in world.forbidden}
     upper = inspection_facts.ClusterFacts(
@@ -274,7 +295,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
 @given(WORLDS)
 @example(World(["well"], [], [], [], Report({}, {}, {"c0": "x"}), frozenset()))
 def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> None:
-    """Page, status, doctor and inspect, and the metrics with the page."""
+    """Page, status, doctor and inspect, and the metrics with the page, except for Swarms, which have no metric here."""
     faulty: dict[str, bool] = {}
     well: dict[str, bool] = {}
     status = by_status(world)
@@ -283,12 +304,13 @@ def test_no_tool_reports_health_where_another_reports_a_fault(world: World) -> N
     faulty["inspect"], well["inspect"] = by_inspect(world)
     # A process that does not renew its Leases has ended, and so has its page.
     if not {"silent", "no Lease"} & set(world.nodes):
-        page = by_process(world)
+        page, measured = by_process(world)
         faulty["page"], well["page"] = bool(page.faults), page.verdict is Verdict.HEALTHY
-        metrics.show_health(page)
+        metrics.show_health(measured)
         sample = prometheus_client.REGISTRY.get_sample_value
-        assert sample("virtual_node_health", {"verdict": "healthy"}) == well["page"]
-        assert bool(sum(map(int, page.counts().values()))) == faulty["page"]
+        assert sample("virtual_node_health", {"verdict": "healthy"}) == (measured.verdict is Verdict.HEALTHY)
+        assert page.unknown == measured.unknown
+        assert [one for one in page.faults if one.kind not in FAULTS_OF_SWARMS] == measured.faults
         metrics.forget_health()
     event(
         f"faulty: {any(faulty.values())}, healthy: {any(well.values())}, may read all: {not world.forbidden}"
@@ -304,7 +326,7 @@ def test_a_healthy_state_is_healthy_to_all() -> None:
     """Otherwise tools that never report health would satisfy the property above."""
     world = World(["well"], [(0, "runs")], ["for real nodes"], ["runs"], Report(), frozenset())
     assert by_status(world).verdict is Verdict.HEALTHY
-    assert by_process(world).verdict is Verdict.HEALTHY
+    assert by_process(world)[0].verdict is Verdict.HEALTHY
     assert by_doctor(world) == (False, True)
     assert by_inspect(world) == (False, True)
 

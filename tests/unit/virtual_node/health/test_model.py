@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.unit.virtual_node.health.health_objects import condition, healthy, lease, node, pod, waits
+from tests.unit.virtual_node.health.health_objects import condition, healthy, lease, node, pod, swarm, waits
 from virtual_node.health.facts import ClusterState, HealthFacts
-from virtual_node.health.faults import PODS, Kind, Severity, Verdict
+from virtual_node.health.faults import PODS, SWARMS, Kind, Severity, Verdict
 from virtual_node.health.model import examine
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.health.reports import Report
+from virtual_node.health.swarms import swarm_state
 
 UNREACHABLE = condition(
     "Ready", "False", "LowerClusterUnreachable", "Lower cluster a does not answer: refused"
 )
 UNSCHEDULED = condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
+UNASSIGNED = condition("Assigned", "False", "NoWorkers", "3 jobs have no worker: NoWorkers", age=1)
 CRASH = {"terminated": {"exitCode": 3, "reason": "Error"}}
 
 
@@ -141,7 +143,38 @@ FAULTS = {
         on_node(pod(containers=[waits("ContainerCreating")])),
         (Kind.POD_NOT_STARTED, "Pod shop/web", "ContainerCreating"),
     ),
+    "a Swarm with several conditions": (
+        healthy(swarms=[swarm("s", UNASSIGNED, condition("Degraded", "True", "JobsFailing", "1 job cannot be started"))]),
+        (Kind.SWARM_DEGRADED, "Swarm shop/s", "1 job cannot be started"),
+    ),
+    "a Swarm without workers": (
+        healthy(swarms=[swarm("s", UNASSIGNED)]), (Kind.SWARM_UNASSIGNED, "Swarm shop/s", "NoWorkers"),
+    ),
+    "a Swarm whose hand-over does not end": (
+        healthy(swarms=[swarm("s", condition("Converged", "False", "HandingOver", "waiting for 1 workers", age=301))]),
+        (Kind.SWARM_NOT_CONVERGED, "Swarm shop/s", "waiting for 1 workers"),
+    ),
+    "a Swarm with a time that is not valid": (
+        healthy(swarms=[swarm("s", {**condition("Converged", "False", "HandingOver"), "lastTransitionTime": "2026-01-01t00:00:00z"})]),
+        (Kind.SWARM_NOT_CONVERGED, "Swarm shop/s", "HandingOver"),
+    ),
 }  # fmt: skip
+
+
+def test_a_swarm_that_works_is_no_fault() -> None:
+    """Also during a hand-over of up to five minutes, and before its controller has written conditions."""
+    swarms = [
+        swarm("new"),
+        swarm("moves", condition("Converged", "False", "HandingOver", "waiting", age=299)),
+        swarm(
+            "works",
+            *(condition(kind, "True") for kind in ("Assigned", "Converged")),
+            condition("Degraded", "False"),
+        ),
+    ]
+    assert examine(healthy(swarms=swarms)).verdict is Verdict.HEALTHY
+    assert examine(healthy(swarms=None)).verdict is Verdict.UNKNOWN
+    assert list(map(swarm_state, swarms)) == ["unknown", "handing over", "converged"]
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -168,7 +201,7 @@ def test_only_pods_of_users_are_warnings() -> None:
     for case, (facts, (kind, *_)) in FAULTS.items():
         wanted = (
             Severity.WARNING
-            if kind in {*PODS, Kind.NODE_CLOSED, Kind.CERTIFICATE_EXPIRES}
+            if kind in {*PODS, *SWARMS, Kind.NODE_CLOSED, Kind.CERTIFICATE_EXPIRES}
             else Severity.ERROR
         )
         assert examine(facts).faults[0].severity is wanted, case

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hack.page.scene import Scene
+from tests.unit.virtual_node.health.health_objects import condition, swarm
 from virtual_node.web.overview import Overview
 from virtual_node.web.view import View
 
@@ -69,6 +70,18 @@ async def test_pods_that_wait_without_a_node_are_shown() -> None:
     parts = await _parts(scene.overview(), View(state="unplaced"))
     assert parts["pods"]["groups"] == ["shop/StatefulSet/search"]
     assert "untolerated taint" in parts["group shop/StatefulSet/search"]["causes"][0]["why"]
+
+
+async def test_swarms_are_shown_if_there_are_any() -> None:
+    """The headline reports the same Swarm as the table."""
+    scene = Scene(3, has_trouble=False)
+    assert "swarms" not in await _parts(scene.overview())
+    scene.swarms.append(
+        swarm("streams", condition("Degraded", "True", "JobsFailing", "1 job cannot be started"))
+    )
+    parts = await _parts(scene.overview())
+    assert [row["name"] for row in parts["swarms"]["rows"]] == ["shop/streams"]
+    assert [fault["kind"] for fault in parts["health"]["faults"]] == ["SwarmDegraded"]
 
 
 async def test_filters_and_counts() -> None:

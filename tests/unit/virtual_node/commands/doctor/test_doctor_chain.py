@@ -23,6 +23,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     lower_cluster,
     node,
     pod,
+    swarm,
     webhook,
 )
 from virtual_node.commands.common.connection_errors import Trouble
@@ -188,6 +189,10 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
     (healthy(lower=[lower_cluster(answer=Probe(401, "no"))]), "lowerApi", "a.yaml: no", "register"),
     (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
     (healthy(descheduler=lease(99, duration=15)), "descheduler", "renewed 99 s ago", "not moved"),
+    (
+        healthy(swarms=[swarm("Degraded", "True", "JobsFailing", "1 job cannot be started")]),
+        "swarms", "Swarm shop/streams: 1 job cannot be started", "kubectl describe swarm streams -n shop",
+    ),
 ]  # fmt: skip
 
 
@@ -222,7 +227,7 @@ def test_a_link_depends_only_on_earlier_ones():
 
 
 @pytest.mark.parametrize(
-    "name", ["nodes", "pending", "bound", "leases", "installation", "webhook", "descheduler"]
+    "name", ["nodes", "pending", "bound", "leases", "installation", "webhook", "descheduler", "swarms"]
 )
 def test_unreadable_facts_are_unknown(name: str):
     """The link gives the reason, and the doctor does not report health."""

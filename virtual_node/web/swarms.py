@@ -1,0 +1,75 @@
+"""Reads Swarms for the page, and only while a browser shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.resources import SWARMS
+from virtual_node.health.objects import Json, key
+from virtual_node.health.swarms import swarm_state
+
+_AGE = 10.0
+"""Seconds after which Swarms are read again."""
+_ABSENT = 300.0
+"""The same if the API server does not know Swarms, or if reading them is forbidden."""
+_STALE = 60.0
+"""Seconds without a browser after which the Swarms of the last read are not used."""
+_MOST = 100
+"""Maximum number of Swarms that are sent."""
+
+
+class Swarms:
+    """Reads Swarms in the background; never waits for the API server.
+
+    Args:
+        client: of the upper cluster.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: Sequence[Json] | None = None
+        self._due = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger(component="page")
+
+    def known(self) -> Sequence[Json] | None:
+        """Return the Swarms of the last read, and start to read them again; None: not read yet."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._due and (self._reading is None or self._reading.done()):
+            if now > self._due + _STALE:
+                self._known = None
+            self._due = now + _AGE
+            self._reading = asyncio.create_task(self._read(), name="page swarms")
+        return self._known
+
+    async def _read(self) -> None:
+        try:
+            listed = await self._client.list(SWARMS)
+        except (Forbidden, NotFound):
+            self._known, self._due = (), asyncio.get_running_loop().time() + _ABSENT
+        except (ApiError, ConfigError) as error:
+            self._log.debug("swarms not read", error=str(error))
+        else:
+            self._known = [one.without("spec").to_dict() for one in listed.items]
+
+
+def swarm_table(swarms: Sequence[Json]) -> dict[str, Any]:
+    """Return the page's table of Swarms: the first rows, those with problems before others, and the number of all."""
+    rows = [_row(swarm) for swarm in swarms]
+    rows.sort(key=lambda row: (row["state"] == "converged", row["name"]))
+    return {"rows": rows[:_MOST], "all": len(rows)}
+
+
+def _row(swarm: Json) -> dict[str, Any]:
+    status = swarm.get("status") or {}
+    counts = {
+        name: status.get(f"{field}Count") or 0
+        for name, field in (("workers", "worker"), ("jobs", "job"), ("running", "running"))
+    }
+    return {"name": key(swarm), **counts, "state": swarm_state(swarm)}
