@@ -9,7 +9,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def label(text: str) -> str:
-    """Return the text if it is a DNS-1123 label, such as a namespace, as the argparse type of such names."""
+    """Return the text if it is a DNS-1123 label, such as the name of a namespace (for argparse's ``type``)."""
     if not _LABEL.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"

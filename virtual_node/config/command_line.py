@@ -1,7 +1,7 @@
 """The command line: tensile-kube's flags and environment unchanged, and our own flags.
 
-A flag overrides the environment, which overrides the file of ``--config``, which overrides the default, as
-the kubelet does. Beside a file, flags that describe the only lower cluster have no effect, with a warning.
+A flag overrides the environment, which overrides the file of ``--config``, which overrides the default, as in
+the kubelet. With a file, flags that describe the only lower cluster have no effect, which a warning reports.
 Booleans have Go's syntax: ``--flag`` and ``--flag=false``.
 """
 
@@ -42,7 +42,7 @@ _OF_CLUSTER = {
     "--disable-taint": "taints",
     "--taint": "taints",
 }
-"""Flags that describe the only lower cluster, and their fields in the file."""
+"""Flags that describe the only lower cluster, with the field of ``clusters[]`` that each sets."""
 _OVERRIDES = (
     *(
         declared.dest
@@ -55,7 +55,7 @@ _OVERRIDES = (
     "disable_taint",
     "taint",
 )
-"""Flags that override the file, if given: in the parsed flags they are None otherwise."""
+"""Parsed flags that override the file. Each is None if it was not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Options:
     startup_timeout: float
     """Maximum seconds for the upper cluster to answer at start; 0: unlimited."""
     waits: bool
-    """``--wait-for-config``: an invalid configuration is reported, and the process waits for a valid one."""
+    """``--wait-for-config``: if the configuration is invalid, the process reports that and waits for a valid one."""
     rejected: str
-    """Why the file of ``--config`` is invalid, if that is accepted; ``config`` then contains its valid part.
-    Empty: the file is valid."""
+    """Why the file of ``--config`` is invalid, if the caller accepts that; ``config`` then contains its valid
+    part. Empty: the configuration is valid."""
     warnings: tuple[str, ...]
-    """Flags and variables that are accepted for compatibility but have no effect, for the log."""
+    """Texts for the log about flags and variables that have no effect or are skipped."""
 
 
 def parse(
@@ -93,9 +93,9 @@ def parse(
         argv: the arguments.
         environment: None: the environment of the process.
         prog: the program's name in error messages, as the user typed it.
-        beside: the parser of a command that has already read its own flags from the line; error messages
-            suggest them too.
-        accept_rejected: whether to return options also for an invalid file of ``--config``, as with
+        beside: the parser of a command that has already read its own flags from the line, so that error
+            messages suggest these flags, too.
+        accept_rejected: whether to return options even if the file of ``--config`` is invalid, as with
             ``--wait-for-config``.
 
     Raises:
@@ -107,7 +107,7 @@ def parse(
     flags_of = parser()
     flags_of.prog = prog
     flags_of.also_known = beside.flag_names() if beside is not None else ()
-    # argparse sets defaults of missing attributes only: flags that are not given stay None.
+    # argparse sets a default only if the attribute is missing, so flags that are not given stay None.
     flags = flags_of.parse_args(rest, argparse.Namespace(**dict.fromkeys(_OVERRIDES)))
     if flags.provider != "k8s":
         raise ConfigError(f"--provider {flags.provider}: the only provider is k8s")
@@ -187,12 +187,12 @@ def _single_cluster(
 def _override(
     config: Config, flags: argparse.Namespace, environment: Mapping[str, str], warnings: list[str]
 ) -> None:
-    """Set the process-wide fields whose flag or environment variable is given, also beside a file."""
+    """Set the process-wide fields whose flag or environment variable is given, even if there is a file."""
     kubelet = config.kubelet
     for target in (config, kubelet, config.leader_election):
         setting.apply(target, flags, environment)
     if flags.enable_controllers is not None:
-        # tensile-kube skips unknown names with a warning, and existing manifests rely on that.
+        # tensile-kube skips unknown names with a warning, and existing manifests depend on that.
         unknown = [one for one in config.enable_controllers if one not in configuration.KNOWN_CONTROLLERS]
         warnings += [f"--enable-controllers: {name!r} is unknown and skipped" for name in unknown]
         config.enable_controllers = [one for one in config.enable_controllers if one not in unknown]

@@ -24,7 +24,7 @@ def load(path: str | Path) -> Config:
 
 
 def placed(path: Path, parsed: Config) -> Config:
-    """Make the kubeconfig paths of a file's configuration absolute, in place, and return it."""
+    """Make the kubeconfig paths of a file's configuration absolute, in place, and return the configuration."""
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
     for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)

@@ -1,6 +1,6 @@
-"""The flags of the daemon: those of configuration fields, and those that no single field stands for.
+"""The flags of the daemon: those of configuration fields, and those that do not belong to a single field.
 
-The fields in ``types`` declare theirs. ``command_line`` parses all of them.
+The fields in ``types`` declare their own flags. ``command_line`` parses all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WITHOUT_EFFECT = {
     "--authorization-webhook-cache-authorized-ttl": "allowed requests are cached for 5 minutes",
     "--authorization-webhook-cache-unauthorized-ttl": "denied requests are cached for 30 seconds",
 }
-"""tensile-kube's flags without effect, and what applies instead. Any value is accepted because none is used."""
+"""tensile-kube's flags without effect, and what applies instead. Any value is accepted, because none is used."""
 _COMPATIBLE = (
     (NODE, "--os OS", "read from the lower nodes"),
     (NODE, "--provider-config FILE", WITHOUT_EFFECT["--provider-config"]),

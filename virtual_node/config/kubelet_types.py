@@ -18,15 +18,16 @@ class KubeletLimits(_Base):
     """Limits of the kubelet APIs, shared by all virtual nodes of the process."""
 
     connections: Annotated[int, Meta(ge=10)] = 1200
-    """Open connections. If all are in use, a new one closes one without a request."""
+    """Maximum open connections. If all are in use, a new connection closes one without a request."""
     unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
-    """Connections of clients that are not authorized yet. If all are in use, a new one closes the oldest of
-    the address that has the most of them."""
+    """Maximum connections of clients that are not authorized yet. If all are in use, a new connection closes
+    the oldest of the address that has the most of them."""
     streams: Annotated[int, Meta(ge=1)] = 1000
-    """Open streams (exec, attach, port-forward, logs), about 200 KiB each. Further ones are refused. The last
-    fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with none."""
+    """Maximum open streams (exec, attach, port-forward, logs), about 200 KiB each. Further streams are
+    refused. The last fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with
+    none."""
     streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
-    """Open streams to pods of one upper namespace. The API server does not send the name of the user."""
+    """Maximum open streams to pods of one upper namespace. The API server does not send the name of the user."""
 
 
 class KubeletConfig(_Base):
@@ -34,7 +35,7 @@ class KubeletConfig(_Base):
 
     address: str = "0.0.0.0"  # noqa: S104 - the upper apiserver must reach it; every request is authenticated
     port: Annotated[Port, Setting(KUBELET, "", "KUBELET_PORT")] = 10250
-    """First port to try; each further virtual node of the process uses the next free one."""
+    """First port to try. Each further virtual node of the process uses the next free port."""
     node_ip: Annotated[str, Setting(KUBELET, "", "VKUBELET_POD_IP")] = ""
     """InternalIP of the Node. Empty: the local address with a route to the upper apiserver."""
     external_ip: Annotated[str, Setting(KUBELET, "", "VKUBELET_EXTERNAL_POD_IP")] = ""
@@ -55,7 +56,7 @@ class KubeletConfig(_Base):
     anonymous_auth: bool = False
     """Serve requests without credentials, as system:anonymous; they are still authorized."""
     drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds for open streams to end when the process stops. It must be less than the pod's
+    """Seconds that open streams have to end when the process stops. It must be less than the pod's
     ``terminationGracePeriodSeconds``."""
     authorization: bool = True
     """Authorize requests by SubjectAccessReview in the upper cluster. Off: authentication is sufficient."""

@@ -1,7 +1,7 @@
 """Validation of the namespaces in a configuration: no two upper namespaces may share a lower one.
 
 Conflicts that the configuration does not show (with another process, another upper cluster or existing
-namespaces) are refused at run time, by the owner that is recorded on the lower namespace.
+namespaces) are refused at run time, because the owner is recorded on the lower namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""Namespaces of every cluster. They are used only under their own names, and only if ``adopt`` allows it."""
+"""Namespaces of every cluster. A lower one is used only for the upper one of its name, if ``adopt`` allows it."""
 
 
 def problems(clusters: Sequence[LowerClusterConfig]) -> Iterator[str]:
@@ -67,14 +67,14 @@ def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
 
 
 def _unmapped(lower: str, config: NamespaceConfig) -> str:
-    """Return the upper namespace that maps to a lower one by prefix or by its own name; empty: none."""
+    """Return the upper namespace that maps to a lower one without an entry in ``map``; empty: none."""
     upper = lower.removeprefix(config.prefix)
     is_led_here = lower.startswith(config.prefix) and _LABEL.fullmatch(upper) and upper not in config.map
     return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
 
 
 def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
-    """Return how two upper namespaces share a lower one under two configurations; empty: they do not."""
+    """Return how two upper namespaces would share a lower one under two configurations; empty: they would not."""
     for first, second in ((one, other), (other, one)):
         for upper, lower in first.map.items():
             mapped = next((name for name, target in second.map.items() if target == lower), "")
@@ -89,6 +89,6 @@ def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
 
 
 def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
-    """Report whether a name with that prefix can match one of the shell patterns, or there are none."""
+    """Report whether a name with that prefix may match one of the shell patterns; without patterns, it does."""
     beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
     return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)

@@ -1,8 +1,8 @@
 """The program's name: ``virtual-node``, or ``kubectl virtual-node`` as a plugin of kubectl.
 
-For ``kubectl virtual-node`` kubectl runs ``kubectl-virtual_node`` from the PATH, because ``-`` separates
-nested commands in file names. Usage lines and errors must contain the name that the user typed, so that they
-can be copied.
+For ``kubectl virtual-node``, kubectl runs ``kubectl-virtual_node`` from the PATH, because ``-`` in file names
+separates nested commands. Usage lines and errors contain the name that the user typed, so that they can be
+copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_plugin() -> bool:
 
 
 def name(command: str = "") -> str:
-    """Return the program's name, or one of its commands, as the user types it in usage lines and next steps."""
+    """Return the program's name and a command, as the user types them, for usage lines and next steps."""
     return " ".join(
         part for part in ("kubectl virtual-node" if is_plugin() else "virtual-node", command) if part
     )

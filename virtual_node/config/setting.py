@@ -1,7 +1,7 @@
 """Declares flags and environment variables of configuration fields, in the annotations of the fields.
 
 A flag overrides the environment, which overrides the file of ``--config``, which overrides the default. The
-field's docstring is the help text, its type validates the value.
+field's docstring is the help text, and its type validates the value.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ class Setting:
     Attributes:
         group: title of the flag's group.
         flag: the flag. Empty: only the environment sets the field.
-        metavar: the placeholder of its value in help texts.
-        environment: variables; the first that is not empty is used.
-        parse: argparse type; None: by the field's type. A result of None counts as not given.
+        metavar: the placeholder of the flag's value in help texts.
+        environment: names of variables; the first variable that is not empty is used.
+        parse: the argparse type; None: derived from the field's type. If it returns None, the flag counts as
+            not given.
     """
 
     def __init__(
         self, group: str, usage: str, *environment: str, parse: Callable[[str], Any] | None = None
     ) -> None:
-        """Declare a flag by its usage, such as ``--client-qps N``."""
+        """Declare a flag by its usage, such as ``--client-qps N``; empty: no flag."""
         self.group, self.environment, self.parse = group, environment, parse
         self.flag, _, self.metavar = usage.partition(" ")
 
     @property
     def dest(self) -> str:
-        """Return the flag's attribute of argparse's namespace."""
+        """Return the name of the flag's attribute in argparse's namespace."""
         return self.flag.removeprefix("--").replace("-", "_")
 
 
 def settings(kind: type[msgspec.Struct]) -> Iterator[tuple[msgspec.structs.FieldInfo, Setting]]:
-    """Yield the fields of a structure that have a setting, without those of nested structures."""
+    """Yield the fields of a structure that have a setting; fields of nested structures are not included."""
     for field in msgspec.structs.fields(kind):
         if get_origin(field.type) is Annotated:
             yield from ((field, found) for found in get_args(field.type) if isinstance(found, Setting))
 
 
 def add_flags(groups: Mapping[str, argparse._ActionsContainer], kind: type[msgspec.Struct]) -> None:
-    """Add the flags of a structure's fields to the groups with these titles."""
+    """Add the flags of a structure's fields to the argument groups, which are given by title."""
     about = attribute_docstrings(kind)
     for field, setting in settings(kind):
         if not setting.flag:
@@ -100,11 +101,11 @@ def apply(target: msgspec.Struct, flags: argparse.Namespace, environment: Mappin
 
     Args:
         target: the structure; changed in place.
-        flags: the parsed flags, None for those that are not given.
+        flags: the parsed flags; a flag that is not given is None.
         environment: the environment.
 
     Raises:
-        ConfigError: a value is invalid; names the flag or variable.
+        ConfigError: a value is invalid; the text names the flag or variable.
     """
     for field, setting in settings(type(target)):
         given = [(name, text) for name in setting.environment if (text := environment.get(name))]
@@ -125,10 +126,10 @@ def apply(target: msgspec.Struct, flags: argparse.Namespace, environment: Mappin
 
 
 def positive_float(text: str) -> float | None:
-    """Return a number, or None for the default if it is not more than 0, as in tensile-kube."""
+    """Return a number; None (the default applies) if it is not more than 0, as in tensile-kube."""
     return value if (value := float(text)) > 0 else None
 
 
 def positive_int(text: str) -> int | None:
-    """Return a whole number, or None for the default if it is not more than 0, as in tensile-kube."""
+    """Return a whole number; None (the default applies) if it is not more than 0, as in tensile-kube."""
     return value if (value := int(text)) > 0 else None

@@ -65,9 +65,11 @@ class NodeConfig(_Base):
     name: str
     """The Node's name in the upper cluster."""
     node_selector: dict[str, str] = {}
-    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node that is no virtual node."""
+    """Labels that a lower node must have to belong to this virtual node. Empty: every lower node that is not
+    virtual."""
     labels: dict[str, str] = {}
-    """Labels of the Node, over the default ones. A label that is removed here is removed from the Node, too."""
+    """Labels of the Node, which override the default labels. A label that is removed here is removed from the
+    Node, too."""
     taints: list[Taint] | None = None
     """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
     capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
@@ -79,7 +81,8 @@ class NamespaceConfig(namespace_map.NamespaceConfig):
     """The lower namespace of each upper namespace, and the upper namespaces that may use this cluster."""
 
     remove: bool = True
-    """Delete a lower namespace that we created once its upper one is deleted, if nothing of others is in it."""
+    """When an upper namespace is deleted, delete the lower namespace that we created for it, unless that has objects
+    of other owners."""
 
 
 class VolumeConfig(_Base):
@@ -103,7 +106,8 @@ class ClusterServicesConfig(_Base):
 
     cluster_ip: Literal["own", "same"] = msgspec.field(default="own", name="clusterIP")
     """own: this cluster chooses the addresses of copies. same: a new copy gets the upper Service's address if
-    it is free and in this cluster's Service range, else one of its own, with event ``OtherClusterIP``."""
+    it is free and in this cluster's Service range, otherwise an address that this cluster chooses, with event
+    ``OtherClusterIP``."""
 
 
 class TokenSecret(_Base):
@@ -164,7 +168,7 @@ class LowerClusterConfig(_Base):
 
 
 class ServicesConfig(_Base):
-    """Upper Services that are mirrored in lower clusters, besides those of namespaces with pods there."""
+    """Upper Services that are mirrored in lower clusters, in addition to those of namespaces with pods there."""
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
     """Shell patterns of ``namespace/name``. No other objects are created in the lower kube-system."""
@@ -178,16 +182,19 @@ class LimitsConfig(_Base):
     more waits with event ``TooManyReferences``."""
     references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
     """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod
-    that exceeds it waits with the same event. Other namespaces are not affected."""
+    with which they would be more waits with the same event. Other namespaces are not affected."""
     bytes_per_namespace: Annotated[int, Meta(gt=0)] = 64 * 1024**2
-    """JSON bytes of ConfigMaps and Secrets that one upper namespace's pods reference in one lower cluster.
-    Further objects are not mirrored. Pods that need them wait with the same event. Copies stay unchanged."""
+    """Maximum bytes, as JSON, of ConfigMaps and Secrets that one upper namespace's pods reference in one
+    lower cluster. Further objects are not mirrored, and pods that need them wait with the same event.
+    Existing copies stay unchanged."""
     watches_per_namespace: Annotated[int, Meta(ge=0)] = 50
-    """Watched referenced objects of one upper namespace per lower cluster, each with its own connection.
-    Others are read when a pod starts and about once a minute, 20 per second in all, namespaces in turn."""
+    """Maximum watches of referenced objects of one upper namespace in one lower cluster, each with its own
+    connection. Other objects are read when a pod starts and about once a minute, 20 per second in all.
+    Namespaces take turns."""
     watches: Annotated[int, Meta(ge=0)] = 200
-    """Watched referenced objects per lower cluster in all. If all are in use, a namespace with few takes one
-    from the namespace with most. An object that loses its watch is read like the others above."""
+    """Maximum watches of referenced objects in one lower cluster. If all are in use, a namespace with few
+    takes one from the namespace with most. An object that loses its watch is read like the other objects
+    above."""
 
 
 class LeaderElectionConfig(_Base):

@@ -1,4 +1,4 @@
-"""Loading of the valid part of an invalid configuration file, to report about it and to clean up."""
+"""Loads the valid part of an invalid configuration file, to report about it and to clean up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from virtual_node.config.types import Config
 
 _UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`(?: - at |$)", re.DOTALL)
 _PLACE = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>.*?)(?P<map>\[\.\.\.\].*)?`$")
-"""Location in msgspec's error message, up to the first map; ``key``: the error concerns the keys there."""
+"""Location in msgspec's error message, up to the first map. With ``key``, the error concerns the map's keys."""
 _OTHER_KEYS = "keys that are not text"
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
 
@@ -24,8 +24,9 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
 def load_usable(path: str | Path) -> Config:
     """Return a file's configuration without unknown fields and values of a wrong type.
 
-    A daemon must not work with it, because it differs from what was configured. Values that contradict each
-    other are kept. A file that cannot be read or is not YAML yields the defaults.
+    The daemon must not mirror pods with it, because it differs from what was configured. Values that
+    contradict each other are kept. If the file cannot be read or is not YAML, the result is the default
+    configuration.
     """
     try:
         document = decode_yaml(read_text("--config", path))
@@ -42,7 +43,8 @@ def load_usable(path: str | Path) -> Config:
 def _drop(document: Any, complaint: str) -> bool:
     """Delete the part of a document that a msgspec error names; report whether something was deleted.
 
-    ``$.a[0].b[...]`` is an entry of a map that msgspec does not name, so the whole map is deleted.
+    ``$.a[0].b[...]`` is an entry of a map for which msgspec does not give the key, so the whole map is
+    deleted.
     """
     place, unknown = _PLACE.search(complaint), _UNKNOWN_FIELD.search(complaint)
     steps: list[str | int] = [
@@ -61,6 +63,6 @@ def _drop(document: Any, complaint: str) -> bool:
             del document[key]
         return True
     if isinstance(document, dict) and steps[-1] not in document:
-        return False  # a name that contains msgspec's quotation marks
+        return False  # the name contains msgspec's quotation marks and was cut
     del document[steps[-1]]
     return True

@@ -17,13 +17,13 @@ from virtual_node.config.types import API_VERSION, KIND, KNOWN_CONTROLLERS, TAIN
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _CLUSTERS = 500
-"""Maximum per process, because each has watches and caches, and pairs of clusters are compared."""
+"""Maximum number of clusters per process, because each has watches and caches, and all pairs are compared."""
 _CSR_NODE_NAME = 64 - len("system:node:")
-"""Maximum length: RFC 5280 limits a common name to 64 characters."""
+"""Maximum length of a node's name in a certificate, because RFC 5280 limits a common name to 64 characters."""
 
 
 def validate(config: Config) -> list[str]:
-    """Return the problems of a configuration, each as ``field: problem``. Empty: it is valid."""
+    """Return the problems of a configuration, each as ``field: problem``; empty: it is valid."""
     problems: list[str] = []
     if config.api_version != API_VERSION:
         problems.append(f"apiVersion: expected {API_VERSION}, got {config.api_version!r}")

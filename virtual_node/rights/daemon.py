@@ -1,4 +1,4 @@
-"""The permissions of a virtual node in one table, which ``check`` tests and the chart and the manifests grant."""
+"""The permissions of a virtual node in tables, which ``check`` tests and which the chart and the manifests grant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NODE = (VIRTUAL_NODE,)
 
 UPPER: tuple[Right, ...] = (
     Right("", "namespaces", READ, "the upper cluster's identity; namespaces of pods"),
-    # Read access is not limited to names because `inspect` lists all virtual nodes with these permissions.
+    # Read access is not limited to names, because `inspect` lists all virtual nodes with these permissions.
     Right("", "nodes", READ, "the virtual node; real nodes with its name; nodes that claims have selected"),
     Right("", "nodes", ("create",), "register the virtual node"),
     Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
@@ -44,8 +44,8 @@ UPPER: tuple[Right, ...] = (
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
-"""Needed in the upper cluster. If no chart has created the CSIDriver, `create` of `csidrivers` creates it at
-start."""
+"""Needed in the upper cluster. If no chart has created the CSIDriver, the daemon creates it at start, which
+needs ``create`` of ``csidrivers``."""
 
 UPPER_ELECTION: tuple[Right, ...] = (
     Right("coordination.k8s.io", "leases", ("create",), "--leader-elect", "", OWN_NAMESPACE),
@@ -67,9 +67,9 @@ UPPER_RENEWAL: tuple[Right, ...] = (
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].tokenSecrets``."""
 
 UPPER_CSR: tuple[Right, ...] = (
-    # The impersonated node creates the request, which the Node authorizer allows every node. A user that may
-    # impersonate any node can read every Secret that a pod on any node uses. Therefore only virtual nodes are
-    # granted.
+    # The request is created as the impersonated node, because the Node authorizer allows every node to create
+    # it. Only virtual nodes may be impersonated, because a user that may impersonate any node can read every
+    # Secret that a pod on any node uses.
     Right(
         "",
         "users",
@@ -109,7 +109,7 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 
 
 def upper(config: Config) -> tuple[Right, ...]:
-    """Return all permissions that a configuration needs in the upper cluster, with its own names."""
+    """Return all permissions that a configuration needs in the upper cluster, for its own names."""
     tables = [*UPPER]
     election = config.leader_election
     if election.enabled:
@@ -171,7 +171,7 @@ LOWER_VIEWER: tuple[Right, ...] = (
     Right("", "namespaces", ("list", "watch"), "namespaces that the virtual node must not use"),
     Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "quotas of priority classes"),
 )
-"""Granted in every lower cluster to the second account that ``lower-cluster register`` creates, for the
+"""Granted in every lower cluster to the read-only account that ``lower-cluster register`` creates for the
 multi-scheduler."""
 
 LOWER_VIEWER_METRICS_API: tuple[Right, ...] = (

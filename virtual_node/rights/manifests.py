@@ -9,7 +9,7 @@ from controller_runtime.rights import Right, rules
 
 NAME = "virtual-node"
 VIEWER = f"{NAME}-viewer"
-"""Name of the read-only account."""
+"""Name of the read-only account for the multi-scheduler."""
 
 
 def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]:
@@ -23,12 +23,12 @@ def cluster_role(rights: Iterable[Right], *, name: str = NAME) -> dict[str, Any]
 
 
 def namespace_cleaning_rule() -> dict[str, Any]:
-    """Return the rule for deleting empty namespaces: listing all resources shows that a namespace is empty."""
+    """Return the rule needed to delete empty namespaces, because listing all resources shows if one is empty."""
     return {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list"]}
 
 
 def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
-    """Return Namespace, ServiceAccount and ClusterRoleBinding for a ClusterRole of the same name."""
+    """Return a Namespace and, in it, a ServiceAccount that is bound to the ClusterRole of the same name."""
     labels = {"app.kubernetes.io/name": NAME}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
@@ -49,7 +49,7 @@ def account(namespace: str, *, name: str = NAME) -> list[dict[str, Any]]:
 
 
 def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Return Role and RoleBinding that let the account ``NAME`` renew tokens of the accounts of its namespace."""
+    """Return Role and RoleBinding with which the account ``NAME`` renews tokens of its namespace's accounts."""
     metadata = {"name": f"{NAME}-tokens", "namespace": namespace, "labels": {"app.kubernetes.io/name": NAME}}
     group = "rbac.authorization.k8s.io"
     return [
@@ -65,7 +65,7 @@ def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
-    """Return a Secret that the lower cluster fills with a token that never expires."""
+    """Return a Secret that the lower cluster fills with a token of the account that never expires."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -80,7 +80,7 @@ def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
 
 
 def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str = "") -> dict[str, Any]:
-    """Return a kubeconfig with server, CA (base64 PEM) and token (empty: file ``token`` beside it)."""
+    """Return a kubeconfig with server, CA (base64 PEM) and token; empty token: read from file ``token`` beside it."""
     user = {"token": token} if token else {"tokenFile": "token"}
     return {
         "apiVersion": "v1",
@@ -93,7 +93,7 @@ def token_kubeconfig(*, cluster: str, server: str, ca: str, token: str = "") -> 
 
 
 def kubeconfig_secret(name: str, namespace: str, text: str, *, token: str = "") -> dict[str, Any]:
-    """Return the upper Secret with keys ``kubeconfig`` (of a lower cluster) and ``token`` (to be renewed)."""
+    """Return the upper Secret with a lower cluster's ``kubeconfig`` and, unless empty, the ``token`` to renew."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -1,4 +1,4 @@
-"""The permissions of people and jobs in the upper cluster, except the daemon's own (``daemon``)."""
+"""The permissions of people and jobs in the upper cluster; ``daemon`` has those of the virtual node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MEMORY = (node_avoidance.CONFIG_MAP, "virtual-node-descheduler")
 
 DOCTOR: tuple[Right, ...] = (
     Right("", "nodes", _LOOK, "the virtual nodes"),
-    # On other nodes it would allow access to all pods, because kubelets accept `get` for exec over WebSocket.
+    # Only virtual nodes, because kubelets accept `get` for exec over WebSocket: it would open all pods of
+    # other nodes.
     Right(
         "", "nodes", ("get",), "their kubelet APIs, through the API server", "proxy", names=(VIRTUAL_NODE,)
     ),
@@ -92,4 +93,4 @@ UNINSTALL: tuple[Right, ...] = (
         OWN_NAMESPACE,
     ),
 )
-"""Permissions of ``virtual-node cleanup``, which ``helm uninstall`` runs; no account keeps them."""
+"""Permissions of ``virtual-node cleanup``, which ``helm uninstall`` runs. No account has them afterwards."""

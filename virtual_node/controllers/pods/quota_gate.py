@@ -1,7 +1,7 @@
 """Decides which pods are retried after a quota refused them, and when. No IO: callers pass times and handle wakes.
 
 Ten thousand pods that are each tried every ten seconds use up the rate limit of their lower cluster. So one
-pod of each lower namespace, the probe, is tried with back-off. When it is created, other pods are released
+pod of each lower namespace, the probe, is tried with back-off. When it is created, other pods are admitted
 for a try, two for each success. Each refusal makes another pod the probe. Pods with different demands (what
 they request) take turns, so a large pod does not keep small ones waiting. A pod that gets only server errors
 and no quota decision loses its turn after some seconds. A new pod with the demand of a pod that was just

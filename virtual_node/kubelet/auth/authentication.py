@@ -1,8 +1,8 @@
 """Authentication of kubelet API requests by client certificate or by a bearer token that TokenReview checks.
 
 As in the kubelet's delegated authentication (``apiserver/pkg/authentication/authenticatorfactory``), a
-verified client certificate is used first. Then follows a bearer token in the header or, from browsers, in the
-list of WebSocket protocols. An invalid token is refused even if anonymous requests are allowed.
+verified client certificate is checked first, then a bearer token in the header or, from browsers, in the list
+of WebSocket protocols. An invalid token is refused even if anonymous requests are allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AUTHENTICATED = "system:authenticated"
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user of the upper cluster. It is hashable, so that it can be a key of cached decisions."""
+    """A user of the upper cluster. It is hashable, so that it can be part of a key of cached decisions."""
 
     name: str
     uid: str = ""
@@ -43,7 +43,7 @@ ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
 
 
 class AuthenticationError(Exception):
-    """Invalid credentials, answered with 401."""
+    """The credentials are invalid; the response is a 401."""
 
 
 class Authenticator:
@@ -53,8 +53,8 @@ class Authenticator:
         client: Client of the upper cluster, for TokenReviews; None: only certificates are accepted.
         anonymous_auth: Whether requests without credentials are accepted as ``system:anonymous``.
         cache_ttl: Seconds for which a valid token is cached.
-        failure_ttl: Seconds for which an invalid token is cached. It is short because a new token may arrive
-            here before the apiserver's cache has it.
+        failure_ttl: Seconds for which an invalid token is cached. It is short, because a new token may arrive
+            here before the API server knows it.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class Authenticator:
         return user
 
     async def close(self) -> None:
-        """Cancel the reviews in progress."""
+        """Cancel the TokenReviews in progress."""
         await self._tokens.close()
 
     async def _review(self, token: str) -> UserInfo:
         client = self._client
         if client is None:
             raise AuthenticationError("bearer tokens are not accepted")
-        # The token itself is not kept in memory.
+        # Only the token's digest is kept in memory, not the token itself.
         key = hmac.digest(self._secret, token.encode(), hashlib.sha256)
         user = await self._tokens.get(key, lambda: review_token(client, token))
         if user is None:
@@ -130,10 +130,10 @@ def bearer_token(request: web.BaseRequest) -> str | None:
 
 
 def user_from_certificate(certificate: Mapping[str, Any]) -> UserInfo | None:
-    """Return the user in a verified client certificate, with its common name as name and organisations as groups.
+    """Return the user in a verified client certificate: its common name, with organisations as groups; None: none.
 
     Args:
-        certificate: As `ssl.SSLSocket.getpeercert` returns it; empty: no certificate.
+        certificate: The result of `ssl.SSLSocket.getpeercert`; empty: no certificate.
     """
     common = common_name(certificate)
     if not common:

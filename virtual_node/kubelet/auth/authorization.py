@@ -1,8 +1,9 @@
 """Authorization of kubelet API requests by SubjectAccessReview on the ``nodes`` resource of the upper cluster.
 
 As in the kubelet's delegated authorization, the fine-grained subresources of KEP-2862 are checked first and
-``proxy`` last. One check is stricter: exec, attach, port-forward and run need ``create`` even if a WebSocket
-makes them a GET. A kubelet checks ``get`` there, which would give a shell to every user with read access.
+``proxy`` last. One check is stricter: exec, attach, port-forward and run need ``create`` even if they arrive
+as GET, as over WebSocket. A kubelet checks ``get`` there, which would give a shell to every user with read
+access.
 """
 
 from __future__ import annotations
@@ -105,13 +106,13 @@ def subject_access_review(user: UserInfo, attributes: Attributes, *, node_name: 
 
 
 def request_attributes(method: str, path: str) -> list[Attributes]:
-    """Return the accesses that allow a request, the most specific first. One of them suffices.
+    """Return the accesses of which one suffices to allow a request, the most specific first.
 
     Args:
         method: The request's method.
-        path: The pattern of the route that serves it, or the path if no route does. Never pass the path of a
-            request with a route: a spelling that the router and this function read differently would bypass
-            authorization.
+        path: The pattern of the route that serves the request, or its path if no route does. Never pass the
+            path of a request with a route: if the router and this function read it differently, authorization
+            would be bypassed.
     """
     root = path.lstrip("/").split("/", 1)[0]
     verb = "create" if root in _EXECUTING else _VERBS.get(method, method.lower())

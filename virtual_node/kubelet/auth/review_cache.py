@@ -1,4 +1,4 @@
-"""A cache of review results with one request in progress per key and expired results during an outage."""
+"""A cache of review results. It sends one request per key at a time and uses expired results during an outage."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ReviewCache(Generic[K, V]):
 
     Args:
         ttl: Returns the seconds for which a result is valid; 0: it is not cached.
-        stale: Seconds for which an expired result is still used if the reviewer does not answer. During an
-            outage of the apiserver, logs and metrics stay readable for users who had access.
+        stale: Seconds for which an expired result is still used if the upper API server does not answer. So
+            during an outage, logs and metrics stay readable for users who had access.
         timeout: Maximum seconds for a review.
         size: Maximum number of cached results; the least recently used is dropped first.
     """
@@ -42,7 +42,7 @@ class ReviewCache(Generic[K, V]):
         self._asking: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """Return the cached result or request a review; cancelling a caller does not affect the others.
+        """Return the cached result or request a review; cancelling one caller does not affect the others.
 
         Args:
             key: The key of the result.
@@ -90,7 +90,7 @@ class ReviewCache(Generic[K, V]):
     def _asked(self, key: K, task: asyncio.Task[V]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # the callers handle it; retrieved here in case all of them were cancelled
+            task.exception()  # the callers handle it; retrieved, or asyncio logs it if all of them were cancelled
 
     async def close(self) -> None:
         """Cancel the reviews in progress."""

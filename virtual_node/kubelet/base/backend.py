@@ -43,7 +43,7 @@ class Backend(Protocol):
             The target, or None if this node has no such pod.
 
         Raises:
-            Refusal: The upper pod has no lower pod. A lower pod of that name is unmanaged.
+            Refusal: The upper pod has no lower pod, or the lower pod of that name is unmanaged.
         """
 
     def pods(self) -> Iterable[Mapping[str, Any]]:

@@ -27,18 +27,18 @@ def quoted(text: str) -> str:
 
 
 def unreachable(cluster: str, error: Exception) -> Refusal:
-    """Return the error for a lower cluster that does not answer, with the cause."""
+    """Return the error response for a lower cluster that cannot be reached, with the cause."""
     why = error.message if isinstance(error, ApiError) else str(error) or type(error).__name__
     return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {why}")
 
 
 def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
-    """Return the error response for an error of the lower apiserver, so that its text reaches the user.
+    """Return the error response for an error of the lower API server, so that its text reaches the user.
 
-    The upper apiserver passes on a kubelet's text only with 400, 403 and 500. For other codes it uses a
-    generic text (apimachinery, ``NewGenericServerResponse``). Other client errors therefore become 400, which
-    a kubelet also sends once it has found the pod. A lower 401 concerns the virtual node's credentials, not
-    the user's. It becomes 500 because kubectl would otherwise ask the user to log in.
+    The upper API server passes on a kubelet's text only with 400, 403 and 500. For other codes it uses a
+    generic text (apimachinery, ``NewGenericServerResponse``). Other client errors except 429 therefore become
+    400, which a kubelet also sends once it has found the pod. A lower 401 concerns the virtual node's
+    credentials, not the user's. It becomes 500, because kubectl would otherwise ask the user to log in.
     """
     if error.code == 401:
         return Refusal(

@@ -15,18 +15,18 @@ from controller_runtime.log import get_logger
 T = TypeVar("T")
 
 _TIMEOUT = 4.0
-"""Seconds for one kubelet, so that a hanging kubelet does not fail the whole request."""
+"""Seconds for one kubelet, so that a kubelet that does not answer cannot fail the whole request."""
 _PATIENCE = 8.0
-"""Seconds for all kubelets; scrapers wait at most ten seconds."""
+"""Seconds for all kubelets, because scrapers wait at most ten seconds."""
 _REFUSED = 60.0
 """Seconds before a path that all kubelets refused is requested again."""
 _AT_ONCE = 32
 _MOST_NODES = 5000
-"""Maximum number of nodes to request; a hostile lower cluster may have any number."""
+"""Maximum number of nodes to request, because a hostile lower cluster may list any number."""
 _MOST_PARTS = 1_000_000
-"""Maximum lines or JSON values in a response, because each takes at least fifty bytes of memory."""
+"""Maximum number of lines or JSON values in a response, because each takes at least fifty bytes of memory."""
 _SMALL = 64 * 1024
-"""Bytes up to which a response is parsed without a thread, because starting one takes longer."""
+"""Responses below this number of bytes are parsed without a thread, because starting a thread takes longer."""
 
 _log = get_logger(component="kubelet")
 
@@ -37,7 +37,7 @@ class Answers(Generic[T]):
 
     Attributes:
         by_node: Results of the kubelets that answered.
-        refused: Whether every kubelet was refused, because permissions or the node proxy are missing.
+        refused: Whether all kubelets were refused, because permissions or the node proxy are missing.
     """
 
     by_node: dict[str, T]
@@ -64,7 +64,7 @@ class LowerKubelets:
         Args:
             path: Path of the kubelet API, without a leading slash.
             read: Parses one response, in a thread if it is large; it may raise ValueError. Each response is
-                parsed on arrival because the unparsed responses of a hundred nodes would take half a
+                parsed on arrival, because the unparsed responses of a hundred nodes would take half a
                 gigabyte.
         """
         loop = asyncio.get_running_loop()
@@ -106,6 +106,7 @@ class LowerKubelets:
             return read(answer)
         if len(answer) > _MOST_PARTS and sum(map(answer.count, (b"\n", b"[", b"{"))) > _MOST_PARTS:
             raise ValueError(f"more than {_MOST_PARTS:,} lines or values")
-        # More threads would not be faster, and name resolution uses the same small thread pool.
+        # Parse in one thread at a time. More would not be faster, and name resolution uses the same thread
+        # pool.
         async with self._one_thread:
             return await asyncio.to_thread(read, answer)

@@ -1,6 +1,6 @@
 """Usage from a lower cluster's metrics API (metrics.k8s.io), in the format of a kubelet's ``/metrics/resource``.
 
-The API reports rates only, so counters are integrals of them. Source:
+The metrics API reports only rates, so the counters are their integrals. Source:
 k8s.io/metrics/pkg/apis/metrics/v1beta1.
 """
 
@@ -31,7 +31,7 @@ class MetricsApi:
 
     Args:
         lower: The lower cluster.
-        cluster_id: The upper cluster's identity on its lower pods.
+        cluster_id: Identity of the upper cluster, which the labels of owned lower pods contain.
     """
 
     def __init__(self, lower: Client, *, cluster_id: str) -> None:
@@ -44,7 +44,7 @@ class MetricsApi:
         """Return the usage of owned pods and of the virtual node, as far as the lower cluster reports it.
 
         Args:
-            pods: Owned pods.
+            pods: Upper pods by namespace and name of their lower pods.
             nodes: Names of the virtual node's lower nodes.
         """
         ours = {"labelSelector": f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"}
@@ -111,5 +111,5 @@ def _milliseconds(sample: Mapping[str, Any]) -> int:
 
 
 def _cores(cpu: str) -> float:
-    """Return CPUs. Nano-CPUs are parsed here because an idle container uses less than ``quantity``'s millis."""
+    """Return CPUs. Nano-CPUs are parsed here, because ``quantity`` resolves only milli-CPUs."""
     return int(cpu[:-1]) / 1e9 if cpu.endswith("n") else quantity.milli(cpu) / 1000

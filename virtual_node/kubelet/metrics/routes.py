@@ -1,8 +1,8 @@
 """The metrics routes of a virtual node.
 
 ``/metrics`` describes the process itself. ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes``
-and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If access
-to the kubelets is refused, usage comes from the lower cluster's metrics API.
+and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If the
+lower cluster refuses access to its kubelets, usage comes from its metrics API.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, P
 from virtual_node.translate.nodes.usage import CounterSum
 
 _FRESH = 5.0
-"""Seconds for which a response is reused; scrapers have intervals of ten seconds or more."""
+"""Seconds for which a response is reused. Scrapers have intervals of ten seconds or more."""
 _CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,9 +37,9 @@ class MetricsRoutes:
     Args:
         lower: The lower cluster.
         node_name: The virtual node.
-        lower_nodes: Returns the names of its lower nodes.
-        pods: Returns its pods by lower namespace and name.
-        cluster_id: The upper cluster's identity on its lower pods.
+        lower_nodes: Returns the names of the virtual node's lower nodes.
+        pods: Returns its upper pods by lower namespace and name.
+        cluster_id: Identity of the upper cluster, which the labels of owned lower pods contain.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MetricsRoutes:
         self._pods = pods
         self._kubelets = LowerKubelets(lower, lower_nodes)
         self._metrics_api = MetricsApi(lower, cluster_id=cluster_id)
-        # One per source, because samples of two paths have different times and a decrease looks like a
+        # One sum per source, because samples of two sources have different times, and a decrease looks like a
         # reboot.
         self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
         self._answers: SharedAnswers[bytes] = SharedAnswers(fresh=_FRESH)
@@ -118,7 +118,7 @@ class MetricsRoutes:
         return msgspec.json.encode(stats.summary([one], above, node_name=self._node_name))
 
     async def _from_metrics_api(self) -> str:
-        # Two routes share it, so that the lists are requested only once.
+        # Two routes share the result, so that the lists are requested only once.
         return await self._usage.get(
             "", lambda: self._metrics_api.exposition(self._pods(), self._lower_nodes())
         )

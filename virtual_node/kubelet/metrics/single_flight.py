@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class SharedAnswers(Generic[T]):
-    """Caches results by key for a short time and computes each only once at a time.
+    """Caches results by key for a short time, and computes the result of a key only once at a time.
 
     Args:
         fresh: Seconds for which a result is reused. Errors are not cached.
@@ -25,7 +25,7 @@ class SharedAnswers(Generic[T]):
 
         Args:
             question: Key of the result.
-            find_out: Computes the result. All waiting callers get its exceptions.
+            find_out: Computes the result. If it raises an exception, all waiting callers get the exception.
         """
         task = self._tasks.get(question)
         if task is None:

@@ -40,7 +40,7 @@ class LogRoutes:
         self._idle_timeout = idle_timeout
 
     async def container_logs(self, request: web.Request) -> web.StreamResponse:
-        """Stream a container's log. If the client disconnects, the lower request ends too."""
+        """Stream a container's log. If the client disconnects, the lower request ends, too."""
         options = log_options(request.query)
         pod, container = request.match_info["pod"], request.match_info["container"]
         target = find_pod(self._backend, request.match_info, missing=f"pod {quoted(pod)} does not exist")
@@ -71,7 +71,7 @@ async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.Stre
     except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, TimeoutError) as error:
         if not isinstance(error, ConnectionResetError):
             _log.info("log stream ended early", error=str(error))
-        # A normal end would look like the end of the log, so the connection is aborted.
+        # A normal end would look like the end of the log, so abort the connection.
         if request.transport is not None:
             request.transport.abort()
     finally:
@@ -80,11 +80,11 @@ async def _copy(request: web.Request, lower: aiohttp.ClientResponse) -> web.Stre
 
 
 def log_options(query: MultiMapping[str]) -> dict[str, str]:
-    """Validate the log options as the kubelet does, and return those for the lower apiserver.
+    """Validate the log options as the kubelet does, and return those to send to the lower API server.
 
     Sources: apimachinery's conversion of query parameters, ``ValidatePodLogOptions``, and KEP-3288 for
-    `stream`. ``insecureSkipTLSVerifyBackend`` is dropped because it concerns the connection from the upper
-    apiserver only.
+    `stream`. ``insecureSkipTLSVerifyBackend`` is dropped, because it concerns only the connection from the
+    upper API server.
 
     Returns:
         Parameters for ``pods/log`` of an apiserver, without the container.
@@ -115,8 +115,7 @@ def log_options(query: MultiMapping[str]) -> dict[str, str]:
 
 
 def _flag(query: MultiMapping[str], name: str) -> bool:
-    # As in apimachinery, absent, "false" and "0" are false, and everything else (even an empty string) is
-    # true.
+    # As in apimachinery: absent, "false" and "0" are false. Everything else is true, even an empty string.
     return query.get(name, "0").lower() not in {"false", "0"}
 
 

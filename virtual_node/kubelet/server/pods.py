@@ -13,7 +13,7 @@ from aiohttp import web
 from virtual_node.kubelet.base.backend import Backend
 
 _BATCH = 50
-"""Pods per batch. Encoding a batch takes about 5 ms; then other tasks (heartbeats, streams) may run."""
+"""Pods per batch. Encoding a batch takes about 5 ms; then other tasks (Lease renewals, streams) may run."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,7 +29,7 @@ class PodRoutes:
         return await _pod_list(request, self._backend.pods())
 
     async def running_pods(self, request: web.Request) -> web.StreamResponse:
-        """Return the pods that run for this node."""
+        """Return the pods that run in the lower cluster for this node."""
         return await _pod_list(request, self._backend.running_pods())
 
 

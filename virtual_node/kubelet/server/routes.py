@@ -30,13 +30,13 @@ REQUESTS = Counter(
 )
 
 MAX_HEAD = 1024 * 1024
-"""Maximum bytes of a request head, as in Go's net/http, because ``kubectl exec`` sends whole scripts in the
-URL."""
+"""Maximum bytes of a request head, as in Go's net/http. The URL is long, because ``kubectl exec`` sends whole
+scripts in it."""
 
 STREAM = re.compile(
     rb"(?:GET|POST) /(?:exec|attach|portForward)/[^\r\n]*\r\n(?:[^\r\n]*\r\n)*?upgrade[ \t]*:", re.IGNORECASE
 )
-"""Matches the head of an upgrade request whose handler takes over the connection."""
+"""Matches the head of an upgrade request whose handler takes over the connection (exec, attach, port-forward)."""
 
 _log = get_logger(component="kubelet")
 
@@ -105,7 +105,7 @@ HANDLER_ARGS: dict[str, Any] = {
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
 }
-"""Arguments of aiohttp's protocol. Only authorized clients can send it more than one head (`Gate`, ``hold``)."""
+"""Arguments of aiohttp's protocol. Only authorized clients can send it a second head (`Gate`, ``hold``)."""
 
 
 def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:
@@ -138,12 +138,14 @@ def _guard(authenticator: Authenticator, authorizer: Authorizer | None) -> Middl
             _log.exception("a request to the kubelet API failed", path=route)
             response = web.Response(status=500, text="internal error")
         if not response.prepared and request.writer.output_size > 0:
-            # The response had begun. Abort it: it must not look complete or be followed by a second response.
+            # The response had begun. Abort it, so that it does not look complete and no second response
+            # follows it.
             raise ConnectionResetError("the response was interrupted")
         if not response.prepared and (
             "Upgrade" in request.headers or (peer is not None and not peer.is_trusted)
         ):
-            # The next bytes of this connection would be those of the requested stream, or must not be read.
+            # Close, because the next bytes would belong to the requested stream, or come from an untrusted
+            # client.
             response.force_close()
         method = request.method if request.method in _METHODS else "other"
         REQUESTS.labels(_bucket(request, route), method, response.status).inc()

@@ -47,7 +47,7 @@ class KubeletServer:
     """Serves one virtual node's kubelet API.
 
     Args:
-        backend: The virtual node, for its pods and clients of the lower cluster.
+        backend: The virtual node, which finds pods and clients of the lower cluster.
         address: Address to listen on; empty: all addresses.
         port: Port to listen on; 0: any free port.
         tls: Server certificate and CA of client certificates; None: plain HTTP, for tests.
@@ -56,7 +56,7 @@ class KubeletServer:
         node_name: Name of the virtual node.
         stream_idle_timeout: Seconds without data after which a stream ends; by default the kubelet's 4 hours.
         answer_timeout: Maximum seconds for a lower apiserver to answer an upgrade.
-        grace: Seconds for open streams to end when the server stops.
+        grace: Seconds that open streams have to end when the server stops.
         extra_routes: More routes with the same authentication and authorization.
         connections: Limits of connections, shared by the virtual nodes of a process.
         stream_limits: Limits of streams, shared in the same way.
@@ -103,7 +103,8 @@ class KubeletServer:
             app,
             handle_signals=False,
             shutdown_timeout=1.0,
-            # A client that disconnects ends its log stream and the lower request for it.
+            # If a client disconnects, its handler is cancelled, which ends a log stream and the lower
+            # request.
             handler_cancellation=True,
         )
         self._gate: Gate | None = None
@@ -111,7 +112,7 @@ class KubeletServer:
 
     @property
     def port(self) -> int:
-        """The listening port. If port 0 was requested, `start` chooses it."""
+        """The listening port. If port 0 was requested, it is known only after `start`."""
         if self._listener is not None and self._listener.sockets:
             return int(self._listener.sockets[0].getsockname()[1])
         return self._port
@@ -134,8 +135,8 @@ class KubeletServer:
             stream=STREAM,
         )
         try:
-            # Assigned before it listens, because a cancellation in between would leave the port open until
-            # the process exits.
+            # Assigned before it listens, because a cancellation in between would otherwise leave the port
+            # open until the process exits.
             self._listener = await asyncio.get_running_loop().create_server(
                 self._gate, self._address or None, self._port, backlog=_BACKLOG, start_serving=False
             )
@@ -149,7 +150,7 @@ class KubeletServer:
         _log.debug("kubelet API started", node=self._node_name, address=self._address, port=self.port)
 
     async def stop(self, *, grace: float | None = None) -> None:
-        """Stop listening, wait for open streams to end, then cancel them.
+        """Stop listening, wait for open streams to end, then cancel the remaining ones.
 
         Args:
             grace: Maximum seconds to wait; None: the constructor's value.
@@ -174,15 +175,15 @@ class KubeletServer:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            # A second cancellation must not leave the port open.
+            # Even if a second cancellation arrives, stop, so that the port is closed.
             with contextlib.suppress(asyncio.CancelledError):
                 await self.stop()
 
     @web.middleware
     async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Close the connection after this response if its certificate or client CA is not current."""
-        # Read first, because a transport that a stream has taken over and closed has no TLS information any
-        # more.
+        """Close the connection after this response if it was made with an older certificate or client CA."""
+        # Read before the handler runs, because a transport that a stream has taken over and closed has no TLS
+        # information any more.
         connection = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
         response = await handler(request)
         if connection is not None and self._tls is not None and not self._tls.is_current(connection):
@@ -191,10 +192,10 @@ class KubeletServer:
 
 
 def _end_kept(server: web.Server) -> None:
-    """Close idle connections now and others after their response, so that the next process gets new requests."""
+    """Close idle connections now and others after their response, so that clients connect to the next process."""
     for connection in server.connections:
         waiter = connection._waiter  # noqa: SLF001 - no public API for waiting connections; a test guards it
         waits = waiter is not None and not waiter.done()
-        connection.close()  # after the response to a request that has arrived
+        connection.close()  # waits until a request that has arrived is answered
         if waits:
             connection.force_close()

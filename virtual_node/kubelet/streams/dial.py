@@ -1,4 +1,4 @@
-"""A raw connection to a lower apiserver that has just answered an upgrade request."""
+"""Opens a raw connection to a lower API server and sends an upgrade request on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from virtual_node.kubelet.streams.http_head import (
 )
 
 MAX_HEAD = 64 * 1024
-"""Maximum bytes of a response head; a Kubernetes apiserver sends less than four thousand."""
+"""Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
 
 MAX_ERROR_BODY = 64 * 1024
 
@@ -55,7 +55,7 @@ class Answer:
 
 
 class DialError(Exception):
-    """The lower apiserver did not answer; the text is a one-line cause."""
+    """The lower API server did not answer; the text is the cause in one line."""
 
 
 async def dial(
@@ -66,11 +66,11 @@ async def dial(
     Args:
         config: The lower cluster. If it has a proxy, the connection is a tunnel through it (``CONNECT``).
         request: The upgrade request.
-        answer_timeout: Maximum seconds for everything: connection, handshakes and response.
+        answer_timeout: Maximum seconds for connection, handshakes and response together.
         refresh: Whether to renew the credentials first, after a 401.
 
     Returns:
-        The response; the caller owns its connection. Cancellation closes the connection.
+        The response; the caller must close its connection. Cancellation of ``dial`` closes the connection.
 
     Raises:
         ConfigError: There are no credentials to send.
@@ -94,10 +94,10 @@ async def dial(
 
 
 async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
-    """Read the body of a response that is not a 101, and close its connection.
+    """Read the body of a response other than 101, and close its connection.
 
     Returns:
-        At most 64 KiB; if reading fails or takes longer than `within` seconds, the bytes received until then.
+        At most 64 KiB; if reading fails or takes longer than `within` seconds, the bytes received so far.
     """
     reader = asyncio.StreamReader()
     transport = answer.connection.transport
@@ -123,7 +123,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
 
 
 class _BodyReader(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader. It is set after the TLS handshake, so it cannot detect that TLS has no half-close."""
+    """Feeds a stream reader. Set after the TLS handshake, it cannot detect that TLS has no half-close."""
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -161,8 +161,8 @@ async def _tcp(host: str, port: int) -> Connection:
     try:
         transport, _ = await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        # The task is not cancelled, because asyncio would leak a socket that was connected between two of its
-        # tasks.
+        # Abort its connection when it is done. Cancelling it instead could leak a socket that asyncio
+        # connected between two of its own tasks.
         connecting.add_done_callback(_abort)
         raise
     return Connection(transport, transport)
@@ -268,4 +268,4 @@ class HeadReader(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if not self._done.done():
             self._done.set_exception(error)
-            self._done.exception()  # retrieved here in case no caller waits any more
+            self._done.exception()  # otherwise asyncio logs it if no caller waits

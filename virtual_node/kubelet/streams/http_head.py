@@ -1,6 +1,6 @@
-"""HTTP/1.1 heads as bytes, with protection against header injection and strict parsing. No I/O.
+"""HTTP/1.1 heads as bytes, with protection against header injection and strict parsing. No IO.
 
-Only upgrades need this. The bytes after a 101 are copied without parsing.
+Only upgrade requests and their responses need this. The bytes after a 101 are copied without parsing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Limits of open streams (exec, attach, port-forward, logs, run) in the process and in one namespace.
 
-The API server uses one certificate for all of its users, so the user of a request is unknown here. Fairness
-is therefore between upper namespaces of pods. One user may have several namespaces, so the last streams are
-reserved for namespaces that have few.
+The API server uses one certificate for all of its users, so the user of a request is unknown here. Streams
+are therefore divided between the namespaces of upper pods. One user may have several namespaces, so the last
+streams are reserved for namespaces that have few.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ REFUSED = prometheus_client.Counter(
     ["limit"],
 )
 _LONG_HEAD = 64 * 1024
-"""Bytes of a request's target that count as one more stream, because an exec may contain a script of a
-megabyte."""
+"""A request counts as one more stream for each of these bytes of its target, because an exec may contain a
+script of a megabyte."""
 _RESERVES = ((5, 5), (10, 1))
 """(divisor, streams): the last total/divisor streams are reserved for namespaces that have at most this many
 streams, including the new one."""
-# For requests without upgrade the API server replaces the text of a 429 but passes on that of a 400.
+# For requests without upgrade the API server replaces the text of a 429, but passes on the text of a 400.
 _STATUS = {"logs": 400, "run": 400}
 
 
@@ -48,12 +48,12 @@ class StreamLimits:
 
     @contextlib.contextmanager
     def hold(self, verb: str, namespace: str, target: str) -> Iterator[None]:
-        """Count a stream while the block runs.
+        """Count a stream while the block runs, or refuse it.
 
         Args:
             verb: exec, attach, portforward, logs or run.
             namespace: The upper pod's namespace.
-            target: Path and query of the request; a long one counts as several streams.
+            target: Path and query of the request. A long target counts as several streams.
 
         Raises:
             Refusal: Too many streams are open; the text names the setting.
@@ -92,13 +92,13 @@ class StreamLimits:
 def exceeded(
     streams: Mapping[str, int], namespace: str, weight: int, *, total: int, per_namespace: int
 ) -> Literal["namespace", "total"] | None:
-    """Return the limit that one more stream exceeds; None: it exceeds none.
+    """Return the limit that one more stream would exceed; None: it exceeds none.
 
     Args:
         streams: Number of open streams by namespace.
         namespace: The new stream's namespace.
-        weight: Number of streams that the new one counts as.
-        total: Maximum number of open streams. The last of them are reserved (``_RESERVES``).
+        weight: Number of streams that the new stream counts as.
+        total: Maximum number of open streams. The last streams are reserved (``_RESERVES``).
         per_namespace: Maximum number of open streams of one namespace.
     """
     held = streams.get(namespace, 0) + weight

@@ -1,4 +1,4 @@
-"""The open streams of one kubelet port, which are counted, and cancelled when the node stops."""
+"""Counts the open streams of one kubelet port, and cancels them when the virtual node stops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StreamRegistry:
     """The tasks of all open streams.
 
     Args:
-        limits: Limits of open streams, shared with other ports.
+        limits: Limits of open streams, shared with other ports; None: own limits.
     """
 
     def __init__(self, limits: StreamLimits | None = None) -> None:
@@ -45,7 +45,7 @@ class StreamRegistry:
             request: The stream's request; its path contains the pod's namespace.
 
         Raises:
-            Refusal: 503 if the node is shutting down, 400 or 429 if too many streams are open.
+            Refusal: 503 if the virtual node is shutting down, 400 or 429 if too many streams are open.
         """
         if self._draining:
             raise Refusal(503, "the virtual node is shutting down")

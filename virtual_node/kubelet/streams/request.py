@@ -1,6 +1,6 @@
-"""Translation of a stream request to a node into the same request to an apiserver.
+"""Translation of a stream request to a node into the same request to an API server.
 
-The parameters of a node (``input=1&output=1``) and of an apiserver (``stdin=true&stdout=true``) differ for
+A node's parameters (``input=1&output=1``) and an API server's (``stdin=true&stdout=true``) differ for
 historical reasons, but have the same meaning. Sources: kubelet ``pkg/kubelet/server`` and
 ``staging/src/k8s.io/kubelet/pkg/cri/streaming``, apiserver ``pkg/registry/core/pod/strategy.go``.
 """
@@ -27,21 +27,21 @@ _KEPT_PREFIXES = ("sec-websocket-", "x-stream-", "x-accept-")
 
 
 def is_upgrade(values: Sequence[str]) -> bool:
-    """Report whether a request's ``Upgrade`` headers name one of the two protocols that carry streams.
+    """Report whether a request's ``Upgrade`` headers name SPDY/3.1 or WebSocket, the protocols that carry streams.
 
-    Others are not forwarded. If, for example, a proxy before the lower apiserver accepted h2c, the client
-    would have a connection on which it could send any request.
+    Other protocols are not forwarded. If, for example, a proxy in front of the lower API server accepted h2c,
+    the client could send any request on the connection.
     """
     return len(values) == 1 and values[0].strip().lower() in _UPGRADES
 
 
 def parse_query(raw: str) -> MultiMapping[str]:
-    """Parse a query and keep bytes that are not UTF-8, because they may be part of a command."""
+    """Return the parameters of a query; bytes that are not UTF-8 are kept, because a command may contain them."""
     return MultiDict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape"))
 
 
 def exec_query(query: MultiMapping[str], *, container: str) -> Query:
-    """Translate the parameters of an exec, with the command's words in order.
+    """Return the parameters of an exec for an API server, with the command's words in order.
 
     Raises:
         Refusal: 400 if no stream is requested.
@@ -51,9 +51,9 @@ def exec_query(query: MultiMapping[str], *, container: str) -> Query:
 
 
 def attach_query(query: MultiMapping[str], *, container: str) -> Query:
-    """Translate the parameters of an attach.
+    """Return the parameters of an attach for an API server.
 
-    A terminal has no separate stderr. Like the kubelet, this ignores a request for it.
+    A terminal has no separate stderr, so a request for stderr is then ignored, as in the kubelet.
 
     Raises:
         Refusal: 400 if no stream is requested.
@@ -70,9 +70,10 @@ def attach_query(query: MultiMapping[str], *, container: str) -> Query:
 
 
 def port_forward_query(query: MultiMapping[str], headers: Mapping[str, str]) -> Query:
-    """Translate the parameters of a port-forward.
+    """Return the parameters of a port-forward for an API server.
 
-    With SPDY the ports are named inside the stream. Plain WebSocket requires at least one as a parameter.
+    With SPDY the ports are named inside the stream. Plain WebSocket requires at least one port as a
+    parameter.
 
     Raises:
         Refusal: 400 if a WebSocket has no port or an invalid one.
@@ -98,15 +99,15 @@ def _is_set(query: MultiMapping[str], name: str) -> bool:
 
 
 def target_path(path: str, query: Query) -> str:
-    """Join an escaped path and a query into a request target."""
+    """Return the request target of an escaped path and a query."""
     return f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
 
 
 def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers to forward to the lower apiserver: those of the stream protocol only.
+    """Return the headers to forward to the lower API server, which are only those of the stream protocol.
 
-    This is an allow list because with a deny list one forgotten ``Impersonate-User`` would let an upper user
-    act as any lower user. Credentials in a WebSocket's protocol list are removed as well.
+    This is an allow list, because with a deny list one forgotten ``Impersonate-User`` would let an upper user
+    act as any lower user. A token in the WebSocket protocol list is removed, too.
     """
     kept: list[tuple[str, str]] = [("Connection", "Upgrade")]
     if method == "POST":
@@ -123,6 +124,6 @@ def forwarded_headers(method: str, headers: Iterable[tuple[str, str]]) -> Header
 
 
 def answered_headers(headers: Headers) -> Headers:
-    """Return the headers of a 101 to send to the client."""
+    """Return the headers of the lower API server's 101 to send to the client."""
     kept = [(n, v) for n, v in headers if n.lower() == "upgrade" or n.lower().startswith(_KEPT_PREFIXES)]
     return (("Connection", "Upgrade"), *kept)

@@ -1,4 +1,4 @@
-"""``/exec``, ``/attach`` and ``/portForward``: an upgrade here becomes the same upgrade at the lower apiserver."""
+"""``/exec``, ``/attach`` and ``/portForward``: an upgrade here becomes the same upgrade at the lower API server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamRoutes:
         backend: Finds the pods.
         registry: Counts the streams.
         idle_timeout: Seconds without data after which a stream ends.
-        answer_timeout: Maximum seconds for the lower apiserver to answer an upgrade, which includes its
+        answer_timeout: Maximum seconds for the lower API server to answer an upgrade, including its
             connection to its own kubelet.
     """
 
@@ -102,7 +102,7 @@ class StreamRoutes:
         try:
             answer = await dial(config, asked, answer_timeout=self._answer_timeout)
             if answer.head.status == 401:
-                # A token may have been rotated before its file or plugin was read again.
+                # The token may have been rotated after its file or plugin was last read.
                 answer.connection.transport.abort()
                 answer = await dial(config, asked, answer_timeout=self._answer_timeout, refresh=True)
         except (DialError, ConfigError) as error:
@@ -152,7 +152,7 @@ class StreamRoutes:
 
 
 def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod does not exist") -> PodTarget:
-    """Return the target of the pod in a path.
+    """Return the target for the pod in a request's path.
 
     Raises:
         Refusal: 404 with the kubelet's text if this node has no such pod.
@@ -164,7 +164,7 @@ def find_pod(backend: Backend, names: Mapping[str, str], *, missing: str = "pod 
 
 
 async def _relay(answer: Answer, target: PodTarget) -> web.Response:
-    """Return the lower apiserver's response with its own text, so that kubectl prints it."""
+    """Return the lower API server's error response with its own text, so that kubectl prints it."""
     body = await read_error_body(answer)
     status = answer.head.status
     if status == 401:
@@ -178,10 +178,10 @@ async def _relay(answer: Answer, target: PodTarget) -> web.Response:
 
 
 def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
-    """Detach the client's connection from aiohttp; None: it is closed.
+    """Detach the client's connection from aiohttp; return it and the bytes read; None: it is closed.
 
-    When this request is done aiohttp is notified of the connection's end, or it would count the connection
-    forever.
+    When the request is done, aiohttp is notified of the connection's end. Otherwise it would count the
+    connection forever.
     """
     handler = request.protocol
     transport = request.transport
@@ -196,7 +196,7 @@ def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
 
 
 class _TakenOver(web.StreamResponse):
-    """A response that has already been written to the transport."""
+    """A response that has already been written to the transport, so that aiohttp writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(status=101)

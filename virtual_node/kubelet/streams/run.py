@@ -1,8 +1,8 @@
 """``/run``: a command without terminal and stdin, with its output as the response.
 
-Unlike other streams, this node reads it: an exec over WebSocket at the lower apiserver, with binary messages
-that begin with their channel number. Version 5 of the protocol differs from version 4 only in closing of
-channels, which a reader does not need.
+Unlike the other streams, this one is read here. It is an exec over WebSocket at the lower API server, with
+binary messages that begin with their channel number. Version 5 of the protocol only adds closing of channels
+to version 4, which a reader does not need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunRoutes:
         backend: Finds the pods.
         registry: Counts the streams.
         idle_timeout: Seconds without a message from the lower cluster after which the stream is closed.
-        answer_timeout: Maximum seconds for the lower apiserver to answer.
+        answer_timeout: Maximum seconds for the lower API server to answer.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RunRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Timeouts in seconds: without a message, and for the answer to an upgrade."""
+    """Timeouts in seconds: between two messages, and for the response to an upgrade request."""
 
     idle: float
     answer: float
@@ -80,7 +80,7 @@ class Output:
     failure: str = ""
 
     def feed(self, message: bytes, command: list[str]) -> None:
-        """Add one message of the channel protocol.
+        """Add one message of the channel protocol to the output.
 
         Raises:
             Refusal: 500 if the output is too long.
@@ -116,7 +116,7 @@ async def run_command(target: PodTarget, container: str, command: list[str], *, 
         try:
             return await _execute(target, container, command, patience=patience)
         except Unauthorized:
-            # The command did not run. A token may have been rotated before its file or plugin was read again.
+            # The command did not run. The token may have been rotated after its file or plugin was last read.
             return await _execute(target, container, command, patience=patience, refresh=True)
     except ApiError as error:
         raise refusal_from_lower(error, cluster=target.cluster) from error

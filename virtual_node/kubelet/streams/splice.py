@@ -1,11 +1,11 @@
 """Two connections joined into one: bytes that arrive on one are written to the other without parsing.
 
 Theory of operation. Each connection has an `End`, an `asyncio.Protocol` that writes the bytes it receives
-directly to its peer's transport, without a task, queue or stream buffer. When a peer's write buffer is full,
-its End pauses reading on this side. A slow reader thus slows down the sender through TCP, and at most about a
-megabyte is buffered here.
+directly to the other connection's transport (its peer's), without a task, queue or stream buffer. When an
+End's own write buffer is full, it pauses reading from its peer. A slow reader thus slows down the sender
+through TCP, and at most about a megabyte is buffered here.
 
-The splice ends when one of its connections ends. Bytes received before are still delivered, because a
+The splice ends when one of its connections ends. Bytes received before that are still delivered, because a
 command's last output (``kubectl exec … cat file | less``) must not be lost. The other connection is therefore
 closed only after its last byte has left this process, even if its reader is slow. An immediate close of a TLS
 transport would drop the rest after asyncio's 30 s shutdown limit. Half-closes of plain TCP are passed on.
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from controller_runtime.serving.raw_connection import Connection, keep_alive
 
 HIGH_WATER = 256 * 1024
-"""Bytes waiting to be written to one side at which reading from the other side is paused."""
+"""Bytes waiting to be written to one side from which on reading from the other side is paused."""
 
 _DRAIN_CHECK, _DRAIN_CHECK_MAX = 0.02, 1.0
 
@@ -31,9 +31,9 @@ class Splice:
     Args:
         upper: The client's connection.
         lower: The connection to the lower apiserver.
-        idle_timeout: Seconds without data in either direction after which both are closed.
+        idle_timeout: Seconds without data in either direction after which both connections are closed.
         linger: Seconds without progress after which bytes for the lower side are dropped, once the client has
-            disconnected. For the client's side it is `idle_timeout`.
+            disconnected. For bytes to the client, `idle_timeout` applies.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Splice:
         await asyncio.shield(self._closed)
 
     def abort(self) -> None:
-        """Close both connections now and drop unsent bytes."""
+        """Close both connections now and drop bytes that are not sent yet."""
         for end in (self._upper, self._lower):
             if not end.lost:
                 end.connection.transport.abort()
@@ -84,11 +84,11 @@ class Splice:
         return self._lower.received
 
     def touch(self) -> None:
-        """Restart the idle timeout because bytes were copied."""
+        """Restart the idle timeout, because bytes were copied."""
         self._last_byte = self._loop.time()
 
     def end_lost(self) -> None:
-        """Finish if both connections are closed."""
+        """Finish the splice if both connections are closed."""
         if self._upper.lost and self._lower.lost and not self._closed.done():
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
@@ -123,7 +123,8 @@ class End(asyncio.Protocol):
         """Become the transport's protocol and resume reading."""
         transport = self.connection.transport
         if transport.is_closing():
-            # connection_lost is only called on the old protocol, so this one would wait forever.
+            # Only the old protocol gets connection_lost, so call it here. Otherwise this End would wait
+            # forever.
             asyncio.get_running_loop().call_soon(self.connection_lost, None)
         transport.set_protocol(self)
         transport.set_write_buffer_limits(high=HIGH_WATER)
@@ -131,22 +132,22 @@ class End(asyncio.Protocol):
         keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Write the bytes to the peer, or drop them if the peer's connection has ended."""
+        """Write the bytes to the peer, or drop them if this End is draining."""
         self.received += len(data)
         self._splice.touch()
         if not self._draining:
             self.peer._write(data)  # noqa: SLF001  # the other half of the same object
 
     def pause_writing(self) -> None:
-        """Pause reading from the peer because this side's write buffer is full."""
+        """Pause reading from the peer, because this End's write buffer is full."""
         self.peer.connection.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Resume reading from the peer."""
+        """Resume reading from the peer, because this End's write buffer has room."""
         self.peer.connection.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Pass on the end of input, by a half-close if both transports support it."""
+        """Pass on the end of input by a half-close if both transports support it; otherwise close the peer."""
         self._got_eof = True
         mine, other = self.connection.transport, self.peer.connection.transport
         if not (mine.can_write_eof() and other.can_write_eof()):
@@ -161,7 +162,7 @@ class End(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the peer after its unsent bytes are written."""
+        """Close the peer's connection after its unsent bytes are written."""
         if self.lost:
             return
         self.lost = True
@@ -171,25 +172,26 @@ class End(asyncio.Protocol):
     def drain(self) -> None:
         """Send the remaining bytes, then close.
 
-        Reading continues because unread bytes would turn the close into a reset.
+        Reading continues, because unread bytes would turn the close into a TCP reset.
         """
         if self._draining or self.lost:
             return
         self._draining = True
-        # Received bytes are dropped from now on. Resume reading, or this side's end would not be detected.
+        # Received bytes are dropped from now on, but reading resumes, because it detects the connection's
+        # end.
         self.connection.transport.resume_reading()
         deadline = asyncio.get_running_loop().time() + self._patience
         self._close_when_sent(deadline, before=-1, delay=_DRAIN_CHECK)
 
     def forget(self) -> None:
-        """Release all references.
+        """Release all references to other objects.
 
-        A TLS transport has half a megabyte of buffers, and reference cycles are collected rarely.
+        A TLS transport has half a megabyte of buffers, and Python collects reference cycles rarely.
         """
         del self.peer, self.connection, self._splice, self._write
 
     def _close_when_sent(self, deadline: float, before: int, delay: float) -> None:
-        # Polled, because a TLS transport has no notification that the socket has accepted all bytes.
+        # Polled, because a TLS transport does not report that the socket has accepted all bytes.
         if self.lost:
             return
         loop = asyncio.get_running_loop()

@@ -35,7 +35,7 @@ def lower_claim(
         namespace: the lower namespace.
         owner: upper cluster and virtual node, for the ownership labels.
         storage_class: the lower StorageClass; None: the lower cluster's default.
-        volume_name: the lower volume that it must be bound to; empty: any.
+        volume_name: the lower volume that the lower claim must be bound to; empty: any.
     """
     metadata, above = upper["metadata"], upper["spec"]
     spec = {field: above[field] for field in _CARRIED if field in above}
@@ -70,19 +70,19 @@ def lower_claim(
 
 
 def selected_node(claim: Mapping[str, Any]) -> str:
-    """Return the node that the scheduler selected for a claim's first consumer; empty: none yet."""
+    """Return the node that the scheduler selected for the first pod that uses a claim; empty: none yet."""
     return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE) or "")
 
 
 def source_claims(claim: Mapping[str, Any]) -> list[str]:
-    """Return the claims of the same namespace that a claim is cloned from, each once."""
+    """Return the claims of the same namespace that a claim is to be cloned from, each once."""
     return list(dict.fromkeys(one["name"] for one in _sources(claim) if _is_claim(one)))
 
 
 def foreign_source(claim: Mapping[str, Any]) -> str:
-    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``), or empty.
+    """Return a data source that is not a claim of the same namespace (``VolumeSnapshot nightly``); empty: none.
 
-    In the lower cluster its name would refer to an object that we did not create, with data of others.
+    In the lower cluster its name would refer to an object that we did not create, with other owners' data.
     """
     return next((f"{one.get('kind')} {one.get('name')}" for one in _sources(claim) if not _is_claim(one)), "")
 
@@ -107,12 +107,12 @@ def never_bound(claim: Mapping[str, Any]) -> bool:
 
 
 def may_delete_lower(upper: Mapping[str, Any]) -> bool:
-    """Report whether no pod uses a claim any more, so that its lower claim may be deleted."""
+    """Report whether no pod uses an upper claim any more, so that its lower claim may be deleted."""
     return PROTECTION not in (upper["metadata"].get("finalizers") or ())
 
 
 def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that expands a lower claim or restores our annotations; None if nothing changes."""
+    """Return a merge patch that expands a lower claim or restores our annotations; None: nothing to do."""
     patch: dict[str, Any] = {}
     wanted = _request(upper)
     if wanted and quantity.amount(wanted) > quantity.amount(_request(lower) or "0"):
@@ -124,7 +124,7 @@ def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch of an upper claim's capacity and resize progress; None if current or not bound."""
+    """Return a merge patch of an upper claim's capacity and resize progress; None: current, or one is not bound."""
     if not (is_bound(upper) and is_bound(lower)):
         return None
     above, below = upper.get("status") or {}, lower.get("status") or {}
@@ -143,7 +143,7 @@ def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str
 def finalizers_patch(
     claim: Mapping[str, Any], *, add: Collection[str] = (), remove: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """Return a merge patch for finalizers that requires the claim's resourceVersion; None if nothing changes."""
+    """Return a merge patch for finalizers that requires the claim's resourceVersion; None: nothing to do."""
     metadata = claim["metadata"]
     present = metadata.get("finalizers") or []
     wanted = [one for one in present if one not in remove] + [one for one in add if one not in present]
