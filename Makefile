@@ -29,8 +29,10 @@ e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=t
 down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
-# Two modules at a time, each with clusters of its own: one alone waits half of its time. tests/again.py runs the modules of a few failed tests once more.
+# Two modules at a time, each with clusters of its own: one alone waits half of its time. tests/again.py runs the
+# modules of a few failed tests once more.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
+	@$(MAKE) --no-print-directory unit THOROUGH=1
 	$(BIN)/pytest tests/e2e tests/integration --numprocesses=2 --dist=loadfile || $(BIN)/python -m tests.again
 
 # Not within a test, because building takes minutes the first time.
@@ -40,7 +42,7 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 # Randomized tests try few inputs here and many in `make test`, see tests/thorough.py. Compiled tests are kept, because
 # compiling takes a third of the collection.
 unit: $(STAMP) ## unit tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
+	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
 bench: $(STAMP) ## benchmark of mirroring
 	$(BIN)/python -m tests.benchmarks.bench_load
