@@ -1,6 +1,6 @@
 """The interface of agents. An agent filters and scores virtual nodes; several agents work at once.
 
-Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each names a callable that takes an
+Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each entry point names a callable that takes an
 ``AgentContext`` and returns an ``Agent``. ``docs/agents.md`` shows how to write one.
 """
 
@@ -23,14 +23,14 @@ GROUP = "virtual_node.multi_scheduler.agents"
 
 @dataclass(frozen=True, slots=True)
 class VirtualNode:
-    """A node of the upper cluster that represents a lower cluster, or a pool of its nodes."""
+    """A node of the upper cluster that represents a lower cluster, or a pool of that cluster's nodes."""
 
     name: str
     cluster: str
     """The lower cluster's name in the configuration."""
     labels: Mapping[str, str]
     pool: Mapping[str, str]
-    """Labels that select its lower nodes; empty: all nodes of the lower cluster."""
+    """Labels of the lower nodes that it represents; empty: all nodes of the lower cluster."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -47,12 +47,12 @@ class AgentContext:
     clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
-    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent follows them itself."""
+    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own informer."""
     view: View | None = None
     """The state of all lower clusters, shared by all agents."""
 
     def use_view(self) -> View:
-        """Return the view, and have it filled from now on.
+        """Return the view, and mark it as used, so that the multi-scheduler fills it.
 
         Raises:
             ConfigError: there is no view.
@@ -67,12 +67,12 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True)
 class Rejections:
-    """The nodes that an agent rejects, with a reason for users by node name."""
+    """The nodes that an agent rejects: by node name, the reason that users see."""
 
     resolvable: Mapping[str, str]
-    """Preempting other pods could make room."""
+    """Nodes where preempting other pods could make room."""
     unresolvable: Mapping[str, str]
-    """Preempting pods does not help."""
+    """Nodes where preempting pods does not help."""
 
 
 NOTHING = Rejections({}, {})
@@ -94,7 +94,7 @@ class Agent:
         return NOTHING
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Note the nodes that passed the filters of all agents; the scheduler will choose one of them."""
+        """Note the nodes that passed the filters of all agents; the scheduler chooses among them."""
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
         """Return a score from 0 to 1 for each node; None: the agent does not score."""
@@ -107,13 +107,13 @@ class Agent:
 
         Args:
             pod: the pod that needs room.
-            node: the node on which it needs room.
+            node: the virtual node on which the pod needs room.
             victims: UIDs that the scheduler, or the previous agent, chose.
         """
         return victims
 
     def bound(self, uid: str, node: str) -> None:
-        """Note that the extender itself bound a pod (``--bind``)."""
+        """Note that the extender, not the scheduler, bound a pod (``--bind``)."""
 
 
 def load(name: str, context: AgentContext) -> Agent:

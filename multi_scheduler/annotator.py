@@ -1,8 +1,8 @@
-"""The node annotator: writes free resources of nodes, measured and by requests, as annotations.
+"""The node annotator: writes the free resources of nodes, by measured usage and by requests, as annotations.
 
 The keys are those of kube-safe-scheduler's annotators: CPU in millicores, everything else in its base unit. A virtual
-node gets the sums over its lower nodes and the deviation of that sum. Lower nodes are annotated only on request, because
-this needs write access to lower clusters.
+node gets the sums over its lower nodes and the deviation of that sum. Lower nodes are annotated only with
+``--annotate=LowerNodes``, because this needs write access to lower clusters.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Measurement:
 
 
 def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
-    """Return the annotations for a group of nodes; None: remove the annotation, because its value is unknown.
+    """Return the annotations for a group of nodes; value None: unknown, so the annotation is removed.
 
-    Deviations are added as for independent variables. Measured values are sums over the nodes with known usage.
+    Deviations are combined as for independent variables. Measured values are sums over the nodes with known usage.
     """
     found = list(nodes)
     annotations: dict[str, str | None] = dict.fromkeys(_KEYS)
@@ -114,7 +114,7 @@ class Annotator:
         *,
         below: bool,
     ) -> None:
-        """Have the view filled; ``run`` writes.
+        """Mark the shared view as used, so that it is filled; ``run`` writes the annotations.
 
         Args:
             upper: client of the upper cluster.

@@ -72,7 +72,7 @@ class App:
     async def _unusable(self) -> str:
         """Return what is wrong with the current kubeconfig files; empty: they can be used.
 
-        Checked before the running clients are stopped: a bad file of one cluster must not end scheduling for all clusters.
+        Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
         """
         for cluster in self._options.config.clusters:
             context, server = cluster.context or None, cluster.server or None
@@ -184,6 +184,6 @@ class App:
 
 
 def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
-    """Write an Event on a newly bound pod with the agents' answers about it."""
+    """Write an Event with the agents' answers about a newly bound pod, if there are any."""
     if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
         recorder.event(pod, "Normal", decisions.REASON, message)

@@ -30,7 +30,7 @@ def bound_pods(client: Client) -> Informer:
 
 
 def shrink(pod: Object) -> Object:
-    """Reduce a pod to its node and priority; a pending pod keeps its spec."""
+    """Reduce a pod to its node and priority; a pending pod keeps its spec, by which agents reserve room."""
     phase = (pod.status or {}).get("phase", "")
     if phase == PENDING:
         return pod.with_fields(status={"phase": phase})

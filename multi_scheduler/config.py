@@ -1,4 +1,4 @@
-"""The configuration file: lower clusters, agents and weights, as our YAML or as tensile-kube's unchanged JSON."""
+"""The configuration file: lower clusters, agents and weights, as the project's YAML or tensile-kube's JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NodeConfig(_Base):
 
     name: str
     node_selector: dict[str, str] = {}
-    """Labels that select its lower nodes. Empty: all lower nodes."""
+    """Labels of the lower nodes that it represents. Empty: all lower nodes."""
 
 
 class VolumeConfig(_Base):
@@ -50,19 +50,19 @@ class ClusterConfig(_Base):
     kubeconfig: str
     context: str = ""
     server: str = ""
-    """Overrides the URL of the kubeconfig."""
+    """Overrides the API server's URL in the kubeconfig."""
     nodes: list[NodeConfig] = []
-    """Its virtual nodes. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the cluster's
-    name."""
+    """Virtual nodes of the cluster. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the
+    cluster's name."""
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
-    """How upper namespaces map to lower ones, and which are allowed. Must match the virtual node's settings."""
+    """How upper namespaces map to lower ones, and which upper ones are allowed. Must match the virtual node's settings."""
     pod_selector: dict[str, Any] = {}
     """LabelSelector of the pods that the virtual node takes. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
     """What pods may request in this lower cluster; other pods are rejected. Must match the virtual node's settings."""
     usage: UsageConfig | None = None
-    """Source of the usage of its nodes; null: the top-level ``usage`` applies."""
+    """Source of the usage of the cluster's nodes; null: the top-level ``usage`` applies."""
 
 
 class AgentConfig(_Base):
@@ -102,7 +102,7 @@ def load(path: str | Path) -> Config:
 
 
 def parse(text: str, *, source: str = "config") -> Config:
-    """Parse a configuration, ours or tensile-kube's.
+    """Parse a configuration in the project's form or in tensile-kube's.
 
     Raises:
         ConfigError: the configuration is invalid; the message names source and field.
@@ -156,7 +156,7 @@ def _validate_selector(cluster: ClusterConfig, source: str) -> None:
 
 
 def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Convert tensile-kube's KubeSchedulerConfiguration, from the arguments of its plug-in."""
+    """Convert tensile-kube's KubeSchedulerConfiguration; its plug-in's arguments list the lower clusters."""
     for plugin in document.get("pluginConfig") or ():
         arguments = (plugin or {}).get("args") or {}
         clusters = arguments.get("cluster_configuration")
@@ -177,8 +177,8 @@ def _tensile_cluster(name: str, entry: Any, source: str) -> dict[str, Any]:
         "name": str(entry.get("name") or name),
         "kubeconfig": entry["kube_config"],
         "server": str(entry.get("kube_master") or ""),
-        # In tensile-kube the cluster's name is its clusterID and, by convention, the name of the virtual node.
+        # In tensile-kube the key of a cluster is its clusterID and, by convention, the name of its virtual node.
         "nodes": [{"name": name}],
-        # tensile-kube's configuration has no setting for adoption, and it used every existing namespace.
+        # tensile-kube has no setting for adoption, and uses every existing namespace.
         "namespaces": {"adopt": True},
     }

@@ -16,7 +16,7 @@ from multi_scheduler.flags import PROGRAM, Options
 _POLL = 2.0
 """Seconds between checks of the file."""
 _AGAIN = 30.0
-"""Seconds after which an unchanged configuration is tried again, because files that it refers to may have changed."""
+"""Seconds after which an unchanged configuration is tried again, because a kubeconfig that it names may have changed."""
 
 
 async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> None:
@@ -43,7 +43,7 @@ async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> N
 
 
 async def _usable(options: Options) -> Options:
-    """Report the rejected configuration until the file changed and can be read, or until the next retry; return new options."""
+    """Report the rejected configuration until a changed file can be read, or a retry is due; return the new options."""
     logger = log.get_logger(component=PROGRAM)
     logger.error("configuration not applied", error=options.rejected)
     async with contextlib.AsyncExitStack() as stack:

@@ -32,12 +32,12 @@ class NodeDirectory:
         )
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """Return a virtual node with its metadata and allocatable resources; None: unknown."""
+        """Return a virtual node's Node object, reduced to metadata and allocatable resources; None: unknown."""
         cached = self.nodes.store.get(name)
         return cached.to_dict() if cached is not None else None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until the virtual nodes have been listed; before that they look like real nodes. Return whether they have."""
+        """Wait for the list of virtual nodes, because until then they look like real nodes; return False after the timeout."""
         return await self.nodes.wait_synced(seconds)
 
     def of(self, cluster: str) -> list[VirtualNode]:
@@ -46,11 +46,11 @@ class NodeDirectory:
         return [node for node in found if node is not None and node.cluster == cluster]
 
     def find(self, name: str, node: Mapping[str, Any] | None) -> VirtualNode | None:
-        """Return the virtual node with this name; None for a real node and for one without a configured lower cluster.
+        """Return the virtual node with this name; None if it is a real node, or its lower cluster is not configured.
 
         Args:
             name: name of the upper node.
-            node: the Node object if the scheduler sent it; None: it is read from the cache.
+            node: the Node object if the scheduler sent it; None: its labels are read from the cache.
         """
         cached = self.nodes.store.get(name)
         labels: Mapping[str, str] = {}

@@ -49,7 +49,7 @@ class AskedPod:
 
     @cached_property
     def limits(self) -> Mapping[str, int]:
-        """Return the pod's limits, in the same units."""
+        """Return the pod's limits: cpu in millicores, all else in base units."""
         return pod_resources.pod_limits(self.spec)
 
 

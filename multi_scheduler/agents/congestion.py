@@ -45,7 +45,7 @@ class CongestionAgent(NodeAgent):
         return found
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float:
-        """Return 1 for a node without the annotation."""
+        """Return the score by the lower node's annotation; 1 without the annotation."""
         return congestion.score(node.annotations.get(congestion.ANNOTATION), self._maximum)
 
 

@@ -1,4 +1,4 @@
-"""The cost agent: prefers the lower cluster where the pod's requests cost least, within a configured order of clusters.
+"""The cost agent: prefers the lower cluster where the pod's requests cost least. A configured order takes precedence.
 
 Prices are per hour, for one CPU and one GiB. The first source with a price is used: labels of the lower node, labels of
 the virtual node, the configuration, the file.
@@ -45,7 +45,7 @@ class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     node_selector: dict[str, str]
     """Labels of these nodes."""
     pod_selector: dict[str, Any] = {}
-    """LabelSelector of the pods that may run there; other pods get such a node only if there is no other. Empty: all pods."""
+    """LabelSelector of the pods that may run on these nodes; others get them only if no other node is left. Empty: all pods."""
     discount: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Discount on the price, 0 to 1."""
 
@@ -56,7 +56,7 @@ class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     prices: dict[str, Prices] = {}
     """Prices by lower cluster."""
     file: str = ""
-    """A YAML file with prices in the same form, reloaded when it changes."""
+    """A YAML file in the form of ``prices``, reloaded when it changes."""
     priority: list[str] = []
     """Lower clusters in order of preference, regardless of cost; others come last."""
     preemptible: Preemptible | None = None
@@ -99,7 +99,7 @@ class CostAgent(Agent):
                     self._log.error("prices not applied", error=str(error))
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return 1 for the cheapest node; nodes without a price get a neutral score."""
+        """Return scores by rank and cost, 1 for the best node; nodes without a price get a neutral score."""
         asked = AskedPod(pod)
         costs, ranks = {}, {}
         last = len(self._ranks)

@@ -1,7 +1,7 @@
 """The fragmentation agent: prefers clusters where a pod leaves divisible devices usable for typical pods.
 
-Fragmentation gradient descent (Weng and others, USENIX ATC 2023), for the node that the lower scheduler will most likely
-choose. Typical pods are learned from the pods on the lower nodes at start, and from every later pod.
+Computes fragmentation gradient descent (Weng and others, USENIX ATC 2023) on the lower scheduler's most likely node.
+Typical pods are learned from the pods on the lower nodes at start, and from every later pod.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
 _LEARNT_EVERY = 100
 """Number of pods after which the typical pods are selected again."""
 _NEXT = 0.9
-"""Highest score of the second-best cluster. kube-scheduler's scale has eleven steps, and the best cluster must stand out."""
+"""Highest score of the second-best cluster, because the best must differ on kube-scheduler's scale of eleven steps."""
 
 
 class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -31,7 +31,7 @@ class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_field
     resource: str
     """The divisible resource; one of the fit agent's ``devices``."""
     half_life: Annotated[float, Meta(ge=1)] = 2000.0
-    """Number of later pods after which the weight of a pod among the typical ones is halved."""
+    """Number of later pods after which a pod's weight in the choice of typical pods is halved."""
     popularity: Annotated[float, Meta(gt=0, le=1)] = 0.95
     """Share of all pods that the typical pods cover."""
 
@@ -64,7 +64,7 @@ class FragmentationAgent(Agent):
         self._fragmentation = Fragmentation([], self._resource, self._units)
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Count a pod that fits somewhere among the typical pods."""
+        """Add a pod that fits somewhere to the workload from which typical pods are selected."""
         predicted = self._view.prediction(pod, passing[0]) if passing else None
         if predicted is not None:
             wanted = predicted.wanted
@@ -86,7 +86,7 @@ class FragmentationAgent(Agent):
         slot = index.slot(predicted.place.node) if predicted is not None and index is not None else None
         if predicted is None or index is None or slot is None:
             return None
-        # The pod's own reservation is on that node and must not count.
+        # Leave out the pod's own reservation, which may be on that node.
         own = f"{pod['metadata'].get('uid', '')}@{node.name}"
         promise = index.remove(own)
         try:

@@ -40,11 +40,11 @@ class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     exploration: Annotated[float, Meta(ge=0.01, le=1)] = 0.05
     """Share of decisions that are uniformly random."""
     discount: Annotated[float, Meta(gt=0.5, lt=1)] = 0.998
-    """Weight of the past at each new reward."""
+    """Factor by which earlier rewards are multiplied at each new reward."""
     start_seconds: Annotated[float, Meta(ge=1)] = 600.0
-    """A pod that does not run this long after binding counts as failed."""
+    """Seconds from binding until a pod must run; otherwise it counts as failed."""
     watch_seconds: Annotated[float, Meta(ge=1)] = 1800.0
-    """How long after binding a failure or an eviction counts."""
+    """Seconds after binding in which a failure or an eviction counts."""
     state: str = ""
     """File that keeps the state across restarts. Empty: the state is lost."""
     decisions: str = ""

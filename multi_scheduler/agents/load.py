@@ -23,7 +23,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class RiskLimitWeights(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Weights of the limits beside the measured load."""
+    """Weight of the risk by limits, from 0 to 1; the rest is the weight of the risk by measured load."""
 
     cpu: Share = 0.5
     memory: Share = 0.5
@@ -46,11 +46,11 @@ class LoadSettings(NodeSettings):
     safe_variance_margin: Annotated[float, Meta(ge=0)] = 1.0
     """LoadVariationRiskBalancing: weight of the deviation."""
     safe_variance_sensitivity: Annotated[float, Meta(ge=0)] = 1.0
-    """LoadVariationRiskBalancing: root that is taken of the deviation."""
+    """LoadVariationRiskBalancing: the deviation is raised to the power of 1 divided by this value."""
     smoothing_window_size: Annotated[int, Meta(ge=1)] = 5
     """LowRiskOverCommitment: number of samples over which each measured value is an average."""
     risk_limit_weights: RiskLimitWeights = msgspec.field(default_factory=RiskLimitWeights)
-    """LowRiskOverCommitment: weights of the limits beside the measured load."""
+    """LowRiskOverCommitment: weights of the risk by limits; the rest is the weight of the risk by measured load."""
 
 
 class LoadAgent(NodeAgent):

@@ -18,7 +18,7 @@ from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import pigeon
 
 _LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}
-"""Demand of a pod without a request."""
+"""Demand of a pod without a request for the resource; cpu in millicores, memory in bytes."""
 
 
 class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

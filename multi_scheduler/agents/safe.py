@@ -25,7 +25,7 @@ class SafeSettings(NodeSettings):
     safe_utilization: Percent = 90
     """Utilisation in percent that must not be exceeded."""
     safe_percentile: Percent = 30
-    """Accepted probability, in percent, of exceeding it."""
+    """Accepted probability, in percent, that utilisation exceeds ``safeUtilization``."""
     forecast_weight: Percent = 20
     """Weight of the forecast beside the mean, in percent."""
     filter: bool = True
@@ -57,13 +57,13 @@ class SafeAgent(NodeAgent):
         asked = AskedPod(pod)
         rejected = {}
         for node in nodes:
-            # The search ends at the first node that is not at risk.
             candidates = self._view.nodes(pod, node)
             least = 1.0
             for candidate in candidates:
                 risk = self._risk(asked, candidate)
                 least = min(least, risk)
                 if risk <= self._accepted:
+                    # The first node that is not at risk ends the search.
                     break
             if candidates and least > self._accepted:
                 rejected[node.name] = (

@@ -45,7 +45,7 @@ class CertificateKeeper:
         hosts: Sequence[str],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Serve a temporary self-signed certificate; do no request yet.
+        """Create a temporary self-signed certificate, which ``tls`` serves until ``look`` has read the Secrets.
 
         Args:
             client: client of the upper cluster.

@@ -1,7 +1,7 @@
 """Content of the two Secrets with certificates for mutual TLS between kube-scheduler and the extender. No IO.
 
 The extender's Secret has the CA with its key and the serving certificate. The scheduler's Secret has its client
-certificate and the CA certificates. The CA signs nothing else, so every client certificate of it is the scheduler's.
+certificate and the CA certificates. The CA signs nothing else, so every client certificate from it is the scheduler's.
 
 kube-scheduler reads its files once, at start, so its client certificate is valid as long as the CA. A new CA is made
 when a third of the old CA's ten years is left; from then on both are trusted. The extender serves with the old CA until
@@ -74,7 +74,7 @@ class ClientSide:
 
 
 def read_server(data: Mapping[str, Any] | None) -> ServerSide | None:
-    """Parse the extender's Secret; None if anything is missing, unreadable, or does not match."""
+    """Parse the extender's Secret; None if a part is missing or unreadable, or a key does not match its certificate."""
     parts = _decoded(data, "ca.crt", "ca.key", "tls.crt", "tls.key")
     if parts is None:
         return None
@@ -93,7 +93,7 @@ def read_server(data: Mapping[str, Any] | None) -> ServerSide | None:
 
 
 def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
-    """Parse the scheduler's Secret; None if anything is missing, unreadable, or does not match."""
+    """Parse the scheduler's Secret; None if a part is missing or unreadable, or the key does not match its certificate."""
     parts = _decoded(data, "ca.crt", "tls.crt", "tls.key")
     if parts is None:
         return None

@@ -1,6 +1,6 @@
 """Remembers each agent's answers about a pod until the pod is bound. No IO.
 
-kube-scheduler does not report its choice to extenders, so the answers are joined with the binding from the watch.
+kube-scheduler does not report its choice to extenders, so the answers are joined with the binding that the informer reports.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 REASON = "NodeScored"
 """Reason of the Event; the live page finds the Event by it."""
 _PODS = 1000
-"""Pods with remembered answers; the longest unanswered ones are dropped first."""
+"""Number of pods with remembered answers. Above it, the pod with the oldest last answer is dropped."""
 _SECONDS = 900.0
 """Age at which answers are dropped. kube-scheduler waits up to 10 minutes for volumes before it binds."""
 _SCORES = 20
 _REJECTIONS = 5
-"""Nodes of an answer that are kept: the best scores and the first rejections. A cluster may have 500 virtual nodes."""
+"""Nodes kept per answer: those with the best scores, and the first rejected ones. There may be 500 virtual nodes."""
 _SHOWN_SCORES = 8
 _SHOWN_REJECTIONS = 3
 _REASON = 200
@@ -33,11 +33,11 @@ class Opinion:
     scores: dict[str, int] = field(default_factory=dict)
     """Score from 0 to 100 by virtual node, best first. Empty: the agent was not asked, or does not score."""
     unnamed_scores: int = 0
-    """Scored nodes that are not in ``scores``."""
+    """Number of scored nodes that are not in ``scores``."""
     rejected: dict[str, str] = field(default_factory=dict)
-    """Reason by virtual node."""
+    """Reason of the rejection by virtual node."""
     unnamed_rejections: int = 0
-    """Rejected nodes that are not in ``rejected``."""
+    """Number of rejected nodes that are not in ``rejected``."""
 
 
 class Decisions:
@@ -50,13 +50,13 @@ class Decisions:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[str, tuple[float, dict[str, Opinion]]] = {}
-        """Time of the last answer, and opinions by agent; the longest unanswered pod first."""
+        """By pod UID: time of the last answer, and opinions by agent; the pod with the oldest last answer first."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def begin(self, uid: str) -> None:
-        """Forget the answers of an earlier attempt."""
+        """Forget the answers of the pod's earlier scheduling attempt."""
         self._kept.pop(uid, None)
 
     def rejected(self, uid: str, agent: str, weight: float, reasons: Mapping[str, str]) -> None:
@@ -90,7 +90,7 @@ class Decisions:
 
 
 def sentence(node: str, opinions: Collection[Opinion]) -> str:
-    """Return the message of the Event of a bound pod.
+    """Return the message of the Event of a bound pod, such as the following.
 
     ``Bound to vn-a. Agent fit: vn-a 87, vn-b 40 (weight 1); rejected: vn-c (0/3 nodes are available: 3 Too many pods)``
     """

@@ -15,7 +15,7 @@ from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
 
 _READ_SECONDS = 5.0
-"""How long a call waits until the virtual nodes have been listed; half of a scheduler's timeout."""
+"""Seconds that a call waits for the list of virtual nodes; half of the timeout in ``scheduler_configuration``."""
 
 
 class NotReadyError(Exception):
@@ -33,7 +33,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The answer to a filter call: passing nodes, and reasons by rejected node."""
+    """The answer to a filter call: passing nodes, and reasons by rejected node; preemption may help on ``failed`` nodes."""
 
     passing: list[str]
     failed: dict[str, str]
@@ -51,7 +51,7 @@ class Extender:
         self._log = log.get_logger(component="extender")
 
     def alone(self) -> dict[str, Extender]:
-        """Return an extender for each agent by name, which asks only that agent."""
+        """Return by agent name an extender that asks only this agent."""
         return {one.name: Extender([one], self._directory, upper=self._upper) for one in self._agents}
 
     async def filter(self, asked: Candidates) -> Filtered:
@@ -100,7 +100,7 @@ class Extender:
             weights += weighted.weight
             for name, score in scores.items():
                 if name not in totals:
-                    continue  # an agent scored an unknown node; the other scores still count
+                    continue  # the node is not a candidate; only this score is ignored
                 totals[name] += weighted.weight * min(1.0, max(0.0, score))
         return {name: total / weights for name, total in totals.items()} if weights else totals
 
@@ -141,7 +141,7 @@ class Extender:
         """Return the agents' answers about a newly bound pod as text, and forget them.
 
         Returns:
-            one sentence per agent; empty if the node is not virtual or no agent was asked.
+            one sentence per agent that answered; empty if the node is not virtual or no agent was asked.
         """
         opinions = self._decisions.settle(uid)
         is_virtual = self._directory.find(node, None) is not None
@@ -150,7 +150,7 @@ class Extender:
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return the victims after all agents have changed them in turn; None if an agent finds preemption useless."""
+        """Return the victims after all agents have changed them in turn; None if an agent reports that preemption does not help."""
         for weighted in self._agents:
             chosen = await weighted.agent.preempt(pod, node, victims)
             if chosen is None:

@@ -1,4 +1,4 @@
-"""Messages of the scheduler extender API: arguments with keys in any case, results as kube-scheduler reads them. No IO.
+"""Messages of the scheduler extender API: reads arguments with case-insensitive keys, and encodes results. No IO.
 
 Source: k8s.io/kube-scheduler/extender/v1. Its types have no JSON tags, so keys are capitalised.
 """
@@ -17,7 +17,7 @@ MAX_SCORE = 10
 
 
 class BadArgumentsError(ValueError):
-    """The body is not valid extender arguments; the text says why."""
+    """The body is not valid extender arguments; the error text names the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def binding_result(error: str = "") -> bytes:
 
 
 def _decode(body: bytes, *members: str) -> dict[str, Any]:
-    """Parse the given keys of a body, in lower case. Other keys stay undecoded, because decoding can take 30 times the memory."""
+    """Return the given keys of a body in lower case. Others stay undecoded, because decoding can take 30 times the memory."""
     try:
         found = _decode_members(body)
         return {key.lower(): decode(value) for key, value in found.items() if key.lower() in members}

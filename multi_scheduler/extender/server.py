@@ -24,7 +24,7 @@ scheduler without ``nodeCacheCapable`` sends complete Node objects and needs a l
 MAX_CALLS = 64
 """Calls that are processed concurrently. kube-scheduler filters one pod at a time, but binds several."""
 _CALL_SECONDS = 5.0
-"""How long a call waits for a slot; half of a scheduler's timeout."""
+"""Seconds that a call waits for a slot; half of the timeout in ``scheduler_configuration``."""
 _CALLS = Counter(
     "virtual_node_extender_calls_total", "Calls of the scheduler, by outcome.", ["verb", "outcome"]
 )
@@ -38,7 +38,7 @@ _FAILED: Mapping[str, Callable[[str], bytes]] = {
     "filter": protocol.filter_error,
     "bind": protocol.binding_result,
 }
-"""Error responses of these verbs. kube-scheduler reads their errors from the result, not from the status code."""
+"""Encoders of error results, for verbs where kube-scheduler reads errors from the result, not from the status code."""
 _log = log.get_logger(component="extender")
 Decide = Callable[[bytes], Awaitable[bytes]]
 
@@ -49,11 +49,11 @@ class ExtenderServer(HttpsServer):
     Args:
         host: address to bind.
         port: TCP port; 0: any free port.
-        tls: certificates to serve. With a client CA, calls without a certificate of it get 401. None: plain HTTP, for a
+        tls: certificates to serve. With a client CA, calls without a certificate from it get 401. None: plain HTTP, for a
             scheduler in the same pod.
         extender: answers the calls.
-        serve_bind: serve ``/bind``; otherwise the path is 404. It is optional because it writes with the extender's
-            rights for every client that can reach the port.
+        serve_bind: serve ``/bind``; otherwise the path returns 404. Optional, because every client that can reach the
+            port can then bind pods with the extender's rights.
         metrics: serve ``/metrics`` as well.
         max_body_bytes: largest call; larger ones get 413.
         client_names: accepted common names of client certificates; empty: any.
@@ -92,7 +92,7 @@ class ExtenderServer(HttpsServer):
         for verb in self._decides:
             if verb != "bind" or serve_bind:
                 for outcome in ("answered", "refused"):
-                    # Start at 0, because the first count of a new series does not show as an increase.
+                    # Start at 0, because Prometheus does not show the first count of a new series as an increase.
                     _CALLS.labels(verb, outcome)
                 self.add_route("POST", f"/{verb}", self.handler(verb, None))
 

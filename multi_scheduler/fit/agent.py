@@ -1,4 +1,4 @@
-"""The fit agent: passes a virtual node only if one lower node could take the pod as it will be created there."""
+"""The fit agent: passes a virtual node only if one of its lower nodes could take the pod as created there."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from multi_scheduler.fit.reservations.reservations import Place, Reservations
 from multi_scheduler.fit.settings import FitSettings
 
 _SETTLE_SECONDS = 2.0
-"""How long a filter call waits for other pods' reservations to be decided before it rejects all nodes."""
+"""Seconds that a filter call waits for the release of other pods' reservations before it rejects all nodes."""
 _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
 _ADOPTION_SECONDS = 0.02
-"""How long a filter call may work on pods of other schedulers; the rest is left for the next call."""
+"""Seconds that a filter call may spend on pods that other schedulers bound; the next call continues."""
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class FitAgent(Agent):
-    """Checks every lower cluster for room."""
+    """Checks every lower cluster for room, and reserves it for the pod."""
 
     def __init__(self, context: AgentContext) -> None:
         """Create an index, feeds and admission rules for each lower cluster; ``run`` fills them.
@@ -88,7 +88,7 @@ class FitAgent(Agent):
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
-        """Return what is still missing; None: ready. One synced lower cluster is enough, so an unreachable one blocks no others."""
+        """Return why the agent is not ready; None: ready. One synced lower cluster is enough, as others may be unreachable."""
         if not self._bound_pods.has_synced:
             return "the upper cluster's pods have not been read yet"
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
@@ -105,14 +105,14 @@ class FitAgent(Agent):
             found = self.judge(pod, nodes)
             if found.rejected < len(nodes):
                 break
-            # Other pods hold reservations in several clusters and will use one. Soon it will be known which.
+            # Other pods hold reservations in several clusters and will use only one, so wait until the rest is released.
             until = deadline if self._may_change(uid, found.retryable) else min(deadline, found.counted_by)
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
         self.judged.pop(uid, None)
         self.judged[uid] = found.judged
-        # Reserve at once: while other agents answer, another call must not count on the same room.
+        # Reserve before other agents answer, so that a concurrent call does not count on the same room.
         self.reservations.reserve(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
 
@@ -121,7 +121,7 @@ class FitAgent(Agent):
         self.reservations.narrow(pod["metadata"].get("uid", ""), {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return a score for each cluster by the configured strategy; 0 if the cluster was unreadable."""
+        """Return a score from 0 to 1 for each virtual node by the configured strategy; 0 without a prediction for it."""
         judged = self.judged.get(pod["metadata"].get("uid", ""), {})
         return {
             node.name: score(self.indexes[node.cluster], judged.get(node.name), self._settings.score)
@@ -132,7 +132,7 @@ class FitAgent(Agent):
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return the given victims if evicting them makes room in the lower cluster, otherwise other victims; None: no use."""
+        """Return the given victims if evicting them makes room in the lower cluster, otherwise other victims; None: preemption does not help."""
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
@@ -155,15 +155,15 @@ class FitAgent(Agent):
         return choosing.choose(index, wanted, candidates) or None
 
     def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
-        """Return the index keys of an upper pod: its lower pod's UID, and its reservation."""
+        """Return the index keys of an upper pod: the UID of its lower pod, and the key of its reservation."""
         return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
 
     def bound(self, uid: str, node: str) -> None:
-        """Mark the reservation as bound: the extender bound the pod itself."""
+        """Mark the reservation as bound, because the extender itself bound the pod."""
         self.reservations.bind(uid, node)
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
-        """Find the pod's place behind each virtual node, without reserving it."""
+        """Predict the pod's lower node behind each virtual node, or the reason for rejection, without reserving room."""
         found = Judgement()
         demands: dict[Any, Demand] = {}
         differs = bool(claim_names(pod))
@@ -186,7 +186,7 @@ class FitAgent(Agent):
                 if gated.may_change:
                     found.retryable.append((node.cluster, None))
                 continue
-            # Clusters share a demand unless pools, namespaces or volumes differ.
+            # Virtual nodes share a demand unless their pools, lower namespaces, rules, volumes or upper terms differ.
             key = (repr(node.pool), gated.demand_key)
             wanted = demands.get(key)
             if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
@@ -224,7 +224,7 @@ class FitAgent(Agent):
         )
 
     def _bound_above(self, pod: Object) -> bool:
-        """Handle a newly bound upper pod; return whether its room is counted: by its lower pod, or by a reservation."""
+        """Handle a newly bound upper pod; return whether its lower pod or a reservation counts its room."""
         self.judged.pop(pod.uid, None)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
@@ -232,7 +232,7 @@ class FitAgent(Agent):
         return self.reservations.bind(pod.uid, (pod.spec or {}).get("nodeName", ""))
 
     def _seen_below(self, uid: str) -> None:
-        self.reservations.arrived(uid)  # the lower pod may have a node when it is first seen
+        self.reservations.arrived(uid)  # not called before if the lower pod had a node when it was first seen
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)
 
@@ -261,7 +261,7 @@ class FitAgent(Agent):
         gated = self._gates[node.cluster].judge(pod.to_dict(), node)
         has_arrived = pod.uid in feed.lower_uid
         if gated.refusal and not has_arrived:
-            return  # it is not created in the lower cluster, or waits until another pod is gone
+            return  # the lower pod is never created, or only after another pod is gone
         index, wanted = self.indexes[node.cluster], self._demand(gated, node)
         if slots := index.feasible(wanted):
             charge = None if has_arrived else gated.charge
@@ -270,7 +270,7 @@ class FitAgent(Agent):
             self.reservations.bind(pod.uid, node.name)
 
     def sweep(self) -> None:
-        """Expire reservations, and drop the oldest predictions above the limit."""
+        """Release expired reservations, and drop the oldest predictions above the limit."""
         self.reservations.expire()
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]

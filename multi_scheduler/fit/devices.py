@@ -1,4 +1,4 @@
-"""Free units per device of lower nodes, for a resource of which a pod can take a part of one device. No IO.
+"""Free units of each device of lower nodes, for resources where a pod can take a part of one device. No IO.
 
 A request below one device's units takes a share of a single device; a larger one takes whole devices. Koordinator's
 ``koordinator.sh/gpu-core`` (100 units) and Alibaba's ``alibabacloud.com/gpu-milli`` (1000 units) are counted this way.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Taking = tuple[str, int, Sequence[int]]
-"""UID, units, and the devices if they are known."""
+"""UID of a pod, its units, and the numbers of its devices; no numbers: unknown."""
 
 
 def parts(count: int, units: int) -> tuple[int, int]:
@@ -18,7 +18,7 @@ def parts(count: int, units: int) -> tuple[int, int]:
 
 
 class DeviceColumn:
-    """Free units by slot and device."""
+    """Free units of one resource by slot and device."""
 
     def __init__(self, units: int, slots: int) -> None:
         """Create the column.
@@ -50,12 +50,12 @@ class DeviceColumn:
             self.take(slot, uid, count, devices)
 
     def take(self, slot: int, uid: str, count: int, devices: Sequence[int] = ()) -> None:
-        """Take units of a node: from the given devices, otherwise from those where they fit most tightly."""
+        """Take a pod's units from the given devices if they are valid, otherwise from those where they fit most tightly."""
         free = list(self.free[slot])
         number, share = parts(count, self.units)
         if len(devices) != number or not all(0 <= device < len(free) for device in devices):
             fitting = sorted((left, device) for device, left in enumerate(free) if left >= share)
-            # The node is overcommitted: the devices with most free units go below zero.
+            # If too few fit, the devices with most free units go below zero.
             others = sorted(
                 ((left, device) for device, left in enumerate(free) if left < share), reverse=True
             )

@@ -18,9 +18,9 @@ class Judgement:
     resolvable: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
     retryable: list[tuple[str, Demand | None]] = field(default_factory=list)
-    """Lower clusters that rejected the pod for lack of room, with its demand, or for a quota, with None."""
+    """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
     counted_by: float = 0.0
-    """Until this time a quota that rejected the pod may still be recounted; seconds of the event loop's clock."""
+    """Until this time a quota that rejected the pod may still be recounted; 0: none is. Seconds of the event loop's clock."""
 
     @property
     def rejected(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 def no_fit(total: int, reasons: Mapping[str, int]) -> str:
     """Return ``0/40 nodes are available: 31 Insufficient cpu, 9 node(s) were unschedulable``.
 
-    Without a full stop, because kube-scheduler appends one to the whole sentence.
+    The text has no full stop, because kube-scheduler appends one to the whole sentence.
     """
     if not total:
         return "0/0 nodes are available: the lower cluster has no nodes"
@@ -33,5 +33,5 @@ _OTHERS_WAY = (
 
 
 def is_resolvable(reasons: Mapping[str, int]) -> bool:
-    """Report whether evicting pods would help on any of the nodes."""
+    """Report whether evicting pods may help on any of the nodes."""
     return any(reason.startswith(_OTHERS_WAY) for reason in reasons)

@@ -19,10 +19,10 @@ class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Whether virtual nodes of an unreachable lower cluster are rejected or pass."""
     admission: Literal["Reject", "Pass"] = "Reject"
     """Whether virtual nodes are rejected or pass if the lower cluster's quotas or limit ranges would refuse the pod. Pass: for
-    clusters with webhooks that add what these require."""
+    clusters with webhooks that add what quotas and limit ranges require."""
     lower: Lower = "LeastAllocated"
-    """How the lower clusters' schedulers choose among nodes with room: kube-scheduler's default, or MostAllocated with the
-    divisible devices among its resources."""
+    """How the lower clusters' schedulers choose among nodes with room: LeastAllocated, kube-scheduler's default, or
+    MostAllocated with the divisible devices among its resources."""
     devices: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
     """Units of one device by resource, for resources of which pods take a share of one device or whole devices, such as
     ``koordinator.sh/gpu-core: 100``. A pod then fits only if one device has room for its share."""

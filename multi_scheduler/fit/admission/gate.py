@@ -1,4 +1,4 @@
-"""Predicts the pod that a lower cluster would get, or why it is refused: by the virtual node's rules, then by admission. No IO."""
+"""Predicts the pod that a lower cluster would get, or why the virtual node or lower admission refuses it. No IO."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class GateResult:
     """The prediction for a pod."""
 
     pod: Mapping[str, Any]
-    """The pod with its lower namespace and that namespace's defaults."""
+    """The pod with its lower namespace and that namespace's defaults; the upper pod if the virtual node refuses it."""
     charge: Charge | None = None
-    """The pod's charge to the quotas of its namespace; None: no quotas."""
+    """What the pod would add to the quotas of its lower namespace; None: no quotas, or the virtual node refuses the pod."""
     refusal: str = ""
     """Why the pod would be refused; empty: admitted. Evicting other pods does not help."""
     demand_key: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
-    """Equal for pods with equal demands in clusters of equal rules."""
+    """Cache key: a pod has the same demand in all clusters with the same key."""
     may_change: bool = False
-    """Whether the refusal is caused by reservations of other pods."""
+    """Whether only quota charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Until this time a quota that caused the refusal may be recounted; seconds of the event loop's clock."""
+    """Until this time the refusing quota may still be recounted; 0: no recount is due. Seconds of the event loop's clock."""
     rules: Effective | None = None
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
 
 
 class AdmissionGate:
-    """The admission rules of one lower cluster, including those of its virtual nodes."""
+    """Predicts whether a lower cluster, or our virtual node itself, refuses a pod."""
 
     def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
         """Compile the rules.
@@ -88,7 +88,7 @@ class AdmissionGate:
     def _namespace_refusal(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
 
-        The upper cluster in the namespace's labels is not checked, so a namespace of another upper cluster is not predicted.
+        The upper cluster in the namespace's labels is not checked, so a refusal because of it is not predicted.
         """
         origins = self._admission.origins(namespace)
         if origins is None or {above, ""} & origins:

@@ -1,8 +1,8 @@
 """Predicts quotas and limit ranges of a lower namespace. No IO.
 
-A quota's ``used`` counts existing pods. The charges of reserved pods are held here and released as soon as the lower pod
-exists, because then the quota counts it. This is earlier than its room, which it takes once it is on a lower node. A
-quota may count a pod before the pod is seen: see ``recently_counted``.
+A quota's ``used`` counts existing pods. For a pod with reserved room, its charge (what it adds to quotas) is held here
+until its lower pod exists, because then the quota counts the lower pod. The room stays reserved longer, until the lower
+pod is on a lower node. A quota may count a pod before the pod's own watch event arrives: see ``recently_counted``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Admitted:
 
     spec: Mapping[str, Any]
     charge: Charge | None
-    """The pod's charge to quotas; None: its namespace has none."""
+    """What the pod adds to quotas; None: its namespace has no quotas."""
     refusal: str = ""
     """Why the pod would be refused; empty: admitted."""
     may_change: bool = False
-    """Whether only reservations of other pods are in the way, which may turn out unused."""
+    """Whether only charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Until this time the quota may be recounted, because a pod of the namespace is gone; 0: no recount is due."""
+    """Until this time the quota may be recounted, because a pod was deleted or finished; 0: no recount is due."""
 
 
 class Admission:
@@ -47,25 +47,25 @@ class Admission:
         """By namespace and name, like ``_ranges``."""
         self._ranges: dict[str, dict[str, LimitRange]] = {}
         self._default_classes: dict[str, int] = {}
-        """PriorityClass → value."""
+        """Values of the PriorityClasses with ``globalDefault``, by name."""
         self._origins: dict[str, frozenset[str]] = {}
         """By lower namespace: the upper namespaces in its labels and annotations; empty: not created by virtual-node."""
         self.unknown: set[str] = set()
-        """Plurals of resources that cannot be read now; earlier objects of them are ignored."""
+        """Plurals of resources that cannot be read now; their cached objects are ignored."""
         self._held: dict[str, Charge] = {}
-        """Held charges by UID of the upper pod."""
+        """Charges of pods with reserved room, by UID of the upper pod."""
         self._promised: dict[str, dict[Kind, Counter[str]]] = {}
-        """By namespace: the sums of the held charges."""
+        """Sums of the charges in ``_held``, by namespace and kind of pod."""
         self._recently_counted = RecentlyCounted(clock)
         self._counted_by: dict[str, float] = {}
-        """By namespace: when the quota controller has recounted; see ``left``."""
+        """By namespace: time by which the quota controller has recounted; see ``left``."""
         self.recounted: Callable[[], object] = lambda: None
         """Called when a quota with a pending recount changes."""
 
     # --- rules --------------------------------------------------------------------------------------
 
     def upsert_quota(self, quota: Mapping[str, Any]) -> None:
-        """Add or update a ResourceQuota."""
+        """Store a new or changed ResourceQuota."""
         metadata = quota["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         before, after = self._quotas.get(namespace, {}).get(name), quotas.read(quota)
@@ -76,32 +76,32 @@ class Admission:
             self.recounted()
 
     def remove_quota(self, namespace: str, name: str) -> None:
-        """Remove a ResourceQuota."""
+        """Forget a deleted ResourceQuota."""
         self._recently_counted.forget(namespace, name)
         _put(self._quotas, namespace, name, None)
 
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
-        """Add or update a LimitRange."""
+        """Store a new or changed LimitRange."""
         metadata = limit_range["metadata"]
         _put(self._ranges, metadata["namespace"], metadata["name"], limit_ranges.read(limit_range))
 
     def remove_range(self, namespace: str, name: str) -> None:
-        """Remove a LimitRange."""
+        """Forget a deleted LimitRange."""
         _put(self._ranges, namespace, name, None)
 
     def upsert_class(self, priority_class: Mapping[str, Any]) -> None:
-        """Add or update a PriorityClass; only global defaults matter."""
+        """Store a new or changed PriorityClass; only global defaults matter."""
         name = priority_class["metadata"]["name"]
         self._default_classes.pop(name, None)
         if priority_class.get("globalDefault"):
             self._default_classes[name] = int(priority_class.get("value") or 0)
 
     def remove_class(self, name: str) -> None:
-        """Remove a PriorityClass."""
+        """Forget a deleted PriorityClass."""
         self._default_classes.pop(name, None)
 
     def upsert_namespace(self, namespace: Mapping[str, Any]) -> None:
-        """Add or update a Namespace."""
+        """Store for which upper namespaces a new or changed Namespace was created."""
         metadata = namespace["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         found = set()
@@ -112,13 +112,13 @@ class Admission:
         self._origins[metadata["name"]] = frozenset(found)
 
     def remove_namespace(self, name: str) -> None:
-        """Remove a Namespace."""
+        """Forget a deleted Namespace."""
         self._origins.pop(name, None)
 
     def origins(self, namespace: str) -> frozenset[str] | None:
-        """Return the upper namespaces that a lower namespace's marks name; empty: virtual-node did not create it.
+        """Return the upper namespaces that a lower namespace's annotations name; empty: virtual-node did not create it.
 
-        An empty name in the set: the mark was removed. None: the namespace does not exist or cannot be read.
+        An empty name in the set: the annotation is missing. None: the namespace does not exist, or cannot be read.
         """
         return self._origins.get(namespace) if NAMESPACES.plural not in self.unknown else None
 
@@ -127,7 +127,7 @@ class Admission:
         return namespace in self._quotas
 
     def left(self, namespace: str, *, counted_by: float) -> None:
-        """Note that a pod is deleted or finished. The quota controller sees this at the same time, and recounts afterwards.
+        """Note that a lower pod was deleted or finished; the quota controller will recount the quotas of its namespace.
 
         Args:
             namespace: lower namespace with quotas.
@@ -186,8 +186,8 @@ class Admission:
     ) -> str:
         for name, quota in sorted(there.items()):
             if quota.covers(charge.kind):
-                # Counter subtraction keeps only positive counts.
                 reserved = _reserved_usage(quota, promised)
+                # Already in the quota's ``used``. Counter subtraction keeps only positive counts.
                 reserved -= self._recently_counted.unseen(charge.namespace, name)
                 if objection := quota.objection(charge, reserved):
                     return objection
@@ -203,7 +203,7 @@ class Admission:
     # --- promises -----------------------------------------------------------------------------------
 
     def hold(self, uid: str, charge: Charge) -> None:
-        """Hold a pod's charge until the pod exists or is dropped."""
+        """Count the charge of a pod with reserved room until ``arrived`` or ``drop`` is called."""
         self.drop(uid)
         self._held[uid] = charge
         self._promised.setdefault(charge.namespace, {}).setdefault(charge.kind, Counter()).update(
@@ -211,7 +211,7 @@ class Admission:
         )
 
     def arrived(self, uid: str) -> None:
-        """Release the charge of a pod that exists now: its quotas count it already, or will shortly."""
+        """Release a pod's charge when its lower pod exists, because quotas count it already or will shortly."""
         charge = self._held.get(uid)
         if charge is None:
             return
@@ -221,12 +221,12 @@ class Admission:
                 self._recently_counted.seen(charge.namespace, name, charge.usage)
 
     def drop(self, uid: str) -> None:
-        """Release the charge of a pod that will not be created, or is counted otherwise."""
+        """Release the charge of a pod that will not be created, or that the quotas count."""
         charge = self._held.pop(uid, None)
         if charge is None:
             return
         kinds = self._promised[charge.namespace]
-        # Counter subtraction keeps only positive counts; none are negative, because the charge was added before.
+        # Counter subtraction drops zero counts; no count is negative, because the charge was added before.
         kinds[charge.kind] -= Counter(charge.usage)
         if not kinds[charge.kind]:
             del kinds[charge.kind]
@@ -243,7 +243,7 @@ def _reserved_usage(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Coun
 
 
 def _put(kept: dict[str, dict[str, Rule]], namespace: str, name: str, rule: Rule | None) -> None:
-    """Store a rule, or remove it with None; empty namespaces are removed."""
+    """Store a rule; None removes the rule, and its namespace if no rule is left there."""
     if rule is not None:
         kept.setdefault(namespace, {})[name] = rule
     elif namespace in kept:

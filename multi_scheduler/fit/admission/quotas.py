@@ -15,7 +15,7 @@ from controller_runtime.api import matching, names, pod_resources, quantity
 _COUNTS = ("pods", "count/pods")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _HAVE_TO_BE_SET = frozenset(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in ("cpu", "memory"))  # fmt: skip
-"""A quota of one of these refuses pods with a container that does not set it."""
+"""A quota on one of these refuses pods with a container that does not set the resource."""
 _OF_PODS = frozenset((*_COUNTS, *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in _COMPUTE)))  # fmt: skip
 _HUGE_PAGES = "hugepages-"
 _PRIORITY_CLASS = "PriorityClass"
@@ -28,21 +28,21 @@ class Kind:
     is_terminating: bool
     is_best_effort: bool
     priority_class: str | None
-    """Empty: none. None: unknown, so quotas of priority classes are assumed not to cover it."""
+    """Empty: none. None: unknown, so quotas of priority classes are assumed not to cover the pod."""
     crosses_namespaces: bool
-    """Whether it has pod (anti-)affinity with pods of other namespaces."""
+    """Whether the pod has (anti-)affinity with pods of other namespaces."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charge:
-    """A pod's charge to the quotas of its lower namespace."""
+    """What a pod adds to the quotas of its lower namespace."""
 
     namespace: str
     kind: Kind
     usage: Mapping[str, int]
-    """By resource name in a quota; cpu in millicores, all else in base units. Without zeros."""
+    """Amounts by resource name as in quotas; cpu in millicores, all else in base units. Without zeros."""
     unset: Mapping[str, Sequence[str]]
-    """By such a name: the containers that do not set it although a quota requires it."""
+    """By resource name as in quotas: containers that do not set the resource although a quota on it requires that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class Quota:
 
     name: str
     hard: Mapping[str, int]
-    """``status.hard``, which is what is enforced, in the units of ``Charge.usage``."""
+    """``status.hard``, which the apiserver enforces, in the units of ``Charge.usage``."""
     used: Mapping[str, int]
     scopes: Sequence[Mapping[str, Any]]
     """``scopeSelector.matchExpressions``, and ``scopes`` in the same form."""
@@ -65,7 +65,7 @@ class Quota:
 
         Args:
             charge: the pod's charge.
-            promised: charges of reserved pods, in addition to ``used``.
+            promised: charges of pods with reserved room, which ``used`` does not contain.
         """
         missing = [
             f"{name} for: {','.join(charge.unset[name])}"
@@ -107,12 +107,12 @@ def read(quota: Mapping[str, Any]) -> Quota | None:
 
 
 def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | None) -> Charge:
-    """Return a pod's charge when it is created in the lower cluster.
+    """Return what a pod will add to quotas when it is created in the lower cluster.
 
     Args:
         spec: the pod's spec with the namespace's defaults.
         namespace: the lower namespace.
-        priority_class: its class in the lower cluster; empty: none; None: unknown.
+        priority_class: the lower pod's PriorityClass; empty: none; None: unknown.
     """
     usage = dict.fromkeys(_COUNTS, 1)
     for name, count in pod_resources.pod_requests(spec).items():
@@ -198,7 +198,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
-    """Report whether a term that the lower pod keeps, with topology key hostname, selects other namespaces."""
+    """Report whether a term with topology key hostname selects other namespaces; the lower pod keeps no other terms."""
     affinity = spec.get("affinity") or {}
     terms = [
         term

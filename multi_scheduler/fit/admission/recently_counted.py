@@ -1,8 +1,8 @@
 """Growth of quotas by pods that have not been seen yet, so that no pod counts both as used and as reserved. No IO.
 
-A quota's ``status.used`` and the pod that it counts arrive by two watches, in any order. Growth cancels out against
-reserved pods that are seen. The remaining growth belongs to a reserved pod that is seen a moment later, or to an
-unrelated pod. It is therefore used for one second only, and the lower API server decides in the end.
+A quota's ``status.used`` and the pod that it counts arrive by two watches, in either order. When a pod with
+reserved room is seen, its charge is subtracted from the growth. The rest belongs to a reserved pod that will be seen a
+moment later, or to an unrelated pod. It therefore counts for one second only; the lower API server has the final decision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LAG_SECONDS = 1.0
 
 
 class RecentlyCounted:
-    """Recent changes of all quotas of a lower cluster."""
+    """Recent growth of all quotas of a lower cluster, and pods that explain it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start without changes.
@@ -25,7 +25,7 @@ class RecentlyCounted:
         """
         self._clock = clock
         self._changes: dict[tuple[str, str], deque[tuple[float, Counter[str]]]] = {}
-        """By namespace and name of the quota: expiry and amount of each change; pods that were seen are negative."""
+        """By namespace and name of the quota: expiry and amounts of each change; the amounts of seen pods are negative."""
 
     def grown(self, namespace: str, quota: str, before: Mapping[str, int], after: Mapping[str, int]) -> None:
         """Record the growth of a quota's ``used``."""
@@ -33,7 +33,7 @@ class RecentlyCounted:
         self._add(namespace, quota, Counter({name: count for name, count in growth.items() if count > 0}))
 
     def seen(self, namespace: str, quota: str, usage: Mapping[str, int]) -> None:
-        """Record that a reserved pod covered by the quota was seen: its share of the growth is explained."""
+        """Record that a reserved pod covered by the quota was seen, which explains as much of the growth."""
         self._add(namespace, quota, Counter({name: -count for name, count in usage.items()}))
 
     def forget(self, namespace: str, quota: str) -> None:

@@ -1,7 +1,7 @@
 """Index of a lower cluster's nodes, pods and free resources, updated with every change. No IO.
 
-Nodes have numbered slots, and free resources are columns over the slots. The question "which of five hundred nodes have
-three cores free" is one pass over a list of integers.
+Nodes have numbered slots, and free resources are columns over the slots. To find those of 500 nodes with three free
+cores is one pass over a list of integers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class ClusterIndex:
         """Create an empty index.
 
         Args:
-            devices: units of one device, by divisible resource. Pods take such a resource from single devices.
+            devices: units of one device by divisible resource, of which a pod takes a part of one device or whole devices.
         """
         self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
         self._nodes: list[Node | None] = []
         self._names: list[str] = []
-        """By slot; empty: no node."""
+        """Node names by slot; empty: no node."""
         self._slots: dict[str, int] = {}
         self._empty: list[int] = []
         self._free: dict[str, list[int]] = {}
@@ -43,9 +43,9 @@ class ClusterIndex:
         self.total: Counter[str] = Counter()
         """Sums of the allocatable resources of all nodes."""
         self.used: Counter[str] = Counter()
-        """Sums of the requests on known nodes."""
+        """Sums of the requests of pods and reservations on known nodes."""
         self.version = 0
-        """Changes when a node is added, removed, or admits other pods."""
+        """Increases when a node is added or removed, or its labels, taints or cordon change."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -53,7 +53,7 @@ class ClusterIndex:
     # --- nodes --------------------------------------------------------------------------------------
 
     def upsert_node(self, node: Mapping[str, Any]) -> None:
-        """Add or update a node."""
+        """Store a new or changed node."""
         fresh = read_node(node)
         slot = self._slots.get(fresh.name)
         old = self._nodes[slot] if slot is not None else None
@@ -70,7 +70,7 @@ class ClusterIndex:
         self._recount(slot, fresh)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node."""
+        """Forget a deleted node."""
         slot = self._slots.pop(name, None)
         if slot is None:
             return
@@ -181,7 +181,7 @@ class ClusterIndex:
 
         Args:
             demand: the pod's demand.
-            reasons: if no node can, incremented by why, in kube-scheduler's words.
+            reasons: if no node can, incremented by the number of nodes for each reason, in kube-scheduler's words.
             only: check only this node; empty: all nodes.
         """
         answer = self._node_filter.ask(demand.key, demand.spec)
@@ -238,7 +238,7 @@ class ClusterIndex:
         return [node for node in self._nodes if node is not None]
 
     def cpus(self) -> dict[str, float]:
-        """Return the allocatable CPU of all nodes, in millicores."""
+        """Return the allocatable CPU of all nodes by name, in millicores."""
         return {node.name: node.allocatable.get("cpu", 0) for node in self.nodes()}
 
     def on(self, name: str) -> Mapping[str, Placed]:

@@ -1,7 +1,7 @@
 """Filters lower nodes by labels, names, taints and cordons, with reasons for rejected nodes. No IO.
 
-Labels and taints change rarely, and all pods of a Deployment ask the same question, so answers are cached until a node
-changes. Nodes with equal values of the relevant properties are evaluated once.
+Labels and taints change rarely, and all pods of a Deployment have the same requirements, so answers are cached until a
+node changes. Nodes with equal values of the relevant properties are evaluated once.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ def read_node(node: Mapping[str, Any]) -> Node:
 
 @dataclass(slots=True)
 class Answer:
-    """The slots of the nodes that admit a pod, and the number of other nodes by reason."""
+    """The slots of the nodes that admit a pod, and the number of rejecting nodes by reason."""
 
     slots: list[int]
     reasons: Counter[str]
 
 
 class NodeFilter:
-    """Cached answers about one list of nodes."""
+    """Finds in one list of nodes those that admit a pod, and caches the answers."""
 
     def __init__(self, nodes: Sequence[Node | None]) -> None:
         """Create an empty cache.
 
         Args:
-            nodes: by slot; None: empty slot. The owner calls ``changed`` when anything but allocatable resources changes.
+            nodes: by slot; None: empty slot. The caller must call ``changed`` when anything but allocatable resources changes.
         """
         self._nodes = nodes
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._columns: dict[str, list[Any]] = {}
 
     def changed(self) -> None:
-        """Clear the cache: a node was added, removed, or admits other pods."""
+        """Clear the cache after a node was added or removed, or its labels, taints or cordon changed."""
         self._answers.clear()
         self._columns.clear()
 

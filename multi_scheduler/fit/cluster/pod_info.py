@@ -11,7 +11,7 @@ from multi_scheduler.fit.cluster.pod_requirements import Port, Term
 
 @dataclass(slots=True, eq=False)
 class Placed:
-    """A pod on a node, or a reservation for one."""
+    """A pod on a lower node, or a reservation of room there for a pod."""
 
     node: str
     requests: Mapping[str, int]
@@ -20,10 +20,10 @@ class Placed:
     labels: Mapping[str, str] = field(default_factory=dict)
     anti_affinity: tuple[Term, ...] = ()
     is_ending: bool = False
-    """Whether it is being deleted: it still takes room and repels other pods, but does not count for topology spread."""
+    """Whether the pod is being deleted: it still takes room and repels others, but does not count for topology spread."""
     devices: Sequence[int] = ()
-    """Devices of the node that its divisible resource is taken from. Empty: unknown."""
+    """Numbers of the node's devices from which the pod's divisible resource is taken. Empty: unknown."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Limits of cpu and memory where they differ from the requests."""
+    """Limits of cpu and memory that are above the requests."""
     since: float = math.inf
     """When the lower scheduler bound the pod, in seconds since the epoch. Infinite for reservations."""

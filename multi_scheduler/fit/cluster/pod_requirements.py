@@ -1,7 +1,7 @@
 """A pod's requirements for a lower node, as the lower pod will have them. No IO.
 
-Without a ``clusterSelector``, the upper selectors chose the virtual node and do not apply in the lower cluster (as the
-virtual node translates them). With one, its fields are what the lower scheduler will apply.
+As in the virtual node's translation, the pod's own node selectors only choose the virtual node and do not apply in the
+lower cluster. There, the fields of a ``clusterSelector`` annotation apply instead, if the pod has one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from controller_runtime.api.policy.scheduling import keep_off_control_plane
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
 _MOST_TERMS = 10
-"""Number of terms of a kind that are evaluated. Each is compared with every pod of a cluster, and a pod may have thousands;
-the lower scheduler applies all of them."""
+"""Number of affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod of a
+cluster, and a pod may have thousands of them. The lower scheduler applies all of them."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
@@ -46,7 +46,7 @@ class Spread:
 
     max_skew: int
     min_domains: int
-    """With fewer nodes than this, the minimum count is taken as 0."""
+    """With fewer eligible nodes than this, the lowest count of matching pods is taken as 0."""
     matches: matching.Matcher
     domain_key: str
     domain_spec: Mapping[str, Any]
@@ -61,11 +61,11 @@ class Demand:
     namespace: str
     labels: Mapping[str, str]
     requests: Mapping[str, int]
-    """By resource, including ``pods``; without zeros."""
+    """By resource, including ``pods``; cpu in millicores, all else in base units. Without zeros."""
     spec: Mapping[str, Any]
-    """nodeSelector, affinity, tolerations, as ``matching.admits`` reads them."""
+    """nodeSelector, affinity and tolerations as ``matching.admits`` reads them, and required node affinity of volumes."""
     key: str
-    """Equal for pods that the same nodes admit."""
+    """Cache key of ``spec``: equal for pods that the same nodes admit."""
     ports: tuple[Port, ...] = ()
     anti_affinity: tuple[Term, ...] = ()
     affinity: tuple[Term, ...] = ()
@@ -87,8 +87,8 @@ def demand(
         pod: the upper pod.
         rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
         node_name: name of the virtual node.
-        node_labels: its labels.
-        pool: labels that all its lower nodes have.
+        node_labels: labels of the virtual node.
+        pool: labels of the lower nodes that the virtual node represents; empty: all.
         volumes: ``spec.nodeAffinity.required`` of the lower volumes that the pod's claims are bound to.
     """
     metadata, above = pod["metadata"], pod["spec"]
@@ -129,7 +129,7 @@ def demand(
 def _both(
     required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    """Return the required affinity, extended by the pod's own selector values that the pool overrides."""
+    """Return the required affinity, extended by values of the pod's nodeSelector that the pool's labels replace."""
     overruled = [
         {"key": key, "operator": "In", "values": [own[key]]}
         for key, value in pool.items()

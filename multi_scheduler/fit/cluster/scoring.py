@@ -26,7 +26,7 @@ class Prediction:
     place: Placed
     """Placement on the most likely node."""
     left_over: float
-    """Share that the tightest fitting node would have left."""
+    """Share of cpu or memory, the larger of both, that the pod leaves free on the node where it fits most tightly."""
     likely: Sequence[str]
     """Nodes that the lower scheduler may choose, the most likely one first."""
     wanted: Demand
@@ -43,7 +43,7 @@ def predict(
         wanted: the pod's requirements.
         slots: slots of the nodes that can take the pod; at least one.
         lower: strategy of the lower scheduler. LeastAllocated, kube-scheduler's default: the node with most cpu and memory
-            free on average. MostAllocated also packs divisible devices.
+            free on average. MostAllocated: the node with least free, counting divisible devices as well.
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
     left = [index.left_over(slot, wanted, _RESOURCES) for slot in looked_at]
@@ -66,7 +66,7 @@ def predict(
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
-    """Return a score from 0 to 1; 0 without a prediction."""
+    """Return a cluster's score from 0 to 1 by the strategy; 0 without a prediction."""
     if predicted is None:
         return 0.0
     if strategy == "BestFit":

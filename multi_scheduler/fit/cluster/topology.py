@@ -37,14 +37,14 @@ def remaining(
     node_filter: NodeFilter,
     rejections: Counter[str],
 ) -> list[int]:
-    """Return the slots where the pod's constraints towards other pods hold.
+    """Return the slots that satisfy the pod's topology spread and pod (anti-)affinity constraints.
 
     Args:
         slots: slots of the nodes with room.
         demand: the pod's requirements.
         placements: placements in the cluster.
         node_filter: finds the nodes over which pods are spread.
-        rejections: incremented by why other nodes are rejected, in kube-scheduler's words.
+        rejections: incremented by the number of rejected nodes for each reason, in kube-scheduler's words.
     """
     found = list(slots)
     if demand.spread:

@@ -1,7 +1,7 @@
 """Keeps the admission rules of a lower cluster current: informers of quotas, limit ranges, priority classes, namespaces.
 
-A kubeconfig may lack the rights to read them. Then pods are sent to the cluster as if it had no such rules. This is logged
-once and reported by a metric as long as it lasts.
+A kubeconfig may lack the rights to read them. Until they are granted, pods are sent to the cluster as if it had no such
+rules. This is logged once, and a metric reports it all the time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNKNOWN = Gauge(
 _REFUSALS = (401, 403, 404)
 _LOOK = 5.0
 _COUNTED = 1.0
-"""Seconds in which the quota controller stops counting a deleted pod."""
+"""Seconds until the quota controller no longer counts a deleted or finished pod."""
 
 
 class AdmissionFeed:
     """Informers of one lower cluster's admission rules."""
 
     def __init__(self, client: Client, admission: Admission) -> None:
-        """Register handlers; the caller runs both ``run`` and the ``informers``."""
+        """Create the informers and register handlers; the caller must run both ``run`` and the ``informers``."""
         self._cluster = client.cluster
         self._admission = admission
         quotas = Informer(client, resources.RESOURCE_QUOTAS)
@@ -76,7 +76,7 @@ class AdmissionFeed:
 
     @property
     def is_settled(self) -> bool:
-        """Report whether each informer has synced or failed, so that a missing right does not delay readiness."""
+        """Report whether each informer has synced or failed; a missing right counts as failed, so it delays nothing."""
         if not self._is_settled:  # cached, because it is read for every pod and virtual node
             self._is_settled = all(
                 informer.has_synced or informer.last_error is not None for informer in self.informers

@@ -23,7 +23,7 @@ from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
 _LIMITED = ("cpu", "memory")
 _BOUND = "Bound"
 _QUIET = 75.0
-"""Seconds without an event after which a watch proves nothing; apiservers send a bookmark every minute."""
+"""Seconds without an event after which a watch no longer proves that the cluster responds. Bookmarks come every minute."""
 _LOOK = 10.0
 _PING = 5.0
 
@@ -48,8 +48,8 @@ class Feed:
             index: index of nodes and pods to update.
             admission: admission rules to update.
             arrived: called with the UID of an upper pod when its lower pod exists.
-            seen: called with the UID of an upper pod when its lower pod is on a lower node.
-            unseen: called with the UID of an upper pod when its lower pod is gone.
+            seen: called with the UID of an upper pod when its lower pod is on a lower node, or finished.
+            unseen: called with the UID of an upper pod when its lower pod is deleted.
         """
         self._client = client
         self._index = index
@@ -63,7 +63,7 @@ class Feed:
         self.lower_uid: dict[str, str] = {}
         """Upper UID → lower UID of mirrored pods that have not finished."""
         self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        """By volume: its claim and its required node affinity."""
+        """Bound volumes by name: key of the claim, and required node affinity."""
         self._by_claim: dict[str, Mapping[str, Any]] = {}
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
@@ -87,7 +87,7 @@ class Feed:
         )
 
     def follow_nodes(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
-        """Call a function with name and annotations of each node that is added, changed or deleted."""
+        """Call a function with name and annotations of each added or changed node, and without annotations if it is deleted."""
         self._nodes.add_handler(
             on_add=lambda node, _initial: changed(node.name, node.annotations),
             on_update=lambda _old, new: changed(new.name, new.annotations),
@@ -104,7 +104,7 @@ class Feed:
 
     @property
     def has_synced(self) -> bool:
-        """Report whether nodes, pods and admission rules are read. Missing rights to volumes and rules do not count."""
+        """Report whether nodes and pods are read, and admission rules are read or refused. Volumes are not waited for."""
         return self._nodes.has_synced and self._pods.has_synced and self._rules.is_settled
 
     def trouble(self) -> str:
@@ -115,9 +115,9 @@ class Feed:
         return f"no events for {self._silence():.0f} s: {self._unreachable}" if self._unreachable else ""
 
     async def _check_cluster(self) -> None:
-        """Check periodically that the cluster responds, if the watches do not prove it.
+        """Send requests periodically while the watches do not prove that the cluster responds.
 
-        A quiet or late watch does not prove that the cluster is unreachable.
+        A quiet or late watch alone does not mean that the cluster is unreachable.
         """
         while True:
             await asyncio.sleep(_LOOK)
@@ -165,7 +165,7 @@ class Feed:
                 self._rules.left(pod.namespace)
             if upper and status.get("phase") in FINISHED:
                 self._forget(upper, pod.uid)
-                self._seen(upper)  # it needs no room any more
+                self._seen(upper)  # releases the reservation, because a finished pod needs no room
             elif upper:
                 self.lower_uid[upper] = pod.uid
                 self._arrived(upper)
@@ -204,7 +204,7 @@ class Feed:
         spec, status = volume.spec or {}, volume.status or {}
         claim = spec.get("claimRef") or {}
         required = (spec.get("nodeAffinity") or {}).get("required")
-        # A released volume still refers to its former claim.
+        # Only while bound, because a released volume still refers to its former claim.
         if claim and required and status.get("phase") == _BOUND:
             key = f"{claim.get('namespace')}/{claim.get('name')}"
             self._volumes[volume.name] = (key, required)
@@ -217,14 +217,14 @@ class Feed:
 
 
 def shrink_node(node: Object) -> Object:
-    """Reduce a lower node to the fields that fitting reads."""
+    """Reduce a lower node's spec and status to taints, cordon and allocatable resources."""
     spec, status = node.spec or {}, node.status or {}
     kept = {key: spec[key] for key in ("taints", "unschedulable") if key in spec}
     return node.with_fields(spec=kept, status={"allocatable": status.get("allocatable") or {}})
 
 
 def shrink_pod(pod: Object) -> Object:
-    """Reduce a lower pod to its node, requests, ports, anti-affinity and labels."""
+    """Reduce a lower pod's spec and status to node, requests, limits, ports, anti-affinity, phase and binding time."""
     spec, status = pod.spec or {}, pod.status or {}
     requests = {**resizing.requests(spec, status), "pods": 1}
     kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}

@@ -1,4 +1,4 @@
-"""Follows bound upper pods: confirms reservations, finds pods without one, and lists candidates for preemption."""
+"""Follows bound upper pods: confirms reservations, finds pods without a reservation, and lists candidates for preemption."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multi_scheduler.bound_pods import BY_NODE, PENDING, bound_pods
 
 
 class BoundPods:
-    """The bound upper pods, and those among them whose room is not counted yet."""
+    """Tracks the bound upper pods, and finds those with neither a reservation nor a lower pod on a node."""
 
     def __init__(
         self, context: AgentContext, *, bound: Callable[[Object], bool], gone: Callable[[str], None]
@@ -19,13 +19,13 @@ class BoundPods:
 
         Args:
             context: context of the agent.
-            bound: called with every newly bound pod; returns whether its room is counted.
+            bound: called with every newly bound pod; returns whether a reservation or lower pod counts its room.
             gone: called with the UID of a pod that is deleted or finished.
         """
         self._bound = bound
         self._gone = gone
         self._unaccounted: dict[str, Object] = {}
-        """By UID: bound pods that do not run yet and whose room is not counted."""
+        """By UID: pending bound pods with neither a reservation nor a lower pod on a node."""
         self._is_shared = context.bound_pods is not None
         self._pods = context.bound_pods or bound_pods(context.upper)
         self._pods.add_handler(
@@ -35,7 +35,7 @@ class BoundPods:
         )
 
     async def run(self) -> None:
-        """Follow the upper cluster until cancelled, unless the multi-scheduler runs the shared informer."""
+        """Run the informer until cancelled; return at once if the multi-scheduler runs a shared one."""
         if not self._is_shared:
             await self._pods.run()
 
@@ -53,7 +53,7 @@ class BoundPods:
         return [pod for pod in self._unaccounted.values() if (pod.spec or {}).get("nodeName") in nodes]
 
     def accounted(self, uid: str) -> None:
-        """Note that the pod's room is counted."""
+        """Note that a reservation or the lower pod counts the pod's room."""
         self._unaccounted.pop(uid, None)
 
     def added(self, pod: Object) -> None:

@@ -20,16 +20,16 @@ _LOWEST_PRIORITY = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """An upper pod and its key in the index of the lower cluster."""
+    """An upper pod that has a lower pod or a reservation in the index of the lower cluster."""
 
     uid: str
     key: str
-    """Key in the index."""
+    """UID of the lower pod, or key of the reservation."""
     priority: int
 
 
 def suffices(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> bool:
-    """Report whether the pod would fit without these pods."""
+    """Report whether the pod would fit without the pods with these index keys."""
     with _without(index, keys):
         return bool(index.feasible(wanted))
 
@@ -37,8 +37,8 @@ def suffices(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> bool:
 def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) -> list[str]:
     """Return UIDs of the upper pods to evict so that the pod fits on one node; empty: preemption does not help.
 
-    Between nodes, the one with the lowest highest priority of a victim is chosen, then by the sum of priorities, then by
-    the number of victims, as in kube-scheduler.
+    As in kube-scheduler, the node is chosen where the most important victim has the lowest priority; ties are decided by
+    the sum of priorities, then by the number of victims.
 
     Args:
         index: the lower cluster.
@@ -55,7 +55,7 @@ def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) 
 
 
 def _on_node(index: ClusterIndex, wanted: Demand, node: str, candidates: list[Mirrored]) -> list[Mirrored]:
-    """Return the fewest victims on one node; the candidates with the highest priority are kept first."""
+    """Return the victims on one node. Candidates are kept while the pod still fits, those with the highest priority first."""
     candidates.sort(key=lambda one: (-one.priority, one.uid))
     with _without(index, [one.key for one in candidates]) as put_back:
         if not index.feasible(wanted, only=node):
@@ -76,7 +76,7 @@ def _cost(victims: list[Mirrored]) -> tuple[int, int, int]:
 
 @contextlib.contextmanager
 def _without(index: ClusterIndex, keys: Iterable[str]) -> Iterator[Callable[[str], Callable[[], object]]]:
-    """Remove pods from the index inside the block. Yields a function that puts a pod back; it returns the function to undo this."""
+    """Remove pods from the index inside the block. Yields a function that puts one pod back, and returns a function to undo this."""
     lifted = {key: placed for key in keys if (placed := index.remove(key)) is not None}
 
     def put_back(key: str) -> Callable[[], object]:

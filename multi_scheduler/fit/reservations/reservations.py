@@ -1,9 +1,9 @@
 """Reservations of room that is not used in a lower cluster yet, so that no two pods count on the same room.
 
-After the filter, a pod is *tentative* on every node that passed, because the scheduler's choice is not known yet. When
-the upper pod is seen bound, its reservation is *bound*: it stays only on that node's cluster, until the lower pod is
-seen on a lower node (and counts itself), the pod finishes, or the time expires. Its charge to lower quotas is held only
-until the lower pod exists.
+After the filter, a pod has a *tentative* reservation for every virtual node that passed, because the scheduler's choice
+is not known yet. When the upper pod is bound, only the reservation for its node remains and is now *bound*. It is released
+when the index counts the lower pod on a lower node, the pod finishes, or the time expires. The pod's charge to lower
+quotas is held only until the lower pod exists.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
 
 TENTATIVE_SECONDS = 10.0
-"""Longest time from filter to bind. After it, the scheduler has decided otherwise."""
+"""Seconds after the filter in which the scheduler must bind the pod; later the tentative reservation is released."""
 BOUND_SECONDS = 120.0
-"""Longest time in which a virtual node creates the lower pod."""
+"""Seconds after binding in which the lower pod must get a node; later the bound reservation is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A possible place of a pod."""
+    """A lower node that a pod may get."""
 
     cluster: str
     """Name of the lower cluster."""
     placed: Placed
     charge: Charge | None = None
-    """The pod's charge to quotas; None: no charge, or already counted."""
+    """What the pod adds to quotas; None: nothing, or already counted."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Reservations:
             self._indexes[place.cluster].place(_key(uid, node), place.placed)
             self._tentative[place.cluster].add(uid)
             if place.charge is not None:
-                # Once per cluster, even if several virtual nodes represent it.
+                # ``hold`` counts the charge once, even if several virtual nodes represent the cluster.
                 self._admissions[place.cluster].hold(uid, place.charge)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
@@ -118,14 +118,14 @@ class Reservations:
         return True
 
     def arrived(self, uid: str) -> None:
-        """Note that the lower pod exists: quotas count it now, even if it has no node yet."""
+        """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node."""
         if (held := self._held.get(uid)) is not None:
             for cluster in set(held.on.values()):
                 self._admissions[cluster].arrived(uid)
             self._note()
 
     def release(self, uid: str) -> None:
-        """Release all of a pod's places: it runs, it finished, or it will not be created."""
+        """Release all of a pod's places, when its lower pod has a node, or it finished or will not be created."""
         held = self._held.get(uid)
         if held is None:
             return
