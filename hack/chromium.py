@@ -24,7 +24,7 @@ _END_SECONDS = 5
 _LOG_TAIL = 300
 """Characters of the browser's log that an error quotes."""
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
-"""Windows key code, and the text that the key enters."""
+"""Key → Windows key code, and the text that the key enters."""
 
 
 def is_installed() -> bool:
@@ -56,7 +56,7 @@ class Page:
             SandboxError: the browser refuses it, does not answer in time, or has ended.
         """
         self._last += 1
-        with contextlib.suppress(ConnectionError):  # then no reply arrives either
+        with contextlib.suppress(ConnectionError):  # ``_received`` reports a closed connection
             await self._socket.send_json({"id": self._last, "method": method, "params": parameters})
         while True:
             message = await self._received(method)
@@ -85,7 +85,7 @@ class Page:
         return message
 
     async def open(self, url: str) -> Self:
-        """Load an address."""
+        """Load a URL; return this page."""
         await self.call("Inspector.enable")
         await self.call("Log.enable")
         await self.call("Runtime.enable")
@@ -121,7 +121,7 @@ class Page:
             )
 
     async def resize(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Change the screen size that the page sees."""
+        """Set the screen size and the colour scheme of the page."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -159,7 +159,9 @@ async def page() -> AsyncIterator[Page]:
             )  # fmt: skip
 
         async def ended() -> str:
-            with contextlib.suppress(TimeoutError):  # the connection is closed before the process ends
+            with contextlib.suppress(
+                TimeoutError
+            ):  # the connection closes before the process ends, so wait for it
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             return _why_ended(process.returncode, words.read_text(encoding="utf-8", errors="replace"))
 

@@ -22,7 +22,7 @@ MADE: dict[Path, Callable[[], str]] = {**WITHOUT_HELM, **manifests.files()}
 
 
 def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:
-    """Return the files that differ from what the code and values.yaml give; each is read when the iterator reaches it."""
+    """Yield the files that differ from their renderer's result; earlier ones may be written before later ones are compared."""
     return (
         file
         for file, render in made.items()

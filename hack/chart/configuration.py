@@ -1,4 +1,4 @@
-"""Schemas of the configurations that values contain, from the structures that decode them in the program."""
+"""JSON schemas of the configuration files that values.yaml contains, from the structures that decode these files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGENTS: Mapping[str, type[msgspec.Struct]] = {
     "pressure": NodeSettings,
     "safe": SafeSettings,
 }
-"""Additional agents of the chart, and their settings."""
+"""Agent → structure of its settings."""
 _REFERENCE = "#/definitions/{name}"
 
 
@@ -56,7 +56,7 @@ def definitions() -> dict[str, Schema]:
 
 
 def _compact(field: Schema) -> Schema:
-    """Return a field's schema with ``null`` as one more type or value: Helm reports every branch of an ``anyOf``."""
+    """Replace a field's ``anyOf`` with ``null`` by one more type or value, because Helm reports every branch of ``anyOf``."""
     branches = field.get("anyOf", [])
     if len(branches) != 2 or branches[1] != {"type": "null"} or "$ref" in branches[0]:
         return field
@@ -68,7 +68,7 @@ def _compact(field: Schema) -> Schema:
 
 def _change_cluster(part: Schema) -> None:
     part["required"].remove("name")
-    # The entry itself has these fields; a second value would be ignored.
+    # An entry of virtualNode.clusters sets these fields itself; a second value in its ``config`` would be ignored.
     part["properties"] |= {
         "name": False,
         "kubeconfig": False,
@@ -103,4 +103,4 @@ _CHANGES: Mapping[str, Callable[[Schema], None]] = {
     "Requirement": _change_requirement,
     "Taint": _change_taint,
 }
-"""Constraints that the chart, and validation in the program, add to the types."""
+"""Structure → function that adds constraints of the chart, or of the program's validation, to its schema."""

@@ -1,4 +1,4 @@
-"""The dashboard's rows about the scheduling components, and about the metrics of every process."""
+"""The dashboard's rows about webhook, scheduling, Swarms and certificates, and about the metrics of every process."""
 
 from __future__ import annotations
 

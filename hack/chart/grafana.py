@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 39
-"""Grafana 10 and later."""
+"""Version of the dashboard schema that Grafana 10 and later read."""
 WIDTH = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -21,7 +21,7 @@ class Panel:
         queries: expression → legend.
         unit: Grafana's name of the unit.
         kind: timeseries, stat, heatmap or table; a table has a row for each series, a column for each label.
-        width: of 24 columns.
+        width: in columns; the page has 24.
         meaning: shown on hover.
         thresholds: lower bound → colour.
     """
@@ -81,7 +81,7 @@ class Panel:
 
 _FORMATS = {"heatmap": "heatmap", "table": "table"}
 _LABELS_ALONE = [{"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True}}}]
-"""Columns of an instant query's table that are not labels."""
+"""Hides the columns of an instant query's table that are not labels."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "timeseries": {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
@@ -104,7 +104,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def variable(name: str, label: str, query: str) -> dict[str, Any]:
-    """Return a variable that chooses among the values of a label; all of them by default."""
+    """Return a dashboard variable that selects values of a label; all values by default."""
     return {
         "name": name,
         "label": label,

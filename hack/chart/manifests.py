@@ -1,10 +1,8 @@
 """hack/*.yaml: one file per component for ``kubectl apply -f``, rendered from the chart, and one for their namespace.
 
 The namespace has its own file so that ``kubectl delete -f`` of a component removes that component only.
-Helm's labels
-and hooks are left out, because there is no Helm release. ``helm uninstall`` cleans up with a hook, so the
-header of
-each file describes what to do instead.
+Helm's labels and hooks are left out, because there is no Helm release. ``helm uninstall`` cleans up with a
+hook, so the header of each file describes what to do instead.
 """
 
 from __future__ import annotations
@@ -95,7 +93,7 @@ def files() -> dict[Path, Callable[[], str]]:
 
 
 def components() -> dict[Path, Callable[[], str]]:
-    """Return file → component."""
+    """Return the file of each component → its renderer."""
     return {DIRECTORY / f"{_file(part)}.yaml": partial(render, part) for part in _PARTS}
 
 
@@ -116,7 +114,7 @@ def _values(part: str) -> dict[str, Any]:
         values["virtualNode"]["clusters"] = _CLUSTERS
     if part == "descheduler":
         values["descheduler"]["virtualNodes"] = [cluster["name"] for cluster in _CLUSTERS]
-    # It would be in every file; without Helm each pod is found by its port "metrics".
+    # The metrics Service would be in every file; Prometheus finds each pod by its port "metrics" instead.
     return values | {"metrics": {"service": {"enabled": False}}}
 
 

@@ -72,7 +72,7 @@ def _map(properties: dict[str, Schema], **more: Any) -> Schema:
 
 
 def _version_1_params(params: Schema) -> Schema:
-    """Return the parameters of v1alpha1; a strategy's own parameters may be in a map that has its name."""
+    """Return the schema of v1alpha1 parameters: a strategy's own parameters may also be nested in a map with its name."""
     fields = params["properties"]
     priority: dict[str, Schema] = {
         "thresholdPriority": {"type": ["integer", "null"]},
@@ -90,7 +90,7 @@ def _version_1() -> Schema:
         alias: strategy({"type": "boolean"}, reference(f"{_STRATEGIES[name].__name__}V1Alpha1"))
         for alias, name in sorted(_KNOWN.items())
     }
-    # Disabled strategies of sigs.k8s.io/descheduler may stay in the file.
+    # Strategies that only sigs.k8s.io/descheduler has may stay in the file if they are disabled.
     others = strategy({"const": False}, {})
     strategies = {"type": ["object", "null"], "properties": known, "additionalProperties": others}
     return _top({**_LIMITS, **_EVICTOR, "strategies": strategies})
@@ -108,7 +108,7 @@ def _version_2() -> Schema:
     ]
     ours: Schema = {"type": ["array", "null"], "items": {"enum": sorted(_KNOWN)}}
     points = {name: _map({"enabled": ours, "disabled": _LISTED}) for name in ("deschedule", "balance")}
-    # Not read: only this descheduler chooses and moves pods.
+    # Accepted but ignored: the descheduler decides alone.
     points |= {name: {} for name in ("filter", "preEvictionFilter", "preevictionfilter", "sort")}
     profile = _map({
         "name": {}, "pluginConfig": {"type": ["array", "null"], "items": config}, "plugins": _map(points)

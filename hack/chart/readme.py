@@ -1,4 +1,4 @@
-"""The tables of values: in the chart's README.md and in the reference."""
+"""Renders the table of values: into the chart's README.md and into docs/reference/values.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """values.schema.json: helm refuses invalid values before it renders anything.
 
 A value's type is that of its default; ``_RULES`` adds constraints. A map or list with an empty default needs
-a rule,
-so that nothing is left unchecked by accident.
+a rule, so that nothing is left unchecked by accident.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CLUSTER = {
     "additionalProperties": False,
     "required": ["name"],
     "properties": {
-        # It becomes part of volume names (cluster-NAME), which end at 63 characters.
+        # The name becomes part of volume names (cluster-NAME), which have at most 63 characters.
         "name": {"type": "string", "pattern": f"^{_LABEL}$", "maxLength": 50},
         "kubeconfig": {"type": "string", "minLength": 1},
         "kubeconfigSecret": {
@@ -81,7 +80,7 @@ _AGENT = {
         for name, settings in configuration.AGENTS.items()
     ],
 }
-"""Settings of agents from other packages are not known here."""
+"""Schema of one agent. Settings of agents from other packages are not checked."""
 _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("nameOverride", _NAME),
     ("fullnameOverride", _NAME),
@@ -98,7 +97,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
             "properties": {"name": {"type": "string", "minLength": 1}},
         },
     }),
-    # It becomes a label's value in the lower cluster.
+    # The id becomes a label's value in the lower cluster.
     ("clusterId", {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}),
     ("log.level", {"type": "string", "enum": ["trace", "debug", "info", "warn", "error"]}),
     ("log.format", {"type": "string", "enum": ["json", "console", "auto"]}),
@@ -106,8 +105,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("priorityClass.name", _OBJECT_NAME),
     ("priorityClass.value", {"type": "integer", "minimum": -2147483648, "maximum": 1000000000}),
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
-    # templates/checks.yaml refuses the fields that the chart sets itself, with an error that names the
-    # value.
+    # templates/checks.yaml refuses the fields that the chart sets itself, with an error that names the value.
     ("virtualNode.config", configuration.reference("Config")),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
@@ -134,7 +132,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("networkPolicy.*From", _OBJECTS),
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),
     ("*.maxUnavailable", _COUNT),
-    # Null means the default; an empty list means an empty list.
+    # Null means the default; an empty list means no constraints.
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
@@ -172,7 +170,7 @@ _TOGETHER: Mapping[str, list[dict[str, Any]]] = {
         },
     ],
 }
-"""Constraints between values of one map."""
+"""Path of a map → constraints between its values."""
 
 
 def render() -> str:
@@ -205,7 +203,7 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
 
 
 def _is_required(key: str, default: Any) -> bool:
-    """Report whether templates need the key: ``key=null`` removes a value, and ``--reuse-values`` lacks new ones."""
+    """Report whether templates need the key. It may be missing after ``key=null``, or with ``--reuse-values`` if it is new."""
     return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
 
 

@@ -26,7 +26,7 @@ class HelmError(Exception):
 @cache
 def program() -> Path:
     """Return the path of helm, built if necessary."""
-    with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop already
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run needs a thread without an event loop
         return thread.submit(lambda: asyncio.run(binaries.ensure(["helm"]))["helm"]).result()
 
 
@@ -34,7 +34,7 @@ def helm(*arguments: str, stdin: str = "") -> str:
     """Return the output of a helm command.
 
     Raises:
-        HelmError: it failed or warned.
+        HelmError: helm failed or printed a warning.
     """
     done = subprocess.run(
         [program(), *arguments],
@@ -71,7 +71,7 @@ def lint(values: str) -> str:
     """Return the output of ``helm lint --strict`` for the chart with values given as YAML.
 
     Raises:
-        HelmError: a warning or an error.
+        HelmError: helm reports a warning or an error.
     """
     return helm(
         *("lint", str(CHART), "--strict", "--quiet"),

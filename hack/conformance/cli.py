@@ -33,7 +33,7 @@ DEFAULT_OUTPUT = Path(__file__).resolve().parent.parent.parent / ".conformance"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 when at least ``--least`` of the tests that pass directly pass through the virtual node."""
+    """Run the command; return 0 if ``--least`` percent of the tests that pass directly also pass through the virtual node."""
     parser = argparse.ArgumentParser(prog="python -m hack.conformance", description=__doc__)
     parser.add_argument("--focus", default=SIG_NODE, metavar="REGEX", help=f"tests to run ({SIG_NODE})")
     parser.add_argument(
@@ -136,11 +136,10 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 async def _start_virtual_node(sandbox: Sandbox) -> None:
-    """Start the upper cluster's only node: virtual and without a taint, because the suite's pods do not tolerate it.
+    """Start the upper cluster's only node: virtual and without a taint, because the suite's pods tolerate no taint.
 
     Its address is that of the lower node, where host ports are. Node ports at that address lead to a
-    kube-proxy of the upper
-    cluster. The lower cluster has the upper one's Service range besides its own.
+    kube-proxy of the upper cluster. The lower cluster has the upper one's Service range besides its own.
     """
     (lower,) = sandbox.lower
     node, edge = sandbox.bridge, sandbox.add_namespace()

@@ -1,12 +1,9 @@
 """The images that the e2e suite uses, made on this machine and tagged with the names that the suite expects.
 
 The original images are built on Alpine. These contain the same programs (agnhost and others are built from
-the same
-sources) on busybox, with curl, dig and bash of this machine. Where an image is only used as a web server,
-busybox'
-httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need them fail
-both ways
-and count neither way.
+the same sources) on busybox, with curl, dig and bash of this machine. Where an image is only used as a web server,
+busybox' httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need
+them fail both ways and count neither way.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
 
     Args:
         wanted: full names, as ``e2e.test --list-images`` prints them.
-        binaries: agnhost, nonewprivs and pause.
+        binaries: paths of agnhost, nonewprivs and pause.
     """
     tags: dict[str, list[str]] = {}
     for name in wanted:
@@ -38,8 +35,6 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
             tags.setdefault(name.rpartition(":")[0].rpartition("/")[2], []).append(name)
     shell = _shell()
     tools = {name: path for tool in _TOOLS for name, path in host_program(tool).items()}
-    # Debian's busybox prefers its own nc, which has few options, to the one on the PATH; so bash is the
-    # shell.
     pair = self_signed("localhost", hosts=["localhost"])
     agnhost = Image(
         tags=tags.get("agnhost", []),
@@ -47,6 +42,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
         texts={"localhost.crt": pair.certificate.decode(), "localhost.key": pair.key.decode()},
         links={
             **{name: target for name, target in shell.items() if name.removeprefix("bin/") not in _TOOLS},
+            # Not busybox: its sh prefers its own nc, which has few options, to the nc on the PATH.
             "bin/sh": "bash",
             "agnhost-2": "agnhost",
             "usr/local/bin/iperf": "/usr/bin/iperf",
@@ -57,8 +53,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
         accounts={"user-defined-in-image": 1000},
         groups={"group-defined-in-image": (50000, ("user-defined-in-image",))},
     )
-    # Bash is the shell because Debian's busybox drops variables such as ``data-1`` that are no valid shell
-    # names.
+    # Bash is the shell because Debian's busybox drops variables such as ``data-1`` that are no valid shell names.
     busybox = Image(
         tags=tags.get("busybox", []),
         files={"bin/busybox": _BUSYBOX, **host_program("bash")},
@@ -98,7 +93,7 @@ def made_images(wanted: Sequence[str], *, binaries: Mapping[str, Path]) -> list[
 
 
 def host_program(name: str) -> dict[str, Path]:
-    """Return a program of this machine and its shared libraries: path in the image → file here."""
+    """Return a program and its shared libraries: path in the image → file here; empty if it is not installed."""
     found = shutil.which(name)
     if found is None:
         return {}

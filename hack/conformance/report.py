@@ -1,4 +1,4 @@
-"""Results of a ginkgo run, and the comparison of two runs: pure functions over its JSON report."""
+"""Results of a ginkgo run, and the comparison of two runs: computed from its JSON report. No IO."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Outcome:
 
     name: str
     state: str
-    """passed, failed, timedout, panicked, interrupted, aborted."""
+    """One of passed, failed, timedout, panicked, interrupted, aborted."""
     seconds: float
     why: str = ""
-    """The failure's first line."""
+    """First line of the failure's message; empty if the test did not fail."""
 
 
 def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
@@ -42,7 +42,7 @@ def outcomes(report: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:
 
 
 def compare(direct: Mapping[str, Outcome], through: Mapping[str, Outcome]) -> tuple[list[str], list[Outcome]]:
-    """Return the names that pass directly, and those of them that do not pass through the virtual node."""
+    """Return names of tests that pass directly, and outcomes of those that do not pass through the virtual node."""
     passing = sorted(name for name, outcome in direct.items() if outcome.state == "passed")
     lost = [
         through.get(name, Outcome(name, "not run", 0.0))

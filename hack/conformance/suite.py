@@ -16,7 +16,7 @@ from hack.conformance.report import Outcome, outcomes
 from hack.sandbox.errors import SandboxError
 
 NEVER = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]"
-"""Skipped both ways: these tests need a cluster of their own, or an hour."""
+"""Tests that are skipped both ways, because they need a cluster of their own, or an hour."""
 _NEWS_SECONDS = 30.0
 
 
@@ -51,8 +51,7 @@ async def run(
         f"--focus={selection.focus}", f"--skip={selection.skip}", f"--json-report={report}",
         str(binaries["e2e.test"]), "--",
         "--provider=local", f"--kubeconfig={kubeconfig}", f"--kubectl-path={binaries['kubectl']}",
-        # At start the suite waits until all nodes and system pods are ready; in these clusters nothing
-        # blocks it.
+        # By default the suite waits at start for pods in kube-system; these clusters have none.
         "--minStartupPods=0", "--dump-logs-on-failure=false", "--disable-log-dump",
     ]  # fmt: skip
     started = time.monotonic()

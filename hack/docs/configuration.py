@@ -55,7 +55,7 @@ _WORDS = {
 """Descriptions of fields without a docstring, by name or by structure and name."""
 
 _DOCUMENTED_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
-"""Large structures that are used in several places: the place that has the table."""
+"""Large structure that is used in several places → the place that has its table."""
 
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
 
@@ -70,7 +70,7 @@ def render() -> str:
 
 
 def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return every field of a structure and its parts: its camelCase path and its description."""
+    """Return camelCase path and description of every field of a structure and of its nested structures."""
     told = attribute_docstrings(root)
     for one in msgspec.structs.fields(root):
         path = f"{prefix}{one.encode_name}"
@@ -81,7 +81,7 @@ def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: dict[str, str]) -> str:
-    """Return a field's description: its docstring, its structure's, or an entry of ``_WORDS``."""
+    """Return a field's description: its docstring, else an entry of ``_WORDS``, else the docstring of its structure."""
     if one.name in told:
         return markdown.prose(told[one.name])
     for key in (f"{root.__name__}.{one.name}", one.name):

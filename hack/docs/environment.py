@@ -30,7 +30,7 @@ def variables() -> dict[str, str]:
     """Return every environment variable that the virtual node reads, and its meaning.
 
     Raises:
-        LookupError: a variable that is not a field's has no meaning here.
+        LookupError: a variable without a configuration field is missing in ``_MEANING``.
     """
     found = dict(_MEANING)
     for kind, prefix in _PATHS.items():

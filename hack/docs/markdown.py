@@ -28,7 +28,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def prose(docstring: str) -> str:
-    """Return a docstring on one line, its reStructuredText code as Markdown's."""
+    """Return a docstring on one line, with reStructuredText code converted to Markdown."""
     return re.sub(r"``(.+?)``", r"`\1`", " ".join(inspect.cleandoc(docstring).split()))
 
 

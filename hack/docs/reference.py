@@ -20,7 +20,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pages, or with ``--check`` list those that differ from the code; then the exit code is 1."""
+    """Write the pages. With ``--check`` only list those that differ from the code, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="The generated pages of docs/reference.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit code 1 when a page is stale"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def stale(fresh: dict[str, str]) -> list[str]:
-    """Return the pages that differ from what the code gives."""
+    """Return the names of pages whose files differ from the rendered text."""
     return [
         name
         for name, text in fresh.items()

@@ -1,4 +1,4 @@
-"""An OCI image archive of folders, each a layer; the same files always give the same bytes.
+"""Writes an OCI image archive with one layer per folder; the same files always give the same bytes.
 
 Read by ``ctr image import``, ``podman load``, ``docker load`` and ``skopeo copy oci-archive:``.
 Layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
@@ -75,7 +75,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
     Args:
         path: file to write.
         name: full name and tag, such as ``ghcr.io/virtual-node/virtual-node:0.1.0``.
-        config: how containers of it start.
+        config: how containers of the image start.
         layers: bottom first.
     """
     image = _json(
@@ -114,7 +114,7 @@ def write(path: Path, *, name: str, config: ImageConfig, layers: Sequence[Layer]
             }
         ],
     }
-    # `docker load` reads this file of the same archive.
+    # Content of manifest.json, which `docker load` reads from the same archive.
     docker = [
         {
             "Config": _blob_path(_digest(image)),

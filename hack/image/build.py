@@ -1,8 +1,7 @@
 """Build the image here, without Docker: ``python -m hack.image``.
 
 The lower layer (Python and libraries) is kept in the user's cache under a digest of its recipe. The layer
-that changes
-daily, the project itself, takes seconds.
+that changes daily, the project itself, takes seconds.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def sbom_path(output: Path) -> Path:
 
 
 def ensure_base(*, progress: Progress = lambda _: None) -> Path:
-    """Return the folder with Python and the libraries, made if it is not in the cache.
+    """Return the folder with Python and the libraries; create it if it is not in the cache.
 
     Raises:
         BuildError: it cannot be made here; the text says what to do.
@@ -104,7 +103,7 @@ def _base_layer(files: Path) -> archive.Layer:
 
 
 def _recipe() -> str:
-    """Return all inputs of the lower layer; a changed input gives another folder in the cache."""
+    """Return a digest of all inputs of the lower layer; it names the layer's folder in the cache."""
     recipe = Path(__file__).parent
     parts = [
         *(path.read_bytes() for path in sorted([*recipe.glob("*.py"), *recipe.glob("*.txt")])),

@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def check_machine() -> None:
-    """Raise BuildError where the recipe cannot work, because it uses this machine's package manager."""
+    """Raise BuildError unless this is the recipe's Debian release and the user is root: it uses this machine's apt."""
     release = Path("/etc/os-release")
     said = release.read_text(encoding="utf-8") if release.exists() else ""
     if f'VERSION_ID="{RELEASE}"' not in said or "ID=debian" not in said:
@@ -78,7 +78,7 @@ def unpack(root: Path, *, work: Path) -> None:
         (notes / package.name.partition("_")[0]).write_text(control, encoding="utf-8")
         unpacked = work / "unpacked"
         run("dpkg-deb", "-x", str(package), str(unpacked))
-        # Follow the links, which dpkg-deb would replace by folders.
+        # Copied into the links' targets, because dpkg-deb would replace the links by folders.
         for top in unpacked.iterdir():
             target = root / ("usr/" + top.name if top.name in ("bin", "lib", "lib64") else top.name)
             shutil.copytree(top, target, symlinks=True, dirs_exist_ok=True)
@@ -102,7 +102,7 @@ def write_accounts(root: Path) -> None:
 
 
 def write_certificates(root: Path) -> None:
-    """Write one file of the public CAs, for identity providers; ca-certificates makes it at installation."""
+    """Write the file of public CAs, to verify identity providers. Package ca-certificates would create it at installation."""
     folder = root / "usr/share/ca-certificates/mozilla"
     bundle = root / "etc/ssl/certs/ca-certificates.crt"
     bundle.parent.mkdir(parents=True, exist_ok=True)

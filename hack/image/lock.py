@@ -1,10 +1,8 @@
 """``python -m hack.image.lock``: write the hashes of all wheels that the image is made from.
 
 The files name each library in one version, with the SHA-256 of its wheel for every architecture of the image.
-``pip
-install --require-hashes`` then refuses all other files that a package index serves. ``--upgrade`` takes the
-newest
-versions that pyproject.toml allows.
+``pip install --require-hashes`` then refuses all other files that a package index serves. ``--upgrade`` takes
+the newest versions that pyproject.toml allows.
 """
 
 from __future__ import annotations

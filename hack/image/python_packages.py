@@ -20,7 +20,7 @@ SITE = f"usr/local/lib/{PYTHON}/dist-packages"
 LIBRARIES = Path(__file__).with_name("libraries.txt")
 """Every library of the image in one version, with the hashes of its wheels (``hack.image.lock``)."""
 BACKEND = Path(__file__).with_name("backend.txt")
-"""The same for the build backend of the project's own wheel."""
+"""The build backend of the project's own wheel, in one version with hashes."""
 
 
 def project() -> dict[str, Any]:
@@ -32,7 +32,7 @@ def install_dependencies(root: Path) -> None:
     """Install the project's dependencies in the versions of the image.
 
     Raises:
-        BuildError: one cannot be downloaded, or its wheel has another hash.
+        BuildError: a dependency cannot be downloaded, or its wheel has another hash.
     """
     _install_locked(LIBRARIES, root / SITE)
 
@@ -45,8 +45,8 @@ def install_project(site: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as work:
         backend = Path(work) / "backend"
-        # An installed build backend is used, so that a test needs no network. pip's isolated environment
-        # would take any version, unchecked.
+        # An installed build backend is used, so that a test needs no network. Not pip's isolated environment,
+        # which would install any version without a check of hashes.
         if not _importable("hatchling"):
             _install_locked(BACKEND, backend)
         path = {"PYTHONPATH": str(backend)} if backend.exists() else {}
@@ -78,7 +78,7 @@ def compile_all(
 
 
 def _install_locked(lock: Path, target: Path) -> None:
-    """Install exactly what a file of hashes names."""
+    """Install exactly the wheels that a file with hashes lists."""
     wheels = wheels_for(os.uname().machine)
     _pip("install", "--target", str(target), "--require-hashes", *wheels, "--requirement", str(lock))
 

@@ -1,8 +1,7 @@
 """The image's files: Debian's Python, the dependencies and the project. No shell, no package manager, no compiler.
 
 ``Dockerfile`` runs this inside ``debian:12-slim`` and ``hack.image.build`` runs it on a Debian 12 machine:
-the same
-files either way. Only the standard library is used, because the build stage has nothing else.
+the same files either way. Only the standard library is used, because the build stage has nothing else.
 
 ::
 
@@ -62,7 +61,7 @@ def application(root: Path, *, base_root: Path) -> None:
 
     Args:
         root: the folder, empty or absent.
-        base_root: made by ``base``; its Python compiles.
+        base_root: filled by ``base``; its Python compiles the modules.
 
     Raises:
         BuildError: the project cannot be built.
@@ -71,7 +70,7 @@ def application(root: Path, *, base_root: Path) -> None:
     site.mkdir(parents=True, exist_ok=True)
     install_project(site)
     shutil.rmtree(site / "bin", ignore_errors=True)
-    # pip records the folder of the build; the image must not depend on it.
+    # pip records the folder of the build, on which the image must not depend.
     for note in site.glob("*.dist-info/direct_url.json"):
         note.unlink()
     for record in site.glob("*.dist-info/RECORD"):

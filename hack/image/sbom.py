@@ -1,8 +1,7 @@
 """A software bill of materials of the image: CycloneDX 1.6, JSON. The same files always give the same text.
 
-It is read from the files of the image: ``/var/lib/dpkg/status.d`` for Debian's packages (scanners of images
-without a
-package manager read it, too), and each library's ``METADATA``.
+It is created from the files of the image: ``/var/lib/dpkg/status.d`` for Debian's packages (scanners of images
+without a package manager read it, too), and each library's ``METADATA``.
 Source: https://cyclonedx.org/docs/1.6/json/, https://github.com/package-url/purl-spec
 """
 
@@ -27,8 +26,8 @@ def render(components: Iterable[dict[str, Any]], *, name: str, version: str) -> 
 
     Args:
         components: contents of the image.
-        name: of the image's subject.
-        version: of the image's subject.
+        name: name of the component that the document describes.
+        version: version of that component.
     """
     found = sorted(components, key=lambda one: str(one["bom-ref"]))
     subject = {
@@ -75,7 +74,7 @@ def _debian(fields: Message, release: str) -> dict[str, Any]:
     purl = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}"
     purl += f"?arch={fields['Architecture']}&distro=debian-{release}"
     if source != name:
-        # Vulnerabilities of Debian's packages are recorded under the source's name.
+        # Vulnerabilities of Debian's packages are recorded under the source package's name.
         purl += f"&upstream={quote(source)}"
     return _component(name, version, purl, description=fields["Description"])
 

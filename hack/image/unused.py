@@ -44,7 +44,7 @@ _UNUSED = (
 
 
 def remove_unused(root: Path) -> None:
-    """Delete these files; licences stay."""
+    """Delete the files that the image does not need; keep licences."""
     for pattern in _UNUSED:
         for path in sorted(root.glob(pattern)):
             if path.name == "copyright":

@@ -21,7 +21,7 @@ _READY = "document.querySelector('#connection').dataset.state === 'good' && !doc
 
 @asynccontextmanager
 async def served(scene: Scene) -> AsyncIterator[str]:
-    """Serve a scene on loopback; yields the page's address."""
+    """Serve a scene on loopback; yield the page's URL."""
     async with WebServer("127.0.0.1:0", overview=scene.overview()) as server:
         yield f"http://127.0.0.1:{server.port}/"
 

@@ -30,7 +30,7 @@ _NO_ROOM = (
 
 
 def workload_pods(count: int, *, has_trouble: bool, chance: random.Random) -> Iterator[Body]:
-    """Return a number of pods of all workloads; with few pods the first workloads have one each."""
+    """Yield ``count`` pods, one after the other for each workload; few pods belong to the first workloads only."""
     copies = max(1, count // 150)
     for number in range(count):
         namespace, kind, name = _WORKLOADS[number % len(_WORKLOADS)]

@@ -50,7 +50,7 @@ class Scene:
         self._version = 0
         self.clusters: dict[str, Any] = {}
         self._signs: dict[str, PodSign | None] = {}
-        """As in the process: a pod is judged when it changes."""
+        """Pod UID → sign of its health, computed when the pod changes, as in the real process."""
         self.rejected = ""
         self.leader = ""
         self.failures: dict[str, str] = {}
@@ -181,7 +181,7 @@ def _cluster(name: str, directory: Path | None, *, nodes: int) -> Any:
         capacity.upsert_node(body)
     capacity.upsert_pod("other", f"{name}-node-0", {"cpu": 9_000, "memory": 20 * 1024**3}, counts=True)
     for informer in (upper, lower, lower_nodes):
-        informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if it had been followed
+        informer._reflector._contact = _loop_time() - 184  # noqa: SLF001 - as if the informer had synced
     return SimpleNamespace(
         config=LowerClusterConfig(name=name, kubeconfig=kubeconfig, node_name=node),
         caches=PodCaches(upper={node: upper}, lower=lower),
@@ -228,7 +228,7 @@ def _is_placed(pod: Body) -> bool:
 
 
 def _records(pod: Object) -> list[Body]:
-    """Return what other programs recorded about a pod."""
+    """Return Events of other components about a pod."""
     created = pod.to_dict()["metadata"]["creationTimestamp"]
     node, earlier = (pod.spec or {}).get("nodeName", ""), f"{pod.key.rpartition('-')[0]}-x2k9f"
     scored = (

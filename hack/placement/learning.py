@@ -1,9 +1,8 @@
 """Evaluates the learned agent: decisions logged in a simulation, and the rewards that other policies would have had.
 
 Clusters differ in how fast pods start and how often they fail, more so under load, and for some kinds of
-pods. Half-way
-through the second half some of them change. The first half of the decisions is for learning, the second for
-estimates.
+pods. Half-way through the second half some of them change. The first half of the decisions is for learning,
+the second for estimates.
 """
 
 from __future__ import annotations

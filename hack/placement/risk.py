@@ -1,8 +1,7 @@
 """How often nodes are overloaded, by agent, where tasks use less than they request, or temporarily more.
 
 All agents get the same tasks with the same usage, so mean utilisation is equal; a task that an agent rejects
-everywhere
-waits. In each lower cluster the stock scheduler chooses the node.
+everywhere waits. In each lower cluster the stock scheduler chooses the node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Runs arrivals against one cluster or several, by policy.
 
 In one cluster a policy chooses the node. With several clusters it chooses the cluster: the one with the best
-node, or
-with the best of the nodes that the clusters' own schedulers will choose. These choose the node.
+node, or with the best of the nodes that the clusters' own schedulers will choose. These choose the node.
 """
 
 from __future__ import annotations

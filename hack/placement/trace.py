@@ -94,8 +94,7 @@ def arrivals(tasks: list[Task], capacity: int, ratio: float, seed: int) -> list[
     """Return tasks in random order with requests that add up to a ratio of the capacity.
 
     The protocol of the published evaluation: the whole list shuffled, then either tasks removed at random, or
-    tasks
-    drawn from the list with replacement until the next one would exceed the ratio.
+    tasks drawn from the list with replacement until the next one would exceed the ratio.
     """
     generator = random.Random(seed)  # noqa: S311 - a simulation is to be repeatable
     chosen = list(tasks)

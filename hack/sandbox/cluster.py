@@ -110,8 +110,7 @@ class Cluster:
         """Start an API server that was killed, wait until it is ready, and restart its controllers.
 
         Otherwise each of their watches would retry only after its own back-off, by then up to a minute; and a
-        manager with
-        stale caches takes nodes for dead because it missed their heartbeats.
+        manager with stale caches takes nodes for dead because it missed their heartbeats.
 
         Raises:
             SandboxError: it does not become ready.

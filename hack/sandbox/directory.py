@@ -1,9 +1,8 @@
 """The sandbox's folder: claimed by one command at a time, and only emptied when the sandbox made it.
 
 A folder belongs to the sandbox when it is empty, new, or contains the sandbox's state file. Anything else (a
-home
-directory given by mistake) is refused before a file is touched, and nothing is removed while something is
-mounted in it.
+home directory given by mistake) is refused before a file is touched, and nothing is removed while something
+is mounted in it.
 """
 
 from __future__ import annotations

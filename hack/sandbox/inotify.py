@@ -1,10 +1,8 @@
 """Check that enough of the machine's inotify instances are free for a sandbox.
 
 Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and
-Linux
-gives a user 128 of them (``fs.inotify.max_user_instances``). A kubelet without one registers no node and
-reports that
-only in its log, so the number is checked before anything starts. Counted on Kubernetes 1.34.
+Linux gives a user 128 of them (``fs.inotify.max_user_instances``). A kubelet without one registers no node
+and reports that only in its log, so the number is checked before anything starts. Counted on Kubernetes 1.34.
 """
 
 from __future__ import annotations

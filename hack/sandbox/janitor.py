@@ -1,10 +1,8 @@
 """Cleans up after a killed owner: a test run ended with SIGKILL leaves no container, bridge or mount.
 
 ``python -m hack.sandbox.janitor DIRECTORY`` waits until its standard input ends. The owner holds the other
-end of
-that pipe and never writes to it, so its end means that the owner has ended, for any reason. An owner that
-exits normally
-has cleaned up by itself and ends the janitor, too.
+end of that pipe and never writes to it, so its end means that the owner has ended, for any reason. An owner
+that exits normally has cleaned up by itself and ends the janitor, too.
 """
 
 from __future__ import annotations

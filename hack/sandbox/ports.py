@@ -1,12 +1,9 @@
 """Free ports, outside the ephemeral range of outgoing connections.
 
 A port is chosen some time before a server binds it. A port of the ephemeral range may be taken by any
-connection in
-between, and a control plane makes thousands. Other ports can only be taken by another server, and they are
-chosen at
-random. A process never returns the same port twice, because the sandbox chooses a dozen before the first is
-bound, and a
-server that a test has killed is restarted on its port.
+connection in between, and a control plane makes thousands. Other ports can only be taken by another server,
+and they are chosen at random. A process never returns the same port twice, because the sandbox chooses a
+dozen before the first is bound, and a server that a test has killed is restarted on its port.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Needs root, and of Debian: containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
 It uses its own root, state, socket, cgroup and network namespace. So the machine's containerd and firewall
-are not
-affected, and nothing remains at the end.
+are not affected, and nothing remains at the end.
 """
 
 from __future__ import annotations

@@ -35,11 +35,11 @@ class Ownership:
     """Seconds of the machine's monotonic clock, the same for all processes."""
     end: float
     stopped: bool
-    """Whether its last line says that it stopped."""
+    """Whether the last line has event ``stop``."""
 
     @property
     def owner(self) -> tuple[str, int, int]:
-        """Worker, process and token."""
+        """Return worker, process and token."""
         return self.worker, self.pid, self.token
 
 
@@ -47,7 +47,7 @@ def append(folder: Path, job: str, *, token: int, worker: str, event: str) -> No
     """Write a line, unless an owner with a higher token has written before.
 
     Args:
-        folder: of the files.
+        folder: folder of the files.
         job: its name.
         token: fencing token.
         worker: the writer.
@@ -73,7 +73,7 @@ def append(folder: Path, job: str, *, token: int, worker: str, event: str) -> No
 
 
 def ownerships(folder: Path) -> dict[str, list[Ownership]]:
-    """Return the owners of each job, in order. An owner that another one interrupts is listed again."""
+    """Return the owners of each job, in order. An owner that writes again after another owner is listed again."""
     return {found[0].job: found for path in sorted(folder.glob("*.jsonl")) if (found := list(_blocks(path)))}
 
 
