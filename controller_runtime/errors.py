@@ -209,7 +209,7 @@ def _from_details(status: dict[str, Any]) -> float | None:
 
 
 def without_frames(error: _Error) -> _Error:
-    """Return an error to keep, without its tracebacks and those of its causes.
+    """Remove the tracebacks of an error and of its causes, so that it can be kept; return the error.
 
     The frames of a traceback hold the data being read: ten MiB for each informer of a server that sends too
     much.

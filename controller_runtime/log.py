@@ -186,7 +186,7 @@ def _adopt_standard_library(processors: list[Processor], sink: _Sink, level: int
 
 
 def _is_not_client_error(record: logging.LogRecord) -> bool:
-    """Exclude errors that aiohttp's server logs for closed connections and for port scans."""
+    """Return False for errors that aiohttp's server logs because of closed connections and port scans."""
     kind = (record.exc_info and record.exc_info[0]) or Exception
     is_client_error = issubclass(kind, ConnectionError) or kind.__module__ == "aiohttp.http_exceptions"
     return not is_client_error or record.name != "aiohttp.server"

@@ -1,4 +1,4 @@
-"""Maps upper namespaces to lower ones, and decides which are mirrored. No IO.
+"""Maps upper namespaces to lower namespaces, and decides which are mirrored. No IO.
 
 An explicit entry wins over the prefix, the prefix over the same name. A prefixed name that is longer than
 Kubernetes allows is cut and ends with a hash of the full name. A name that only looks like such a result is
@@ -38,7 +38,7 @@ class NamespaceConfig(
 
 @dataclass(frozen=True, slots=True)
 class NamespaceMap:
-    """A function from upper namespaces to lower ones."""
+    """A function from upper namespaces to lower namespaces."""
 
     prefix: str = ""
     explicit: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class NamespaceMap:
         return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def conflicting_upper(self, upper: str) -> str:
-        """Return the other upper namespace whose explicit entry has this one's lower namespace; empty: none."""
+        """Return the upper namespace whose explicit entry names this one's lower namespace; empty: none."""
         if upper in self.explicit:
             return ""
         lower = self(upper)

@@ -15,7 +15,7 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type of an object; empty: it has none."""
+    """Return an object's condition of this type; empty if it has none."""
     conditions = (thing.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one.get("type") == kind), {})
 

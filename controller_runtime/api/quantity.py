@@ -33,7 +33,7 @@ _PATTERN = re.compile(
 )
 _LARGEST = Decimal(2**63 - 1)
 _DIGITS = 18
-"""Every number of at most so many decimal digits is below ``_LARGEST``."""
+"""Every number of at most this many decimal digits is below ``_LARGEST``."""
 _CONTEXT = Context(prec=60, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 """Its 60 digits represent every integer in range exactly, so the rounding to 60 digits changes no result."""
 _BINARY = (("Ei", 1024**6), ("Pi", 1024**5), ("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))

@@ -39,7 +39,7 @@ class Section:
         """Return a string field; empty if absent.
 
         Raises:
-            ConfigError: it is not a string.
+            ConfigError: the field is not a string.
         """
         value = self.values.get(name)
         if value is None:
@@ -54,7 +54,7 @@ class Section:
         """Return a boolean field; False if absent.
 
         Raises:
-            ConfigError: it is not a boolean.
+            ConfigError: the field is not a boolean.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, bool):
@@ -65,7 +65,7 @@ class Section:
         """Return a nested mapping; None if absent.
 
         Raises:
-            ConfigError: it is not a mapping.
+            ConfigError: the field is not a mapping.
         """
         value = self.values.get(name)
         if value is None:
@@ -78,7 +78,7 @@ class Section:
         """Return the mappings of a list field; empty if absent.
 
         Raises:
-            ConfigError: it is not a list of mappings.
+            ConfigError: the field is not a list of mappings.
         """
         found = self.values.get(name) or []
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):

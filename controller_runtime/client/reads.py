@@ -10,7 +10,7 @@ from controller_runtime.resources import Resource
 
 
 async def find(client: ObjectVerbs, resource: Resource, name: str, **options: Any) -> dict[str, Any] | None:
-    """Return an object as ``client.get`` does; None: it does not exist.
+    """Return an object as ``client.get`` does; None if it does not exist.
 
     Raises:
         ApiError: any other failure.

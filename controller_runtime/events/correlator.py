@@ -2,8 +2,8 @@
 
 Three stages, as in client-go's EventCorrelator (``tools/record/events_cache.go``):
 
-1. *Aggregation*: after ten different messages for the same object, type and reason, none more than ten minutes
-   after the previous one, all further ones share one Event, ``(combined from similar events): …``.
+1. *Aggregation*: after ten different messages for the same object, type and reason, each within ten minutes
+   of the previous message, further messages share one Event, ``(combined from similar events): …``.
 2. *Counting*: a repeated report increases the count of the same Event.
 3. *Spam filter*: an object may have 25 Events at once, then one every five minutes.
 

@@ -277,7 +277,7 @@ class LeaderElector:
         self._lease = lease
 
     def _is_taken(self) -> bool:
-        """Report whether another candidate holds the lease as last seen and it has not expired."""
+        """Report whether another candidate holds the lease, as last read, and the lease has not expired."""
         if self.leader in {"", self._identity}:
             return False
         duration = float(record.spec_of(self._lease).get("leaseDurationSeconds") or self._lease_duration)

@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
             self.usage = " ".join(words).replace("%", "%%")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a one-line error that points to ``--help``; the usage would hide the error."""
+        """Exit with a one-line error that points to ``--help``; the long usage would hide the error."""
         text = self._missing(message) or _chosen(message) or self._unknown(message)
         text = text.removeprefix("argument ")
         end = "" if text.endswith("?") else f"; see '{self.prog} --help'"

@@ -183,7 +183,7 @@ class Front(asyncio.Protocol):
             self._connection.transport.abort()
 
     def detach(self) -> tuple[Connection, bytes]:
-        """Give the connection to the handler of a stream; its reading is paused.
+        """Return the connection to the handler of a stream, with reading paused.
 
         Returns:
             The connection and the bytes that the client sent after its request head.

@@ -51,7 +51,7 @@ class Waiting:
             strategy: name of the strategy that requested the move.
             pod: the pod that was judged. If the cached pod has changed since, it is not added, because its
                 strategy judges it again and might not settle this entry.
-            cause: one of few values, because it is a metric label.
+            cause: one of a few fixed texts, because it is a metric label.
         """
         _REFUSED.labels(cause).inc()
         if strategy in self._asked:

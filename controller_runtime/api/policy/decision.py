@@ -28,7 +28,8 @@ _FORBIDDING: Mapping[str, tuple[Callable[[Mapping[str, Any]], Iterator[FieldValu
     "probe_hosts": (pod_security.probe_hosts, "not set"),
     "control_plane": (scheduling.control_plane, "no control-plane nodes"),
 }
-"""Boolean rules: the function that yields violations if the rule is false, and what is allowed then."""
+"""Boolean rules: the function that yields violations if the rule is false, and the text for what is
+allowed."""
 _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[FieldValue]]] = {
     "host_namespaces": pod_security.host_namespaces,
     "host_paths": volumes.host_paths,

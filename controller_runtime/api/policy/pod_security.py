@@ -169,7 +169,7 @@ def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> It
 
 
 def _annotations(pod: Pod, prefixes: tuple[str, ...], allowed: Sequence[str]) -> Iterator[FieldValue]:
-    """Yield profiles in annotations, which Kubernetes used before there were fields, that are not allowed."""
+    """Yield forbidden profiles in annotations, which Kubernetes used before it had fields for them."""
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key.startswith(prefixes) and _profile_type(value) not in allowed:
             yield f"metadata.annotations[{key}]", value

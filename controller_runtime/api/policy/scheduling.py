@@ -45,7 +45,7 @@ def toleration_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
 
 
 def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
-    """Yield forbidden node labels in selectors; exclusions count, because they select the other nodes."""
+    """Yield forbidden node labels in selectors; also ``NotIn``, because it selects all other nodes."""
     for key, where, operator in _selected(pod["spec"]):
         if not matches(key, allowed):
             yield where, operator
@@ -68,7 +68,7 @@ def priority_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
 
 
 def runtime_classes(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
-    """Yield the RuntimeClass of the pod, if not allowed: it sets a handler, a node selector and tolerations."""
+    """Yield the pod's RuntimeClass, if not allowed; classes set a handler, node selector and tolerations."""
     name = pod["spec"].get("runtimeClassName")
     if name and not matches(name, allowed):
         yield "spec.runtimeClassName", name
