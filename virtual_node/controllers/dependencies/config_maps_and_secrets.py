@@ -182,7 +182,7 @@ class DependencyController:
         return found
 
     def forget_pod(self, uid: str) -> None:
-        """Remove a pod that is gone from the users of its dependencies; copies without users are deleted after a delay."""
+        """Forget a pod that is gone; copies that no pod uses any more are deleted after a delay."""
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)

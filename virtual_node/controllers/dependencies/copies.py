@@ -105,8 +105,8 @@ class Copies:
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
                 return None
-            # A copy of a deleted upper object is of no use to other processes either, but our watch may be
-            # behind, so read live.
+            # Other processes do not need a copy of a deleted upper object. Our watch of it may be behind, so
+            # read live.
             if await peers.have_pods_in(self._context, namespace) and await self._upper_exists(key):
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
@@ -119,7 +119,7 @@ class Copies:
         if self._is_up_to_date(key, source):
             return None
         async with self._lock(key):
-            # The previous holder of the lock may have written it.
+            # The previous holder of the lock may have written the copy.
             return None if self._is_up_to_date(key, source) else await self._write(key, source)
 
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:

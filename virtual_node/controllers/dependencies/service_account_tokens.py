@@ -103,8 +103,8 @@ class IdentityController:
         """Ensure that the pod's token Secret exists in the lower cluster, if the pod uses tokens.
 
         An existing Secret that needs no renewal is kept, so a pod that is tried many times (because of a
-        quota, for instance) costs one token. Returns why the Secret cannot be created: the upper cluster
-        refuses a token, or an unmanaged Secret has the name, which is left alone.
+        quota, for instance) costs one token. Returns a Problem if the upper cluster refuses a token, or an
+        unmanaged Secret has the name; that Secret is left alone.
 
         Raises:
             ApiError: a cluster refuses; the caller retries.
@@ -190,7 +190,7 @@ class IdentityController:
             self.controller.queue.add(uid)
 
     def forget_pod(self, uid: str) -> None:
-        """Remove the token Secret of an upper pod that is gone; its tokens are invalid."""
+        """Requeue an upper pod that is gone, so that its Secret is deleted; its tokens are already invalid."""
         self._foreign.discard(uid)
         self._found_for.discard(uid)
         self._due.pop(uid, None)

@@ -218,7 +218,7 @@ class Namespaces:
         return None
 
     async def _upper_exists(self, lower: Object) -> bool:
-        """Report whether an upper namespace exists, read live: after an outage a cache may miss namespaces in use."""
+        """Report whether an upper namespace exists. Reads live: after an outage a cache may miss namespaces."""
         for name in self._upper_names(lower):
             with contextlib.suppress(NotFound):
                 await self._context.upper.get(resources.NAMESPACES, name)

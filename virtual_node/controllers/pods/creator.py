@@ -243,8 +243,8 @@ class PodCreator:
         if existing is None:
             return Result(requeue_after=0)
         if live_reads.is_lower_pod_of(self._context, upper, existing, known_uid=record.lower_uid):
-            # It is our pod, created before a restart or by a request whose response was lost. The informer
-            # will show it, unless its labels were removed.
+            # We created this pod before a restart, or by a request whose response was lost. The informer will
+            # show it, unless its labels were removed.
             record.lower_uid = existing.uid
             record.created_at = asyncio.get_running_loop().time()
             return Result(requeue_after=_PREDECESSOR_RETRY)
@@ -255,9 +255,9 @@ class PodCreator:
             return await self._name_conflict(
                 upper, record, f"a pod {existing.key} that stands for {namespace}/{upper.name}"
             )
-        # An older pod of the same name: its deletion requeues this pod. The process that should delete it may
-        # be gone (a virtual node removed from the configuration), so we delete it if the upper cluster has
-        # this pod under the name.
+        # The pod belongs to an older upper pod of the same name. Its deletion requeues this pod. The process
+        # that should delete it may be gone (a virtual node removed from the configuration), so we delete it
+        # if the upper cluster has this pod under the name.
         if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
             self._context, upper.uid, existing
         ):
@@ -286,7 +286,7 @@ class PodCreator:
     async def _complain(
         self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
     ) -> None:
-        """Write a problem to the upper pod's status and then as an event; only a failed write is repeated."""
+        """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
         await self._status.write_own(upper, status)
         record.complaint = records.complaint(reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)

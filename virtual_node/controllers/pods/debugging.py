@@ -1,4 +1,4 @@
-"""Splits debug containers by whether the ConfigMaps and Secrets they reference are available below. No IO."""
+"""Splits debug containers by whether their ConfigMaps and Secrets exist in the lower cluster. No IO."""
 
 from __future__ import annotations
 

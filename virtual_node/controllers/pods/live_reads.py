@@ -75,8 +75,8 @@ def upper_namespace(lower: Object) -> str:
 
 
 async def delete_lower(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
-    """Delete a lower pod by uid; None: with the grace period of its spec."""
-    # Gone already, or the name now belongs to another pod, which is not ours to delete.
+    """Delete a lower pod by uid. A grace period of None is the one in its spec."""
+    # Another pod of that name (Conflict) is not ours to delete.
     with contextlib.suppress(NotFound, Conflict):
         await context.lower.delete(
             resources.PODS,

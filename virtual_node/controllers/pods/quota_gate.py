@@ -183,7 +183,7 @@ class QuotaGate:
             namespace.probe = ""
 
     def _arm(self, namespace: _Namespace, due: float, now: float) -> Wakes:
-        """Schedule the next probe, unless a try is already pending."""
+        """Choose the next probe and schedule its try, unless a try is already pending."""
         if namespace.probe or namespace.admitted:
             return []
         namespace.probe, namespace.due = self._next(namespace), due

@@ -43,8 +43,8 @@ class PodRemover:
                 return Result(requeue_after=live_reads.BEHIND)
             await live_reads.delete_lower(self._context, lower, grace_period_seconds=None)
         elif lower is None:
-            # Not earlier: until it has terminated, the lower pod may read any object of the names that it
-            # references.
+            # Only now, because the lower pod may read any object of the names that it references until it has
+            # terminated.
             self._creator.forget_pod(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):

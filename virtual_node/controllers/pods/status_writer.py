@@ -24,7 +24,7 @@ from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
 _MINOR_PATCH_DELAY = 5.0
-"""Seconds after creation for which an unremarkable status waits for the next status."""
+"""Seconds after creation for which a status without news waits to be written with the next lower status."""
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
@@ -77,7 +77,7 @@ class StatusWriter:
         return None
 
     async def write_own(self, upper: Object, status: Mapping[str, Any]) -> None:
-        """Write a status of our own (missing dependency, refused by the lower cluster, lost)."""
+        """Write a status that the lower cluster did not report (missing dependency, refusal, lost pod)."""
         current = upper.status or {}
         patch = pod_status.status_patch(current, dict(status), uid=upper.uid)
         if patch is not None:
@@ -128,7 +128,7 @@ def _digest(patch: Mapping[str, Any]) -> int:
 
 
 def _is_minor_patch(patch: Mapping[str, Any]) -> bool:
-    """Report whether a status patch has nothing but PodScheduled=True, qosClass or observedGeneration."""
+    """Report whether a status patch changes only PodScheduled=True, qosClass or observedGeneration."""
     change = patch.get("status") or {}
     return change.keys() <= _MINOR_FIELDS and all(
         condition.get("type") == "PodScheduled" and condition.get("status") == "True"

@@ -192,7 +192,7 @@ class ServiceController:
         if copy is not None:
             await self._copies.unmark(copy)
             if self._copies.is_always_needed_elsewhere(copy):
-                return None  # when that installation removes its annotation, an event requeues this key
+                return None  # when that installation removes its annotation, the event requeues this key
             if self._copies.unused.get(upper.key, copy.uid) != copy.uid:
                 return None  # recreated by another process, for pods that are not created yet
         if left := self._users.grace(upper.namespace):
@@ -219,7 +219,7 @@ class ServiceController:
         )
 
     async def _upper_exists(self, namespace: str, name: str) -> bool:
-        """Report whether the Service exists, read live: another process may know it before our cache does."""
+        """Report whether an upper Service exists. Reads live: another process's cache may be ahead of ours."""
         page = await self._context.upper.list(
             resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
         )

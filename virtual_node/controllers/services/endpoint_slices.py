@@ -109,7 +109,7 @@ class EndpointSlices:
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
                 if await self._is_outdated(where, piece, current, desired):
-                    continue  # our cache is behind: the missing event requeues this key
+                    continue  # our cache is behind; the missing event requeues this key
                 self._in_step[where] = piece
                 await _write(
                     self._context,

@@ -62,11 +62,11 @@ class ServiceCopies:
         return translate.is_always(namespace, name, self._context.settings.services.always)
 
     def is_always_needed_elsewhere(self, copy: Object) -> bool:
-        """Report whether another installation always wants a copy."""
+        """Report whether the annotations of a copy show that another installation always wants it."""
         return bool(translate.wanted_by(copy.annotations) - {self._own_name})
 
     async def is_used_elsewhere(self, copy: Object) -> bool:
-        """Report whether another installation wants a copy, always or for its pods."""
+        """Report whether another installation wants a copy, always or for its pods. May read live."""
         return self.is_always_needed_elsewhere(copy) or await peers.have_pods_in(
             self._context, copy.namespace
         )
@@ -84,7 +84,7 @@ class ServiceCopies:
         was_up_to_date = self._in_step.get(upper.key) is upper
         if existing is None:
             if was_up_to_date and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
-                return None  # another process has deleted the copy; our cache lacks the event that shows why
+                return None  # another process has deleted the copy; our cache does not show the reason yet
             if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
                 return problem
             existing = await self._create(whole, desired)

@@ -210,7 +210,7 @@ class VolumeController:
         return ours
 
     async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
-        """Report whether an unwanted mirror may go: its volume is gone, or it is unclaimed and the volume not Released."""
+        """Report whether an unwanted mirror may be deleted: volume gone, or mirror unclaimed and volume not Released."""
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"

@@ -56,7 +56,7 @@ class ClaimChecks:
     async def lower_claim_problem(
         self, key: str, claim: Object, last_event: tuple[str, str] | None
     ) -> Problem | None:
-        """Return a Problem unless the lower claim of that name was made for this upper claim.
+        """Return a Problem unless the lower claim of that name was made for this upper claim. May read live.
 
         Args:
             key: namespace and name of the upper claim.
@@ -72,7 +72,7 @@ class ClaimChecks:
         return claim_problem(*(last_event or ("FailedMount", text)))
 
     def clone_source_problem(self, upper: dict[str, Any]) -> str:
-        """Return why the data source of a claim is not in the lower cluster; empty: it is, or there is none."""
+        """Return why a claim's data source is not in the lower cluster; empty: it is there, or there is none."""
         if what := translate.foreign_source(upper):
             return f"{what} is not mirrored to lower cluster {self._context.name}; only claims can be cloned there"
         for name in translate.source_claims(upper):

@@ -225,10 +225,10 @@ class ClaimController:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
             return None
         if not translate.may_delete_lower(upper):
-            return None  # a pod still uses it; the pod's deletion requeues the claim
+            return None  # a pod still uses the claim; the pod's deletion requeues the claim
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
-            return Result(requeue_after=_REFUSED_RETRY)  # the lower claim may outlive its virtual node
+            return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may be removed meanwhile
         if self._config.deletion_policy == "Delete" and await self._requests.end_lower(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))

@@ -34,7 +34,7 @@ class ClaimRequests:
         self._namespaces = namespaces
 
     def is_of_our_node(self, lower: dict[str, Any]) -> bool:
-        """Report whether a lower claim was made for our virtual node; other processes may share the lower cluster."""
+        """Report whether a lower claim was made for one of our virtual nodes, not for one of another process."""
         return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
@@ -91,7 +91,7 @@ class ClaimRequests:
             )
 
     async def end_lower(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
-        """Delete the lower claim of an upper claim that is being deleted; return False if there is none any more.
+        """Delete the lower claim of an upper claim that is being deleted; report whether it still existed.
 
         If the lower claim is not in the cache, it is read live, because the cache may be behind. Otherwise
         the upper claim would be deleted first, and the lower claim and its volume would stay forever.
@@ -179,7 +179,7 @@ class ClaimRequests:
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
 
     async def belongs_to_other_cluster(self, upper: dict[str, Any]) -> bool:
-        """Report whether another lower cluster has or gets the claim and observes its deletion.
+        """Report whether another lower cluster manages the claim, or will, and so observes its deletion.
 
         False if the claim has a volume of a real node, which can happen after the scheduler selected our
         virtual node first. False also if its virtual node no longer exists, because then no other process

@@ -26,7 +26,7 @@ _CARRIED_PREFIXES = ("pod-security.kubernetes.io/",)
 refuse a pod that Pod Security admitted in the upper cluster, or the reverse.
 https://kubernetes.io/docs/concepts/security/pod-security-admission/"""
 _NOT_COUNTED = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", "pods"), ("", "endpoints")}
-"""Resources that only describe other objects, which are counted themselves."""
+"""Resources that are not counted, because they only describe other objects, which are counted."""
 
 
 def lower_namespace(

@@ -45,8 +45,8 @@ FindPod = Callable[[str, str, str], LowerPod | None]
 cluster or process runs the pod."""
 Known = Mapping[tuple[str, str], LowerPod]
 """Lower pods by address and pod name. Two processes may share a lower cluster, and each knows only its own
-pods. What a copy contains about the other's pods is kept, or each process would undo the other's writes
-repeatedly."""
+pods. Each keeps what a copy contains about the pods of the other process. Otherwise they would undo each
+other's writes."""
 _NONE_KNOWN: Known = MappingProxyType({})
 
 
