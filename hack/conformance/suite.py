@@ -51,7 +51,7 @@ async def run(
         f"--focus={selection.focus}", f"--skip={selection.skip}", f"--json-report={report}",
         str(binaries["e2e.test"]), "--",
         "--provider=local", f"--kubeconfig={kubeconfig}", f"--kubectl-path={binaries['kubectl']}",
-        # By default the suite waits at start for pods in kube-system; these clusters have none.
+        # At start the suite waits for all nodes and all system pods; these clusters have no system pods.
         "--minStartupPods=0", "--dump-logs-on-failure=false", "--disable-log-dump",
     ]  # fmt: skip
     started = time.monotonic()

@@ -8,9 +8,8 @@ the same files either way. Only the standard library is used, because the build 
     ROOT/base   /usr/bin/python3.11, libraries, /etc/ssl/certs, dist-packages of dependencies   changes seldom
     ROOT/app    /usr/bin/virtual-node*, dist-packages of the project                            changes daily
 
-Debian's own Python rather than a bigger image: a rebuild takes its security updates, and fewer packages have
-fewer
-vulnerabilities.
+The image has Debian's own Python and few packages, because a rebuild then takes Debian's security updates and
+fewer packages have fewer vulnerabilities.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _STEP = 5
 
 
 def runs(seeds: int) -> Iterator[Run]:
-    """Return all runs, the first seeds first."""
+    """Return all runs over the trace, ordered by seed."""
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for policy in ONE_CLUSTER:
             yield Run(policy, 1, None, seed)
@@ -65,7 +65,7 @@ def runs(seeds: int) -> Iterator[Run]:
 def run_trace(
     tasks: Path, nodes: Path, out: Path, *, seeds: int, policies: Sequence[str], workers: int
 ) -> None:
-    """Add the missing runs to a file of results."""
+    """Run the simulations that a file of results lacks, and add their results."""
     done = {(one["policy"], one["clusters"], one["lower"], one["seed"]) for one in records.read(out)}
     missing = [
         (run, tasks, nodes)
@@ -77,14 +77,14 @@ def run_trace(
 
 
 def run_risk(out: Path, *, seeds: int, workers: int) -> None:
-    """Add the missing runs to a file of results."""
+    """Run the simulations that a file of results lacks, and add their results."""
     done = {(one["agent"], one["load"], one["seed"]) for one in records.read(out)}
     found = risk.runs(range(FIRST_SEED, FIRST_SEED + seeds))
     _all(risk.run, [run for run in found if run not in done], out, workers)
 
 
 def run_learning(out: Path, *, seeds: int, workers: int) -> None:
-    """Add the missing runs to a file of results."""
+    """Run the simulations that a file of results lacks, and add their results."""
     done = {(one["scenario"], one["seed"]) for one in records.read(out)}
     found = [(name, seed) for name in learning.SCENARIOS for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
     _all(learning.run, [run for run in found if run not in done], out, workers)

@@ -71,12 +71,12 @@ class Cluster:
         return asked.slots
 
     def best(self, task: Task, name: str, score: Score) -> tuple[float, int]:
-        """Return the highest score and the first of the nodes that have it.
+        """Return the highest score and the first slot with it.
 
         Args:
-            task: its requests; a node must have room for it.
-            name: of the score.
-            score: scores slots, each by the state of its own node.
+            task: the task; at least one node must have room for it.
+            name: name of the score function, the key of its cache.
+            score: scores slots, each only by the state of its node.
         """
         slots = self.feasible(task)
         demand = demand_of(task)
@@ -104,9 +104,9 @@ class Cluster:
         """Put a task on a node.
 
         Args:
-            name: of the task.
-            task: its requests.
-            slot: of the node.
+            name: name of the task.
+            task: the task with its requests.
+            slot: slot of the node.
             device: the free units of the GPU to share; -1: the tightest one that fits.
         """
         devices: tuple[int, ...] = ()

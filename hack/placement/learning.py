@@ -33,7 +33,7 @@ class _Cluster:
     """Until a pod has started on the idle cluster."""
     failures: float
     bad_for: set[int]
-    """Kinds that start three times slower, and fail in one case of four."""
+    """Kinds of pods that start three times slower, and fail in 25 % more of the cases."""
     load: float
 
 
@@ -173,7 +173,7 @@ def run(scenario: str, seed: int) -> dict[str, Any]:
 
 
 def _segments(online: Sequence[tuple[_Case, float]]) -> dict[str, list[float]]:
-    """Return, by part of the decisions, the reward of the agent and that of choosing the emptiest cluster."""
+    """Return, by part of the decisions, the agent's reward and the reward if the emptiest cluster were always chosen."""
     change = CHANGE - SPLIT
     parts = {
         "before the change": [one for number, one in enumerate(online) if number < change],

@@ -11,7 +11,7 @@ Record = Mapping[str, Any]
 
 
 def estimates(found: Sequence[Record]) -> str:
-    """Return true values and both estimates, by scenario and policy."""
+    """Return a table of true values and both estimates, by scenario and policy."""
     lines = ["| clusters | policy | true | IPS | DR |", "|---|---|---|---|---|"]
     for scenario in SCENARIOS:
         runs = [one["policies"] for one in found if one["scenario"] == scenario]
@@ -30,7 +30,7 @@ _NAMES = {"learned": "learned, model of the first half"}
 
 
 def parts(found: Sequence[Record]) -> str:
-    """Return the agent's reward in parts of the second half, with that of choosing the emptiest cluster."""
+    """Return a table of rewards in parts of the second half: the agent's, and that of always choosing the emptiest cluster."""
     lines = ["| clusters | decisions | learned | least-allocated | seeds lost |", "|---|---|---|---|---|"]
     for scenario in SCENARIOS:
         runs = [one["segments"] for one in found if one["scenario"] == scenario]

@@ -1,8 +1,7 @@
 """Node scores of the policies in the published evaluation: larger is better, for every node that has room.
 
 Definitions: Weng and others, "Beware of Fragmentation", USENIX ATC 2023, section 6.1, and the configuration
-of its
-artifact (DotProd with merged GPU dimension, normalised by the largest node).
+of its artifact (DotProd with merged GPU dimension, normalised by the largest node).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _NAMES = {
     "SumOfCapacity": "sum of capacity",
 }
 _SEEDS = 10
-"""Seeds of a complete evaluation; the page mentions when there are fewer."""
+"""Seeds of a complete evaluation; the page shows the number if there are fewer."""
 Record = Mapping[str, Any]
 
 
@@ -167,7 +167,7 @@ def _cell(bar: Bar | None) -> str:
 
 
 def _put(page: str, name: str, table: str) -> str:
-    """Replace a table of the page."""
+    """Return the page with one table replaced; unchanged if the page has no such table."""
     begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
     before, found, rest = page.partition(begin)
     if not found:

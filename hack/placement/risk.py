@@ -1,7 +1,7 @@
-"""How often nodes are overloaded, by agent, where tasks use less than they request, or temporarily more.
+"""Measures, by agent, how often nodes are overloaded when tasks use less than they request, or temporarily more.
 
-All agents get the same tasks with the same usage, so mean utilisation is equal; a task that an agent rejects
-everywhere waits. In each lower cluster the stock scheduler chooses the node.
+All agents get the same tasks with the same usage, so mean utilisation is equal; a task waits
+while its agent rejects all clusters. In each lower cluster the stock scheduler chooses the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multi_scheduler.view import LowerNode
 
 CLUSTERS, NODES, CPU = 10, 10, 32_000
 MINUTES, WARM_UP = 600, 180
-"""Minutes that are simulated, and those of them that are not counted."""
+"""Simulated minutes, and how many of the first ones are not counted."""
 APPS = 40
 RATES = {"medium": 3.5}
 """Tasks per minute."""
@@ -106,8 +106,7 @@ class Simulation:
         """Run all minutes.
 
         Returns:
-            utilisation, and the shares of node time above 90 % CPU and of task time on nodes without enough
-        CPU.
+            utilisation, and the shares of node time above 90 % CPU and of task time on nodes without enough CPU.
         """
         arriving = usage.jobs(self._seed, MINUTES, RATES[self._rate], APPS)
         bursts = usage.app_bursts(self._seed, MINUTES, APPS)
@@ -147,7 +146,7 @@ class Simulation:
         self._running = kept
 
     def _use(self, bursting: set[int]) -> tuple[dict[str, float], dict[str, int]]:
-        """Simulate a minute: return the CPU that tasks need on each node, and the number of tasks. Nodes are measured."""
+        """Simulate a minute and record each node's usage; return by node the CPU that its tasks need, and their number."""
         wanted = {f"n{number}-{node}": 0.0 for number in range(CLUSTERS) for node in range(NODES)}
         on = dict.fromkeys(wanted, 0)
         for one in self._running:
@@ -172,7 +171,7 @@ class Simulation:
         if number is None:
             self._waiting.append(job)
             return
-        # The stock scheduler takes the node with the most free CPU, which is the one that was predicted.
+        # The lower cluster's scheduler takes the node with the most free CPU: the predicted one.
         node = self._judged[number].place.node
         limits = {"cpu": job.limit}
         self.indexes[number].place(
@@ -202,7 +201,7 @@ class Simulation:
 
 
 def _pod(job: Job) -> dict[str, Any]:
-    memory = f"{job.request << 2}Mi"  # proportional, so that it changes no choice
+    memory = f"{job.request << 2}Mi"  # proportional to the CPU, so that memory changes no choice
     resources = {
         "requests": {"cpu": f"{job.request}m", "memory": memory},
         "limits": {"cpu": f"{job.limit}m", "memory": memory},
@@ -219,5 +218,5 @@ def run(agent: str, rate: str, seed: int) -> dict[str, Any]:
 
 
 def runs(seeds: Sequence[int]) -> list[tuple[str, str, int]]:
-    """Return all runs."""
+    """Return agent, rate and seed of all runs."""
     return [(agent, rate, seed) for rate in RATES for seed in seeds for agent in AGENTS]

@@ -1,7 +1,7 @@
 """Runs arrivals against one cluster or several, by policy.
 
-In one cluster a policy chooses the node. With several clusters it chooses the cluster: the one with the best
-node, or with the best of the nodes that the clusters' own schedulers will choose. These choose the node.
+In one cluster a policy chooses the node. With several clusters it chooses the cluster with the best node, or
+with the best of the nodes that the lower schedulers will choose. The lower schedulers then choose the node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multi_scheduler.fragmentation.gradient import Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
 LIKELY, LEARNT = "likely", "learnt"
-"""In names of variants of FGD: scores the node that the lower scheduler will choose; learns the typical workload."""
+"""Parts of names of FGD variants, which score the node that the lower scheduler will choose, or learn the workload."""
 _LEARNT_EVERY = 100
 _HALF_LIFE = 2000
 
@@ -31,7 +31,7 @@ class Run:
     policy: str
     clusters: int
     lower: Lower | None
-    """The lower clusters' scheduler. None: the policy's node is taken."""
+    """Scheduler of the lower clusters; None: the policy chooses the node."""
     seed: int
 
 

@@ -31,9 +31,9 @@ class Task:
     """One row of the task list."""
 
     cpu: int
-    """Thousandths."""
+    """CPU in thousandths."""
     memory: int
-    """MiB."""
+    """Memory in MiB."""
     gpus: int
     share: int
     """Thousandths of each GPU."""
@@ -42,7 +42,7 @@ class Task:
 
     @property
     def units(self) -> int:
-        """Thousandths of GPUs in total."""
+        """Return the requested thousandths of GPUs in total."""
         return self.gpus * self.share
 
 
@@ -54,7 +54,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read a task list. Tasks are in the order of their names."""
+    """Return the tasks of a task list, ordered by name."""
     tasks = []
     for row in sorted(_rows(path), key=lambda row: row["name"]):
         gpus = int(float(row["num_gpu"] or 0))
@@ -73,7 +73,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_nodes(path: Path) -> list[dict[str, Any]]:
-    """Read a node list as Nodes."""
+    """Return the entries of a node list as Kubernetes Nodes."""
     return [
         {
             "metadata": {"name": row["sn"], "labels": {MODEL: row["model"]} if row["model"] else {}},

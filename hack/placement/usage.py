@@ -25,10 +25,10 @@ class Job:
 
     seed: int
     request: int
-    """CPU, thousandths."""
+    """Requested CPU in thousandths."""
     limit: int
     minutes: int
-    """How long it runs."""
+    """Minutes for which the task runs."""
     is_bursty: bool
     app: int
 
@@ -49,7 +49,7 @@ class Usage:
         """Return the CPU that the task would use in the next minute.
 
         Args:
-            app_begins: a burst of its application begins.
+            app_begins: whether a burst of the task's application begins.
         """
         if not self._job.is_bursty:
             step = self._random.gauss(0, _SPREAD * (1 - _CORRELATION**2) ** 0.5)
@@ -79,7 +79,7 @@ def jobs(seed: int, minutes: int, per_minute: float, apps: int) -> list[list[Job
                     request=request,
                     limit=2 * request,
                     minutes=max(5, int(generator.expovariate(1 / 240))),
-                    # Tasks of one application are of one kind.
+                    # Tasks of one application are all bursty or all steady.
                     is_bursty=app % 2 == 0,
                     app=app,
                 )

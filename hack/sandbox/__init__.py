@@ -1,6 +1,6 @@
 """Real Kubernetes clusters on loopback, for the demo, the tests and experiments.
 
-``async with Sandbox(lower=2) as sandbox:`` gives an upper cluster and two lower ones: one etcd, and per
+``async with Sandbox(lower=2) as sandbox:`` gives an upper cluster and two lower clusters: one etcd, and per
 cluster a kube-apiserver, a controller manager and a scheduler; nodes by kwok, or a real containerd and
 kubelet.
 """

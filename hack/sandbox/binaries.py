@@ -42,7 +42,7 @@ _OLDEST: dict[str, Version] = {
 }
 """Oldest suitable version of an installed program; programs that are not listed are always built."""
 _OLDEST_HELM: Version = (3, 8)
-"""docs/install.md, "What you need"."""
+"""Oldest Helm that docs/install.md allows ("What you need")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def ensure(names: Iterable[str], *, progress: Progress = print) -> dict[st
 async def helm(*, progress: Progress = print) -> Path:
     """Return a helm that can install the chart: the one on the PATH if it is new enough, otherwise the project's build.
 
-    Tests use the project's build, because they are about one version.
+    Tests use the project's build, because they test one version.
 
     Raises:
         SandboxError: there is none, and it cannot be built.
@@ -117,14 +117,14 @@ async def _installed(names: Collection[str]) -> dict[str, Installed]:
 
 
 def _place(name: str) -> Path | None:
-    """Return the first place that has an installed program."""
+    """Return the path of an installed program in the first place that has it; None if it is not installed."""
     found = next((path for folder in _folders() if (path := folder / name).is_file()), None)
     on_path = shutil.which(name)
     return found or (Path(on_path) if on_path else None)
 
 
 def _folders() -> list[Path]:
-    """Return the folders of kubebuilder's control plane programs; of several versions the one that the project builds."""
+    """Return the folders of kubebuilder's control plane programs, with only the minor version that the project builds."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     minor = KUBERNETES_VERSION.rpartition(".")[0]

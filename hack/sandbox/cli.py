@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace, console: Console) -> int:
-    # As on Ctrl-C: a half-started sandbox is stopped.
+    # SIGTERM cancels the task as Ctrl-C does, so that a half-started sandbox is stopped.
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -203,10 +203,10 @@ async def _prepare(console: Console, report: Reporter) -> int:
 
 
 def _signal(directory: Path, cluster: str, verb: str, console: Console) -> int:
-    """Stop or continue the API server of a cluster.
+    """Pause (SIGSTOP) or continue (SIGCONT) the API server of a cluster.
 
     Raises:
-        SandboxError: it does not run.
+        SandboxError: the cluster's API server does not run.
     """
     found = running(directory)
     identity = found.get(f"{cluster}/kube-apiserver")

@@ -66,7 +66,7 @@ class Cluster:
         self.controller_manager = self._process("kube-controller-manager", self._controller_manager_args())
         self.scheduler = self._process("kube-scheduler", self._scheduler_args())
         self.nodes: list[Process] = []
-        """Process that simulates or runs this cluster's kubelets."""
+        """Processes that simulate or run this cluster's nodes."""
 
     @property
     def processes(self) -> list[Process]:
@@ -80,11 +80,10 @@ class Cluster:
             SandboxError: it does not become ready.
         """
         await self.apiserver.start()
-        # Without the bootstrap RBAC the others would be refused, and the manager exits at the first
-        # refusal.
+        # The other programs are refused before the bootstrap RBAC exists, and the controller manager exits then.
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
-        # Pods need it first, and the controller manager makes it, so its presence shows that both work.
+        # The controller manager creates this ServiceAccount, which every pod needs, so it shows that both work.
         try:
             await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=150s")
         finally:
@@ -109,8 +108,8 @@ class Cluster:
     async def restore(self) -> None:
         """Start an API server that was killed, wait until it is ready, and restart its controllers.
 
-        Otherwise each of their watches would retry only after its own back-off, by then up to a minute; and a
-        manager with stale caches takes nodes for dead because it missed their heartbeats.
+        Without a restart each watch of the controllers would retry only after its back-off of up to a minute, and a
+        controller manager with stale caches would treat nodes as dead because it missed their heartbeats.
 
         Raises:
             SandboxError: it does not become ready.
@@ -209,8 +208,7 @@ class Cluster:
             f"--service-cluster-ip-range={self.service_cidr}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
-            # No kube-proxy runs with the apiserver, so webhooks and aggregated APIs are reached at their
-            # endpoints.
+            # No kube-proxy runs with the apiserver, so webhooks and aggregated APIs are reached at their endpoints.
             "--enable-aggregator-routing=true",
             f"--client-ca-file={self.ca}",
             f"--tls-cert-file={pki.certificate('apiserver')}",

@@ -29,7 +29,7 @@ def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
 
     Args:
         sandbox: the clusters.
-        adopt: pods may use lower namespaces that exist already, such as ``default``.
+        adopt: whether pods may use lower namespaces that exist already, such as ``default``.
     """
     return {
         "apiVersion": "virtual-node.io/v1alpha1",
@@ -144,7 +144,7 @@ async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
 
 
 async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
-    """Attach until a heartbeat arrives."""
+    """Attach to the pod until a line of its output arrives, and print it."""
     argv = ["-n", "demo", "attach", pod]
     _title(console, "upper", argv)
     process = await asyncio.create_subprocess_exec(

@@ -17,7 +17,7 @@ _FITTING = 2
 
 
 async def run(sandbox: Sandbox, report: Progress, show: Show) -> None:
-    """Run it on the last lower cluster, which has simulated nodes with 64 cores each.
+    """Run the second half on the last lower cluster, which has simulated nodes with 64 cores each.
 
     Raises:
         SandboxError: something does not work.

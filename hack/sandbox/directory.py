@@ -62,7 +62,7 @@ def empty(directory: Path) -> None:
     mounted = mounts_in(directory)
     if mounted:
         raise SandboxError(f"{directory}: not removed, {mounted[0]} is still mounted")
-    # The state file goes last, because it identifies the remaining files as the sandbox's.
+    # The state file is removed last, because it identifies the remaining files as the sandbox's.
     for entry in sorted(directory.iterdir(), key=lambda entry: entry.name == STATE):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

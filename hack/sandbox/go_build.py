@@ -33,7 +33,7 @@ _NEWS_SECONDS = 15.0
 _COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
 """No debug information: the linker would strip it. The compilers take a fifth less time."""
 _GARBAGE_PERCENT = "400"
-"""GOGC of the compilers: a quarter less time for a few hundred megabytes."""
+"""GOGC of the compilers: a quarter less time for a few hundred megabytes more memory."""
 
 
 async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progress) -> dict[str, Path]:
@@ -51,8 +51,7 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
             go = str(await _go(progress))
-            # In parallel, because counting downloads: the first module compiles while others are
-            # downloaded.
+            # Counted for all modules at once, because that downloads them while the first module compiles.
             totals = {
                 module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
                 for module, programs in wanted.items()
@@ -225,7 +224,7 @@ async def _install_go(place: Path) -> tuple[Path | None, str]:
 
 
 def _go_in(place: Path) -> Path | None:
-    """Return the go command in what pip installed: the one in a Go tree."""
+    """Return the go command that pip installed, preferably one in a Go tree; None if there is none."""
     found = [path for path in sorted(place.rglob("bin/go")) if path.is_file()]
     return next((path for path in found if (path.parent.parent / "src").is_dir()), next(iter(found), None))
 

@@ -22,7 +22,7 @@ class Image:
 
     tags: Sequence[str]
     files: Mapping[str, Path]
-    """File in the image → file here; all executable."""
+    """File in the image → file on this machine; all are executable."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """File in the image → its content."""
     links: Mapping[str, str] = field(default_factory=dict)

@@ -22,11 +22,11 @@ def kwok_process(
     """Return the kwok controller of a cluster.
 
     Args:
-        cluster: where it works.
+        cluster: cluster of the simulated nodes.
         binary: kwok.
-        every_node: it simulates every node of the cluster; otherwise those with the label ``type``, because
-    virtual nodes have their own kubelet.
-        dies_with_parent: killed when this process ends.
+        every_node: whether kwok simulates every node of the cluster; otherwise those with label ``type=kwok``,
+            because virtual nodes have their own kubelet.
+        dies_with_parent: whether kwok is killed when this process ends.
     """
     nodes = (
         ["--manage-all-nodes=true"]

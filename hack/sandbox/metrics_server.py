@@ -14,13 +14,13 @@ _NAMESPACE = "kube-system"
 
 
 async def start_metrics_server(sandbox: Sandbox, cluster: Cluster) -> Process:
-    """Build it, run it, register it, and wait until the API server serves its API.
+    """Build, run and register metrics-server, and wait until the API server serves the metrics API.
 
     Raises:
         SandboxError: it does not become available.
     """
     found = await binaries.ensure([_NAME])
-    # Endpoints may not be loopback addresses; the bridge's leads to this machine as well.
+    # Endpoints may not have loopback addresses, but the bridge's address reaches this machine, too.
     address = sandbox.bridge.address if sandbox.bridge is not None else LOOPBACK
     (port,) = free_ports(1)
     process = await sandbox.start_process(

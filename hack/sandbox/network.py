@@ -2,15 +2,12 @@
 
 ::
 
-      machine (apiservers, virtual node)                 namespace vnode3 (kubelet, containerd, kube-proxy,
-CoreDNS)
+      machine (apiservers, virtual node)                 namespace vnode3 (kubelet, containerd, kube-proxy, CoreDNS)
       vnode3 10.200.3.1 ─── vnode3-node ═══ veth pair ═══ node0 10.200.3.2 ─── routed ─── pods 10.201.3.0/24
 
 So a node has a firewall of its own: the rules of kube-proxy and of pods' port mappings do not affect the
-machine, two
-sandboxes are separate, and removing the namespace removes everything. Pods and the machine reach each other
-by routing,
-without address translation.
+machine, two sandboxes are separate, and removing the namespace removes everything. Pods and the machine reach
+each other by routing, without address translation.
 """
 
 from __future__ import annotations
@@ -35,12 +32,12 @@ class Bridge:
 
     @property
     def address(self) -> str:
-        """Return the host's address on it."""
+        """Return the machine's address on the bridge."""
         return f"10.200.{self.number}.1"
 
     @property
     def node_address(self) -> str:
-        """Return the node's address on it."""
+        """Return the node's address on the bridge."""
         return f"10.200.{self.number}.2"
 
     @property
@@ -51,7 +48,7 @@ class Bridge:
     def inside(self, argv: Sequence[str | Path]) -> list[str | Path]:
         """Return the command line that runs a program in the node's network namespace, under the same pid.
 
-        Not ``ip netns exec``: that would give it a mount namespace of its own, too.
+        Not ``ip netns exec``, which would also create a mount namespace.
         """
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
@@ -83,7 +80,7 @@ def make_bridge() -> Bridge:
 
 
 def connect(one: Bridge, other: Bridge) -> None:
-    """Have the nodes and pods of two sandboxes reach each other, by a cable that goes with the first of them.
+    """Connect the nodes and pods of two sandboxes by a veth pair, which is removed with either namespace.
 
     The machine itself does not route between them.
     """
@@ -97,7 +94,7 @@ def connect(one: Bridge, other: Bridge) -> None:
 
 
 def forward_node_ports(node: Bridge, other: Bridge) -> None:
-    """Have a node hand what arrives at its node ports to another one that it is connected with."""
+    """Forward connections to a node's node ports to another node, which ``connect`` has connected with it."""
     for chain in ("PREROUTING", "OUTPUT"):
         for protocol in ("tcp", "udp"):
             rule = f"iptables -t nat -A {chain} -d {node.node_address} -p {protocol} --dport {NODE_PORTS} -j DNAT"
@@ -105,16 +102,16 @@ def forward_node_ports(node: Bridge, other: Bridge) -> None:
 
 
 def remove_bridge(name: str) -> None:
-    """Remove a bridge and the namespace behind it; what is gone already is fine."""
+    """Remove a bridge and the namespace behind it; missing ones are no error."""
     for what in (("link", "delete", f"{name}-node"), ("netns", "delete", name), ("link", "delete", name)):
         subprocess.run(["ip", *what], check=False, capture_output=True)
 
 
 def run(*argv: str) -> str:
-    """Run a short command; returns what it printed.
+    """Run a short command; return its output.
 
     Raises:
-        SandboxError: it is not there, or fails; quotes what it said.
+        SandboxError: the command is missing or fails; quotes its output.
     """
     try:
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
@@ -126,7 +123,7 @@ def run(*argv: str) -> str:
 
 
 def _connect(bridge: Bridge) -> None:
-    """Addresses and routes of both ends."""
+    """Set the addresses and routes of both ends of a bridge."""
     outer, inner, space = f"{bridge.name}-node", "node0", bridge.name
     run("ip", "addr", "add", f"{bridge.address}/24", "dev", bridge.name)
     run("ip", "link", "set", bridge.name, "up")

@@ -1,7 +1,7 @@
 """Removes what a real node leaves on the machine: containers, cgroups, namespaces, mounts, links.
 
-Works while containerd and the kubelet run, after they have ended, and after they were killed with their
-owner.
+Works while containerd and the kubelet run, after they have ended, and after they were killed with
+their owner.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _remove_cgroups(cgroup: str, *, deadline: float) -> None:
 def _processes_in(cgroup: str) -> set[int]:
     found: set[int] = set()
     for hierarchy in cgroup_hierarchies():
-        # Cgroups vanish meanwhile, because containers end on their own, too.
+        # Cgroups may vanish during the walk, because containers also end by themselves.
         for directory, _, files in os.walk(hierarchy / cgroup):
             if "cgroup.procs" in files:
                 with contextlib.suppress(OSError):

@@ -23,13 +23,13 @@ class Pki:
     """A cluster's CA and the certificates it has signed, as files in one directory."""
 
     def __init__(self, directory: Path, *, name: str, addresses: Sequence[str], service_ip: str) -> None:
-        """Make everything a control plane needs.
+        """Create the CA, certificates and keys that a control plane needs.
 
         Args:
-            directory: for the files.
-            name: the cluster's.
-            addresses: of the apiserver.
-            service_ip: the ``kubernetes`` service's.
+            directory: folder for the files.
+            name: name of the cluster.
+            addresses: addresses of the apiserver.
+            service_ip: address of Service ``kubernetes``.
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)

@@ -20,14 +20,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identifies a process: a pid alone may have been given to another one since."""
+    """Identifies a process by pid and start time, because another process may have got the pid since."""
 
     pid: int
     started: str
     """Start time in ticks since boot, from /proc; empty when it had ended before it was read."""
 
     def alive(self) -> bool:
-        """Report whether this very process still runs."""
+        """Report whether exactly this process still runs."""
         return bool(self.started) and start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> bool:
@@ -47,7 +47,7 @@ class Identity:
         return True
 
     def write(self, path: Path) -> None:
-        """Write it to a pid file, for ``read``."""
+        """Write the identity to a pid file, for ``read``."""
         path.write_text(f"{self.pid} {self.started}\n", encoding="utf-8")
 
     @classmethod
@@ -72,7 +72,7 @@ def start_time(pid: int) -> str:
 async def stop(
     identity: Identity, *, seconds: float = _STOP_SECONDS, first: signal.Signals = signal.SIGTERM
 ) -> None:
-    """End a process and wait for its end: the first signal, and SIGKILL after the seconds.
+    """Send ``first`` to a process, and SIGKILL after ``seconds``; return when the process has ended.
 
     Raises:
         SandboxError: it is another user's, and this process is not root.
@@ -120,16 +120,16 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Return the pid; 0 when it does not run."""
+        """Return the pid; 0 if the process was never started."""
         return self.identity.pid if self.identity is not None else 0
 
     @property
     def running(self) -> bool:
-        """Report whether it runs."""
+        """Report whether the process runs."""
         return self.identity is not None and self.identity.alive()
 
     async def start(self) -> None:
-        """Start it, again if it has ended.
+        """Start the process, also after it has ended.
 
         Raises:
             SandboxError: the program cannot be started.
@@ -152,19 +152,19 @@ class Process:
         self.identity.write(self.pid_file)
 
     async def stop(self, *, seconds: float = _STOP_SECONDS) -> None:
-        """End it: SIGTERM, then SIGKILL."""
+        """Stop the process: SIGTERM, then SIGKILL."""
         if self.identity is not None:
             await stop(self.identity, seconds=seconds)
         await self._reap()
 
     async def kill(self) -> None:
-        """Kill it, as a crash would (SIGKILL)."""
+        """Kill the process, as in a crash (SIGKILL)."""
         if self.identity is not None:
             await stop(self.identity, first=signal.SIGKILL)
         await self._reap()
 
     def check(self) -> None:
-        """Raise an error if it does not run.
+        """Raise an error if the process does not run.
 
         Raises:
             SandboxError: it has ended; quotes the end of its log.
@@ -173,7 +173,7 @@ class Process:
             raise SandboxError(f"{self.name} has ended: {self.last_line()} (log: {self.log})")
 
     def last_line(self) -> str:
-        """Return the last line of its log."""
+        """Return the last line of the process's log."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:

@@ -21,7 +21,7 @@ OTHER_KUBERNETES = {"1.31": "1.31.0", "1.35": "1.35.4"}
 Each is pinned in ``hack/tools/kubernetes-<minor>``.
 """
 HELM_MAJOR = os.environ.get("HELM_MAJOR") or "4"
-"""3 or 4: the chart, its tests and the sandbox work with either. Tests use the more widespread one."""
+"""Major version of Helm, 3 or 4; the chart, its tests and the sandbox work with both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A real node for a lower cluster: containerd, kubelet, kube-proxy and CoreDNS, with images made on this machine.
 
-Needs root, and of Debian: containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
+Needs root, and Debian's packages containerd, runc, containernetworking-plugins, iptables, conntrack, busybox-static.
 It uses its own root, state, socket, cgroup and network namespace. So the machine's containerd and firewall
 are not affected, and nothing remains at the end.
 """
@@ -208,7 +208,7 @@ class RealNode:
             "registryPullQPS": 0,
             "eventRecordQPS": 0,
             "nodeStatusUpdateFrequency": "5s",
-            # Delay until files of a ConfigMap, or of the downward API, follow their source.
+            # Longest delay until files of a ConfigMap, or of the downward API, are updated.
             "syncFrequency": "10s",
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
@@ -225,8 +225,8 @@ class RealNode:
             "name": self._bridge.name,
             "plugins": [
                 {
-                    # Each pod is routed by the node, so the node also translates a service's answers back;
-                    # a bridge would need br_netfilter.
+                    # The node routes each pod, so it also translates the addresses of a Service's responses back.
+                    # A bridge would need br_netfilter for that.
                     "type": "ptp",
                     "ipam": {
                         "type": "host-local",

@@ -56,12 +56,11 @@ class Sandbox:
             directory: for all files; None: a temporary folder, removed at the end.
             kwok_nodes: simulated nodes per lower cluster.
             real_node: the first lower cluster gets a containerd and kubelet node instead (needs root).
-            upper_real_node: the upper cluster gets one, for what is installed there with helm.
+            upper_real_node: the upper cluster gets such a node, for pods that helm installs there.
             upper_kwok_nodes: simulated nodes of the upper cluster; their pods are scheduled and never run.
-            bridged: the apiservers listen on a bridge (needs root), as they do for real nodes, instead of on
-        loopback.
-            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes always have the
-        default version.
+            bridged: the apiservers listen on a bridge (needs root), as for real nodes, instead of on loopback.
+            versions: cluster → minor version of its control plane, such as ``1.31``. Nodes always have
+                the default version.
             keep: the processes outlive this one (``make demo``); ``down`` stops them.
             upper_apiserver_args: further flags of the upper cluster's kube-apiserver.
             progress: called with one line per step.
@@ -84,9 +83,9 @@ class Sandbox:
         self.processes: list[Process] = []
         """Processes of ``start_process``, such as virtual nodes."""
         self.bridge: Bridge | None = None
-        """Address of the apiservers when there is a real node."""
+        """Bridge on which the apiservers listen, for real nodes; None: they listen on loopback."""
         self.real_node: RealNode | None = None
-        """The first lower cluster's."""
+        """Real node of the first lower cluster; None: none."""
         self.upper_node: RealNode | None = None
         self._bridges: list[Bridge] = []
         self._remains: list[dict[str, str]] = []

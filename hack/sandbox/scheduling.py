@@ -96,8 +96,8 @@ async def start_multi_scheduler(
     Args:
         sandbox: the clusters.
         flags: further flags of the multi-scheduler.
-        bind: the extender binds pods, too.
-        tls: both authenticate with certificates that the multi-scheduler makes.
+        bind: whether the extender also binds pods.
+        tls: whether scheduler and extender authenticate with certificates that the multi-scheduler creates.
         clusters: further configuration of lower clusters, by their names, such as their policies.
         settings: further configuration, such as agents.
     """

@@ -56,14 +56,13 @@ async def stop_all(directory: Path, *, progress: Callable[[str], None] = silent,
     Args:
         directory: the sandbox' folder.
         progress: called with one line per process.
-        remove: the folder, too.
+        remove: whether to remove the folder, too.
 
     Returns:
         Number of processes that ran.
 
     Raises:
-        SandboxError: the folder is not a sandbox's, another command uses it, or the processes are another
-    user's.
+        SandboxError: the folder is not a sandbox's, another command uses it, or another user owns the processes.
     """
     if not directory.is_dir():
         return 0
