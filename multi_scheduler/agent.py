@@ -30,7 +30,7 @@ class VirtualNode:
     """The lower cluster's name in the configuration."""
     labels: Mapping[str, str]
     pool: Mapping[str, str]
-    """Labels of the lower nodes that it represents; empty: all nodes of the lower cluster."""
+    """Labels of the lower nodes that the virtual node represents; empty: all nodes of the lower cluster."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -47,7 +47,7 @@ class AgentContext:
     clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
-    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own informer."""
+    """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own."""
     view: View | None = None
     """The state of all lower clusters, shared by all agents."""
 

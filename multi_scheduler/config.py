@@ -33,7 +33,7 @@ class NodeConfig(_Base):
 
     name: str
     node_selector: dict[str, str] = {}
-    """Labels of the lower nodes that it represents. Empty: all lower nodes."""
+    """Labels of the lower nodes that the virtual node represents. Empty: all lower nodes."""
 
 
 class VolumeConfig(_Base):
@@ -69,9 +69,9 @@ class AgentConfig(_Base):
     """One agent."""
 
     name: str
-    """Name of its entry point."""
+    """Name of the agent's entry point."""
     weight: Annotated[float, Meta(ge=0)] = 1.0
-    """Weight of its scores among all agents. 0: it only filters."""
+    """Weight of the agent's scores among all agents. 0: the agent only filters."""
     config: dict[str, Any] = {}
     """Settings of the agent."""
 

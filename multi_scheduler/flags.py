@@ -46,7 +46,7 @@ class Options:
     namespace: str
     """Namespace of the Secrets."""
     secret_name: str
-    """Secret for certificates that the process makes itself; empty: it makes none."""
+    """Secret for certificates that the process creates itself; empty: it creates none."""
     client_secret_name: str
     """Secret with the scheduler's client certificate."""
     hosts: tuple[str, ...]
@@ -128,7 +128,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def parser(environment: Mapping[str, str]) -> Parser:
-    """Return the program's parser. The environment gives defaults."""
+    """Return the program's parser; ``POD_NAMESPACE`` in the environment sets the default of ``--namespace``."""
     whole = Parser(
         PROGRAM,
         about="The scheduler extender: checks the lower clusters before kube-scheduler binds a pod, so that a "

@@ -8,7 +8,7 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
     Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet"),
     Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
-    # Not create: a Secret of type service-account-token would be filled with the token of any account there.
+    # Not create, because a created Secret of type service-account-token gets the token of any account in the namespace.
     Right(
         "",
         "secrets",
@@ -26,8 +26,8 @@ BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)"
 ANNOTATE: tuple[Right, ...] = (
     Right("", "nodes", ("patch",), "annotations of usage (--annotate)", "", "", (VIRTUAL_NODE,)),
 )
-"""Added to ``UPPER`` with ``--annotate``. ``--annotate=LowerNodes`` needs the same right on all lower nodes, which nothing
-grants."""
+"""Added to ``UPPER`` with ``--annotate``. ``--annotate=LowerNodes`` needs the same right on all lower nodes, which no
+command or chart grants."""
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "capacity of every lower node"),
@@ -44,11 +44,11 @@ LOWER: tuple[Right, ...] = (
 LOWER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (usage.source MetricsAPI)"),
 )
-"""Added to ``LOWER`` for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants it."""
+"""Added to ``LOWER`` for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants this."""
 
 LOWER_KUBELETS: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "usage of lower nodes (usage.source Summary or Resource)", "proxy"),
 )
-"""Added to ``LOWER`` for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants it.
-RBAC cannot limit it to metrics. With this right an account can read logs, and on some releases run commands, through any
+"""Added to ``LOWER`` for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants this.
+RBAC cannot limit the right to metrics. With this right an account can read logs, and on some releases run commands, through any
 kubelet."""

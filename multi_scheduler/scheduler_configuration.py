@@ -31,14 +31,14 @@ def scheduler_configuration(
 
     Args:
         url: URL of the extender, such as ``http://127.0.0.1:8888``.
-        kubeconfig: of the scheduler; empty: in-cluster.
+        kubeconfig: path of the scheduler's kubeconfig; empty: in-cluster configuration.
         weight: weight of the extender's scores among the scheduler's own.
-        bind: have the extender bind pods; it needs ``--bind``.
-        leader_elect: several scheduler replicas run.
+        bind: whether the extender binds pods; the extender needs ``--bind``.
+        leader_elect: whether schedulers elect a leader, for several replicas.
         ca_file: CA of an https extender.
         cert_file: the scheduler's client certificate, for an extender that requires one.
         key_file: key of that certificate.
-        timeout: limit of a call; a filter call may wait two seconds for other pods' reservations.
+        timeout: limit of a call to the extender; a filter call may wait two seconds for other pods' reservations.
         agents: weights by agent, for an extender with ``--safe-scheduler-routes``: each agent gets its own entry, and
             ``weight`` is ignored. None: one entry for all agents together.
     """

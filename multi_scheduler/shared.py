@@ -34,7 +34,7 @@ class Shared:
             config: configuration of the multi-scheduler.
             upper: client of the upper cluster.
             lower: clients of the lower clusters, by name.
-            bound_pods: informer of the bound upper pods; None: the fit agent follows them itself.
+            bound_pods: informer of the bound upper pods; None: the fit agent runs its own informer.
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
@@ -99,7 +99,7 @@ class Shared:
         return self._fit.unready() if self.view.is_used else None
 
     async def run(self) -> None:
-        """Fill the view until cancelled if an agent uses it. A configured fit agent runs its own informers."""
+        """Fill the view until cancelled; return at once if no agent uses it. The caller runs a configured fit agent."""
         if not self.view.is_used:
             return
         async with asyncio.TaskGroup() as group:
@@ -112,7 +112,7 @@ class Shared:
 def _annotated(
     store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]
 ) -> None:
-    """Store the annotations of a lower node that agents need."""
+    """Store the annotations of a lower node that agents read; forget them if the node is not in the index."""
     node = index.node(name)
     if node is None:
         store.forget(name)

@@ -1,6 +1,6 @@
-"""What agents see of the lower clusters: the nodes that could take a pod, the pods on them, and their usage.
+"""The state of the lower clusters for agents: nodes that could take a pod, pods on these nodes, and measured usage.
 
-The fit agent's feeds fill it, even if that agent does not filter. Agents only read it.
+The fit agent's feeds fill this state, even if the fit agent is not configured. Agents only read it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 1.0
-"""Seconds for which predictions are reused, by all agents of a call and by the next call. A retry computes new ones."""
+"""Seconds for which predictions are reused, by all agents of a call and by the next call. Later retries compute new ones."""
 
 
 class LowerNode:
-    """A node of a lower cluster as seen by one pod: the pod's own reservation is left out."""
+    """A node of a lower cluster, to be scored for one pod: without that pod's own reservation."""
 
     def __init__(
         self, node: Node, cluster: str, pods: Mapping[str, Placed], usage: UsageStore | None, uid: str
@@ -73,15 +73,15 @@ class LowerNode:
         return self._store.usage(self._node.name) if self._store is not None else None
 
     def pods(self) -> Iterator[Placed]:
-        """Yield the pods on the node and the reservations for others."""
-        # The pod that is being scheduled has a reservation of its own.
+        """Yield the pods on the node and the reservations of other pods."""
+        # Leave out the reservation of the pod that is being scheduled.
         return (placed for uid, placed in self._pods.items() if not uid.startswith(self._own))
 
     def unmeasured(self, *, settling: float = 0.0) -> Iterator[Placed]:
-        """Yield the pods that the last sample does not contain: those bound later, and reservations.
+        """Yield the pods that the last usage sample does not contain: those bound later, and reservations.
 
         Args:
-            settling: seconds before the sample in which a new pod does not yet affect it.
+            settling: also yield pods that were bound less than this many seconds before the sample.
         """
         since = self.usage.time - settling if self.usage is not None else 0.0
         return (placed for placed in self.pods() if placed.since > since)
@@ -99,7 +99,7 @@ class LowerNode:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The predictions for the last pod, computed here because the fit agent has none."""
+    """Predictions for the last pod, computed by the view because the fit agent has none."""
 
     uid: str
     until: float
@@ -132,7 +132,7 @@ class View:
         """Whether an agent reads the view, so that it must be filled."""
 
     def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
-        """Return the lower nodes that may get a pod, the most likely one first. Empty: it does not fit, or nothing is known."""
+        """Return the lower nodes that may get a pod, the most likely one first. Empty: it does not fit, or the cluster is unreadable."""
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []
@@ -173,7 +173,7 @@ class View:
         return self._fit.indexes.values()
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
-        """Return the predicted place of a pod behind a virtual node; None: it does not fit, or nothing is known."""
+        """Return the predicted place of a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
         uid = pod["metadata"].get("uid", "")
         judged = self._fit.judged.get(uid)
         if judged is None:  # the fit agent does not filter, or runs after this agent

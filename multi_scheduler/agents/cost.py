@@ -40,7 +40,7 @@ class Prices(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Lower nodes that their provider may reclaim."""
+    """Lower nodes that the cloud provider may reclaim."""
 
     node_selector: dict[str, str]
     """Labels of these nodes."""

@@ -1,6 +1,6 @@
 """The pigeon agent: balances lower clusters, consolidates pods in few of them, or packs by the variation of demands.
 
-kube-safe-scheduler's objectives, with lower clusters as its nodes. An objective is computed over all clusters at once,
+The objectives are kube-safe-scheduler's, with lower clusters in place of nodes. An objective is computed over all clusters at once,
 from sums over each cluster's nodes. The fit agent checks whether a single lower node has room.
 """
 

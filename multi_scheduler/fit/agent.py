@@ -132,7 +132,7 @@ class FitAgent(Agent):
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return the given victims if evicting them makes room in the lower cluster, otherwise other victims; None: preemption does not help."""
+        """Return the given victims if evicting them makes room in the lower cluster, otherwise others; None: no victims help."""
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None

@@ -12,12 +12,12 @@ _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 3000
 _NARROW = 1e6
-"""From this alpha + beta on, the normal distribution is used. The error is below 1e-3; the continued fraction would take
-milliseconds."""
+"""From this alpha + beta on, the normal distribution is used, because the continued fraction would take milliseconds. The
+error is below 1e-3."""
 
 
 def fit(mean: float, deviation: float) -> tuple[float, float] | None:
-    """Return alpha and beta of the distribution with these moments; None: none exists."""
+    """Return alpha and beta of the distribution with these moments; None: there is no such distribution."""
     variance = deviation * deviation
     if not 0 < variance < mean * (1 - mean):
         return None

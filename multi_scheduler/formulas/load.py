@@ -97,7 +97,7 @@ class OverCommitment:
     by_limits: float
     """Share of the difference between limits and requests that exceeds the node's capacity."""
     by_load: float
-    """Probability that usage exceeds what is requested."""
+    """Probability that usage exceeds the requests."""
     total: float
 
 
@@ -108,7 +108,7 @@ def over_commitment(
     samples: int = 5,
     limits_weight: float = 0.5,
 ) -> OverCommitment:
-    """Return the risk that pods use more than the node has.
+    """Return the risk that the node's pods use more than the node has.
 
     Args:
         commitment: requests and limits.
@@ -142,7 +142,7 @@ def probability(mean: float, deviation: float, threshold: float) -> float:
 
 
 def _within(commitment: Commitment, mean: float, deviation: float) -> float:
-    """Return the probability that current pods use at most their requests, given that none exceeds its limit."""
+    """Return the probability that current pods use at most the sum of requests, given that usage is within the sum of limits."""
     capacity, limit = commitment.capacity, max(commitment.limit_before, commitment.request_before)
     found = probability(mean, deviation, clamp(commitment.request_before / capacity))
     if limit >= capacity:

@@ -16,7 +16,7 @@ from multi_scheduler.formulas.numbers import clamp, rounded
 Objective = Literal["LoadBalance", "Consolidate", "AdaptiveBinPack"]
 Vector = Sequence[float]
 _SAMPLES = 100
-"""Demands with equal weight; after that, an exponential average with weight 1/100."""
+"""Number of first demands with equal weight; later ones enter an exponential average with weight 1/100."""
 _REMEMBERED = 10_000
 """Number of UIDs for which a retry is recognized."""
 _EQUAL = 1e-9
@@ -42,7 +42,7 @@ class DemandHistory:
         self._counted: dict[str, None] = {}
 
     def add_once(self, uid: str, demand: Vector) -> None:
-        """Count a pod, once per UID even if it is retried."""
+        """Count a pod's demand, once per UID even if the pod is retried."""
         if uid in self._counted:
             return
         self._counted[uid] = None
@@ -60,7 +60,7 @@ class DemandHistory:
                 self.second[row][column] += weight * (one * other - self.second[row][column])
 
     def variation(self, capacity: Vector) -> float | None:
-        """Return the demands' coefficient of variation, as shares of the capacity; None without demands."""
+        """Return the coefficient of variation of the demands as shares of the capacity; None without demands."""
         if not self.count:
             return None
         mean = [one / size for one, size in zip(self.mean, capacity, strict=True)]
@@ -134,7 +134,7 @@ def _deviation(shares: Vector) -> float:
 
 
 def _unevenness(shares: Vector) -> float:
-    """Return 1 minus the scaled deviation: 0 if nodes are full or empty, 1 if all are equal."""
+    """Return 1 minus the scaled deviation: 0 if each node is full or empty, 1 if all nodes are used equally."""
     mean = sum(shares) / len(shares)
     if not 0 < mean < 1:
         return 0.0

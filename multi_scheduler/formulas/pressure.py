@@ -14,7 +14,7 @@ from multi_scheduler.formulas.numbers import clamp
 BUSY = 0.7
 """CPU utilisation from which CPU pressure counts."""
 _PODS, _CPU, _MEMORY, _IO = 0.4, 0.2, 0.25, 0.15
-"""Weights of the four parts of a node's load. kubeleet publishes no weights."""
+"""Weights of the four parts of a node's load. kubeleet, the model for this score, publishes no weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Thresholds:
     """Percentages from which a node is under pressure."""
 
     cpu: float = 50.0
-    """Threshold of ``some``, because a node's ``full`` is always 0."""
+    """Threshold of ``some``, because ``full`` is always 0 for a node's CPU."""
     memory: float = 10.0
     """Threshold of ``full``."""
     io: float = 40.0
@@ -70,7 +70,10 @@ def score(pods: float, found: Pressure, *, utilisation: float | None, is_pressed
 def is_pressed(
     found: Pressure, thresholds: Thresholds, *, utilisation: float | None, was_pressed: bool = False
 ) -> bool:
-    """Report whether a node is under pressure: from both averages reaching a threshold until the longer one falls below it."""
+    """Report whether a node is under pressure.
+
+    Pressure starts when both averages of a resource reach its threshold, and ends when the longer one falls below it.
+    """
     pairs = (
         (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilisation)),
         (found.memory.full10, found.memory.full60, thresholds.memory, True),

@@ -64,7 +64,7 @@ def risk(mean: float, deviation: float, threshold: float) -> float:
 
 
 def overload_score(found: float, percentile: float) -> float:
-    """Return 1 without risk, 0 from the accepted risk on."""
+    """Return 1 without risk, 0 if the risk is the accepted one (``percentile``) or higher."""
     if percentile <= 0:
         return float(found <= 0)
     return 1 - math.sqrt(min(found / percentile, 1.0))

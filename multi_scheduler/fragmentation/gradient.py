@@ -84,7 +84,7 @@ class Fragmentation:
     def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[float]:
         """Return a key for each slot by which nodes and clusters are compared; smaller is better.
 
-        Small differences of the gradient matter less than how tightly a pod fits. So gradients are compared by class, and ties
+        Small differences of the gradient matter less than how tightly a pod fits, so gradients are compared by class, and ties
         go to the node with the least left over. With exact gradients, or with random tie-breaking, nodes end up with devices
         but without cpu for them.
         """
@@ -145,7 +145,7 @@ class Fragmentation:
         return float(sum(map(mul, shares, sums)))
 
     def _admitted_shares(self, which: int, cpu: int) -> list[float]:
-        """Return by size the share of typical pods that nodes of this class admit with this cpu."""
+        """Return for each of ``_sizes`` the share of typical pods that a node of this class with this free cpu admits."""
         found = [0.0] * len(self._sizes)
         for bit, key in enumerate(self._keys):
             if which >> bit & 1:

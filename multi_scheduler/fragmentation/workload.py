@@ -59,7 +59,7 @@ class Workload:
         """Number of counted pods."""
 
     def add(self, uid: str, shape: Shape, spec: Mapping[str, Any]) -> None:
-        """Count a pod, once per UID even if it is retried."""
+        """Count a pod's shape, once per UID even if the pod is retried."""
         if uid in self._uids:
             return
         self._uids[uid] = None

@@ -15,7 +15,7 @@ from operator import mul
 
 Vector = Sequence[float]
 _DRAWS = 24
-"""Number of sampled models for the estimate of propensities. Choices are drawn from the estimate, so it is exact."""
+"""Number of sampled models that give the propensities. Choices are drawn by these, so logged propensities are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Bandit:
 
     Args:
         size: number of features.
-        discount: weight of the past at each reward.
+        discount: factor by which earlier rewards are multiplied at each new reward.
         exploration: share of choices that are uniformly random; gives propensities a lower bound.
         spread: width of the sampled models, as a multiple of the posterior's.
         seed: seed of the random choices; None: a random seed.
@@ -122,7 +122,7 @@ def _forward(lower: Sequence[Vector], right: Vector) -> list[float]:
 
 
 def _backward(lower: Sequence[Vector], right: Vector) -> list[float]:
-    """Solve with the transposed matrix."""
+    """Solve the linear system of the transposed lower triangular matrix."""
     found = list(right)
     for row in range(len(found) - 1, -1, -1):
         found[row] = (

@@ -12,11 +12,11 @@ from structlog.typing import FilteringBoundLogger
 from multi_scheduler.learned.memory import Memory
 
 _LOG_BYTES = 16 * 1024 * 1024
-"""Size at which the log is renamed to ``….1``, in place of the one before."""
+"""Size at which the log is renamed with suffix ``.1``, which replaces the previous renamed log."""
 
 
 class Files:
-    """Both files.
+    """Reads and writes both files.
 
     Args:
         state: path of the state; empty: there is none.

@@ -15,7 +15,7 @@ _WEIGHT = 0.1
 _MOST_PENDING = 5000
 _MOST_RECENT = 2000
 _HALF_SECONDS = 30.0
-"""Time from binding to Running at which the reward is half of that of an immediate start."""
+"""Seconds from binding to Running for which the reward is half of the reward for an immediate start."""
 _VERSION = 1
 
 
@@ -27,7 +27,7 @@ class Decision:
     features: Sequence[Sequence[float]]
     propensities: Sequence[float]
     kind: str
-    """Kind of the pod, shared by all pods of an application."""
+    """Key of the pod's application, equal for all pods of the application."""
     node: str = ""
     """Node where the pod was bound. Empty: not bound yet."""
     bound: float = 0.0
@@ -45,7 +45,7 @@ class Memory:
         self._recent: dict[str, float] = {}
 
     def recent(self, node: str, kind: str) -> tuple[float, float]:
-        """Return the recent mean reward of a node, and of pods of this kind on it."""
+        """Return the recent mean reward of a virtual node, and of pods of this kind on it."""
         of_node = self._recent.get(node, NEUTRAL)
         return of_node, self._recent.get(f"{kind}@{node}", of_node)
 
@@ -57,7 +57,7 @@ class Memory:
             del self.pending[next(iter(self.pending))]
 
     def bound(self, uid: str, node: str, now: float) -> bool:
-        """Note where a pod was bound; return whether there is a decision about it."""
+        """Note where a pod was bound; return False if no decision ranked that node."""
         decision = self.pending.get(uid)
         if decision is None or node not in decision.names:
             self.pending.pop(uid, None)
@@ -67,7 +67,7 @@ class Memory:
         return True
 
     def runs(self, uid: str, now: float) -> float | None:
-        """Learn from a running pod; return the reward, None if it was known or there is no decision."""
+        """Learn from a running pod; return the reward, None if it was already learned or there is no decision."""
         decision = self.pending.get(uid)
         if decision is None or not decision.node or decision.is_running:
             return None

@@ -1,4 +1,4 @@
-"""The paths of kube-safe-scheduler, for schedulers that are configured for it, and a path for each of our agents."""
+"""The paths of kube-safe-scheduler, for schedulers that are configured for it, and a path for each of this process' agents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_routes(
     Args:
         server: the server that gets the routes.
         scheduler: agents of kube-safe-scheduler.
-        agents: our agents, each in its own extender.
+        agents: the multi-scheduler's agents, each in its own extender.
         resolve: finds Nodes for calls with names.
         bind: binds a pod; None: bind calls get an error, as in kube-safe-scheduler.
     """

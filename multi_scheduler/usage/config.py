@@ -28,14 +28,14 @@ Percent = Annotated[float, Meta(gt=0, le=100)]
 
 
 class PressureConfig(_Base):
-    """Percent of time from which a node is under pressure, in the averages over 10 and 60 seconds."""
+    """Thresholds from which a node is under pressure, for the averages over 10 and 60 seconds."""
 
     cpu: Percent = 50.0
-    """Some tasks wait for a CPU while more than 70 % of the CPUs are in use."""
+    """Percent of time in which some tasks wait for a CPU. Counts only while more than 70 % of the CPUs are in use."""
     memory: Percent = 10.0
-    """All tasks wait for memory."""
+    """Percent of time in which all tasks wait for memory."""
     io: Percent = 40.0
-    """All tasks wait for IO."""
+    """Percent of time in which all tasks wait for IO."""
 
     def thresholds(self) -> Thresholds:
         """Return the thresholds for the formula."""
@@ -47,12 +47,12 @@ class UsageConfig(_Base):
 
     source: Kind = "None"
     """MetricsAPI: ``metrics.k8s.io``, as served by metrics-server. Summary: the kubelets' Summary API, with pressure (PSI).
-    Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: on lower nodes. None: usage is
+    Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: of lower nodes. None: usage is
     unknown, and scores are neutral."""
     interval_seconds: Annotated[int, Meta(ge=1)] = 15
     """Time between two reads of the same node."""
     window: Annotated[int, Meta(ge=1, le=1000)] = 60
-    """Samples over which mean and deviation are computed."""
+    """Number of samples over which mean and deviation are computed."""
     max_age_seconds: Annotated[int, Meta(ge=1)] = 120
     """Age from which a node's usage counts as unknown."""
     prometheus: PrometheusConfig = msgspec.field(default_factory=PrometheusConfig)
@@ -81,7 +81,7 @@ def make_source(config: UsageConfig, client: Client) -> Source | None:
 
 
 def check(config: UsageConfig, where: str) -> None:
-    """Validate what the types do not express.
+    """Validate the rules that the types do not express.
 
     Raises:
         ConfigError: a setting is wrong; the message names it.

@@ -36,7 +36,7 @@ class Source:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Close the source's own connections."""
+        """Close the source's own connections, if it has any."""
 
 
 class UsageFeed:

@@ -81,10 +81,10 @@ class _Kubelets(Source):
         return True
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return the sample in a response; None: it has none yet.
+        """Return the sample in a response; None: no usage is known yet.
 
         Raises:
-            ValueError: it is not a kubelet's response.
+            ValueError: the body is not a kubelet's response.
         """
         raise NotImplementedError
 
@@ -170,7 +170,7 @@ class Summary(_Kubelets):
 def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
     if all(one is None for one in psi):
-        return None  # not the same as zero: the kernel or the kubelet does not report it
+        return None  # unknown, not zero, because the kernel or the kubelet does not report pressure
     return Pressure(*(_stall(one) for one in psi))
 
 

@@ -29,5 +29,5 @@ class MetricsApi(Source):
 
 
 def _milli(cpu: str) -> float:
-    """Return millicores; nanocores of an idle node are not rounded up."""
+    """Return millicores. Nanocores keep their fraction, because rounding up would overstate an idle node's usage."""
     return int(cpu[:-1]) / 1e6 if cpu.endswith("n") else quantity.milli(cpu)

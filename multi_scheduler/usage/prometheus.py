@@ -33,11 +33,11 @@ class PrometheusConfig(
     service: str = ""
     """A Service of the lower cluster, reached through its API server: ``namespace/name:port``."""
     url: str = ""
-    """Used instead of ``service``: an address that the multi-scheduler reaches directly."""
+    """URL that the multi-scheduler reaches directly, instead of ``service``."""
     token_file: str = ""
     """A file with a bearer token for ``url``."""
     node_label: str = "node"
-    """Label of the results with the node's name."""
+    """Label of the query's results that has the node's name."""
     cpu: str = _RATE.format(metric="container_cpu_usage_seconds_total")
     """CPUs in use."""
     memory: str = 'sum by (node) (container_memory_working_set_bytes{id="/"})'
@@ -45,9 +45,9 @@ class PrometheusConfig(
     cpu_pressure: str = _share("container_pressure_cpu_waiting_seconds_total")
     """Percent of the last minute in which some tasks waited for a CPU; empty: not queried."""
     memory_pressure: str = _share("container_pressure_memory_stalled_seconds_total")
-    """Percent in which all tasks waited for memory; empty: not queried."""
+    """Percent of the last minute in which all tasks waited for memory; empty: not queried."""
     io_pressure: str = _share("container_pressure_io_stalled_seconds_total")
-    """Percent in which all tasks waited for IO; empty: not queried."""
+    """Percent of the last minute in which all tasks waited for IO; empty: not queried."""
 
 
 class Prometheus(Source):
@@ -106,7 +106,7 @@ class Prometheus(Source):
             )
 
     async def close(self) -> None:
-        """Close the connection, unless it is the lower cluster's."""
+        """Close the client for ``url``, if there is one; the lower cluster's client stays open."""
         if self._own is not None:
             await self._own.close()
 

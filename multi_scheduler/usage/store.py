@@ -38,7 +38,7 @@ class Usage:
     time: float
     """Time of the last sample, by the lower cluster's clock."""
     age: float
-    """Seconds since the last sample arrived, by our clock."""
+    """Seconds since the last sample arrived, by the multi-scheduler's clock."""
     cpu: Measured | None = None
     memory: Measured | None = None
     pressure: Pressure | None = None
@@ -90,12 +90,12 @@ class UsageStore:
         return len(self._records)
 
     def add(self, name: str, sample: Sample, *, capacity: float = 0.0) -> None:
-        """Add a sample. One that is not newer than the last is ignored, because a source may repeat itself.
+        """Add a sample; ignore it if it is not newer than the last one, because sources repeat samples.
 
         Args:
             name: name of the node.
-            sample: the report.
-            capacity: CPU of the node in millicores, to judge pressure; 0: unknown.
+            sample: the node's usage.
+            capacity: CPU of the node in millicores, for the pressure on CPU; 0: unknown.
         """
         record = self._record(name)
         if sample.time <= record.time:
@@ -115,13 +115,13 @@ class UsageStore:
             )
 
     def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:
-        """Set figures that the source computed over its own window."""
+        """Store a node's figures that the source computed over its own window; ``time`` as in ``Sample``."""
         record = self._record(name)
         if (cpu, memory) != record.fixed or time > record.time:
             record.fixed, record.time, record.received = (cpu, memory), time, self._clock()
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
-        """Set the annotations of a node that agents read; empty: it has none, or is deleted."""
+        """Store the annotations of a node that agents read; empty: forget them."""
         if annotations:
             self._annotations[name] = annotations
         else:
@@ -132,17 +132,17 @@ class UsageStore:
         return self._annotations.get(name, {})
 
     def forget(self, name: str) -> None:
-        """Remove a deleted node."""
+        """Forget a deleted node."""
         self._records.pop(name, None)
         self._annotations.pop(name, None)
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove all other nodes."""
+        """Forget the usage of all nodes except these."""
         for name in self._records.keys() - set(names):
             del self._records[name]
 
     def usage(self, name: str) -> Usage | None:
-        """Return a node's usage; None: it is missing or old. Counts how often that happens."""
+        """Return a node's usage; None: it is missing or old, which a metric counts."""
         record = self._records.get(name)
         if record is None:
             self._neutral["missing"].inc()

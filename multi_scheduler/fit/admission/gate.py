@@ -46,7 +46,7 @@ class AdmissionGate:
 
         Args:
             config: configuration of the cluster.
-            admission: admission rules of its namespaces.
+            admission: admission rules of the cluster's namespaces.
             enforces: refuse pods by quotas and limit ranges; False: only apply their defaults.
         """
         self._name = config.name

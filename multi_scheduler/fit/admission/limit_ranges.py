@@ -81,7 +81,7 @@ def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
 
     Args:
         spec: the pod's spec with the defaults of these ranges.
-        ranges: limit ranges of its namespace.
+        ranges: limit ranges of the lower namespace.
     """
     if ranges and (problem := _contradiction(spec)):
         return (
