@@ -22,7 +22,7 @@ MADE: dict[Path, Callable[[], str]] = {**WITHOUT_HELM, **manifests.files()}
 
 
 def stale(made: Mapping[Path, Callable[[], str]] = MADE) -> Iterator[Path]:
-    """Yield the files that differ from their renderer's result; earlier ones may be written before later ones are compared."""
+    """Return an iterator over files that differ from their renderer's result, compared one at a time as it advances."""
     return (
         file
         for file, render in made.items()

@@ -56,7 +56,7 @@ def definitions() -> dict[str, Schema]:
 
 
 def _compact(field: Schema) -> Schema:
-    """Replace a field's ``anyOf`` with ``null`` by one more type or value, because Helm reports every branch of ``anyOf``."""
+    """Return a field's schema with ``null`` as a type or value and without ``anyOf``: Helm would report every branch."""
     branches = field.get("anyOf", [])
     if len(branches) != 2 or branches[1] != {"type": "null"} or "$ref" in branches[0]:
         return field

@@ -139,7 +139,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
     """Start the upper cluster's only node: virtual and without a taint, because the suite's pods tolerate no taint.
 
     Its address is that of the lower node, where host ports are. Node ports at that address lead to a
-    kube-proxy of the upper cluster. The lower cluster has the upper one's Service range besides its own.
+    kube-proxy of the upper cluster. The lower cluster also gets the upper cluster's Service range.
     """
     (lower,) = sandbox.lower
     node, edge = sandbox.bridge, sandbox.add_namespace()

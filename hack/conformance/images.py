@@ -1,8 +1,8 @@
 """The images that the e2e suite uses, made on this machine and tagged with the names that the suite expects.
 
 The original images are built on Alpine. These contain the same programs (agnhost and others are built from
-the same sources) on busybox, with curl, dig and bash of this machine. Where an image is only used as a web server,
-busybox' httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need
+the same sources) on busybox, with curl, dig and bash of this machine. If an image is only used as a web
+server, busybox' httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need
 them fail both ways and count neither way.
 """
 

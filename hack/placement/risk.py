@@ -1,7 +1,8 @@
 """Measures, by agent, how often nodes are overloaded when tasks use less than they request, or temporarily more.
 
-All agents get the same tasks with the same usage, so mean utilisation is equal; a task waits
-while its agent rejects all clusters. In each lower cluster the stock scheduler chooses the node.
+All agents get the same tasks with the same usage, so mean utilisation is equal. A task waits while
+no cluster has room for it or the agent rejects all clusters. In each lower cluster the stock scheduler chooses
+the node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Real Kubernetes clusters on loopback, for the demo, the tests and experiments.
 
-``async with Sandbox(lower=2) as sandbox:`` gives an upper cluster and two lower clusters: one etcd, and per
-cluster a kube-apiserver, a controller manager and a scheduler; nodes by kwok, or a real containerd and
-kubelet.
+``async with Sandbox(lower=2) as sandbox:`` gives an upper cluster and two lower clusters. They share one etcd.
+Each has a kube-apiserver, a controller manager, a scheduler, and nodes by kwok or a real containerd and kubelet.
 """
 
 from hack.sandbox.cluster import Cluster

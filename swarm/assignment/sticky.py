@@ -9,7 +9,7 @@ from swarm.assignment.model import Assignment, Job, Problem, Reason
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide evenly: numbers of jobs differ by at most one, or loads by weight by 10 % of the mean if possible."""
+    """Divide evenly: by number (± 1) if weights are equal and no job has an affinity, otherwise by weight (± 10 %)."""
     first = problem.jobs[0]
     if all(job.weight == first.weight and job.allowed is None for job in problem.jobs):
         return _by_count(problem)

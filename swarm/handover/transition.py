@@ -114,7 +114,8 @@ def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool
         holder.start = [job for job in holder.start if not report.releases(job)]
     if holder.draining or report.version >= holder.version:
         holder.stop = [job for job in holder.stop if not report.releases(job)]
-    # Jobs that run without a grant, after the record was lost: no other pod may start them before they stop.
+    # Jobs that run without a grant, because the record was lost or a job was forced: no other pod may start them
+    # before they stop.
     known = {*holder.start, *holder.stop}
     holder.stop += [job for job in report.running or () if job not in known]
 

@@ -62,7 +62,7 @@ class Applied:
     wanted: Mapping[str, Job] | None = None
     """Jobs to run, by name; None before the first share."""
     on_hold: frozenset[str] = frozenset()
-    """Jobs that were on hold in the first share, because another worker may still have run them."""
+    """Jobs with state ``hold`` in the first share, because another worker could still run them."""
     fence_seconds: float = 0.0
 
 

@@ -24,7 +24,7 @@ def mark(worker: str, job: str = "") -> str:
 def marked(prefix: str, *, outside: int | None = None) -> list[int]:
     """Return ids of living processes with a mark that begins with the prefix, except this process.
 
-    Processes of another user are not found, because their environment cannot be read.
+    A process of another user, or one that changed its user, is not found if its environment cannot be read.
 
     Args:
         prefix: see ``mark``.
