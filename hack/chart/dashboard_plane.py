@@ -61,7 +61,7 @@ _DESCHEDULER = [
         "Moved",
         {
             rate("virtual_node_descheduler_moved_total", "strategy, how"): "{{strategy}} {{how}}",
-            rate("virtual_node_descheduler_recreated_total", "node"): "made anew {{node}}",
+            rate("virtual_node_descheduler_recreated_total", "node"): "recreated {{node}}",
         },
         unit="ops",
         width=8,

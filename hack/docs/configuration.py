@@ -18,18 +18,18 @@ from hack.docs import markdown
 
 _INTRODUCTION = """# Configuration files
 
-An unknown field is an error, and so is a value out of range: nothing is ignored in silence. Times are seconds.
-`virtual-node check --config FILE` reads a file and tells what is wrong with it, and with the clusters it names."""
+Unknown fields and values out of range are errors. Times are in seconds. `virtual-node check --config FILE` checks a file
+and the clusters that it names."""
 
 _ABOUT: dict[type[msgspec.Struct], str] = {
-    virtual_node.config.types.Config: """The file of `virtual-node --config`. It is looked at every two seconds. A change of
-`clusters` is applied live: lower clusters that are new are started, those that have gone or changed are stopped, the
-others are not touched. Everything outside `clusters` counts at the next start. A file with a mistake changes nothing.
-Relative kubeconfig paths are relative to the file. A flag that is given
-overrides its environment variable, that overrides the file, and the file overrides the default. Flags that describe one
-lower cluster, such as `--nodename`, have no effect beside the file.""",
-    multi_scheduler.config.Config: """The file of `virtual-node-multi-scheduler --config`, read at start. tensile-kube's
-KubeSchedulerConfiguration is understood, too: its `pluginConfig[].args.cluster_configuration`.""",
+    virtual_node.config.types.Config: """The file of `virtual-node --config`. The process reads it again every two seconds. A change of
+`clusters` takes effect at once: new lower clusters start, removed lower clusters stop, changed ones restart, and the
+others continue. A change outside `clusters` takes effect at the next start. A file with an error changes nothing.
+Relative kubeconfig paths are relative to the file. A flag overrides its environment variable, the variable overrides the
+file, and the file overrides the default. Flags that describe one lower cluster, such as `--nodename`, have no effect with
+the file.""",
+    multi_scheduler.config.Config: """The file of `virtual-node-multi-scheduler --config`, read at start. It can also be a
+KubeSchedulerConfiguration of tensile-kube, with `pluginConfig[].args.cluster_configuration`.""",
 }
 
 _WORDS = {
@@ -38,14 +38,14 @@ _WORDS = {
     "address": "Address to listen on.",
     "name": "Its name; in logs, metrics and labels.",
     "clusters": "The lower clusters.",
-    "agents": "Who is asked, and how much each one's word weighs.",
+    "agents": "The agents, with their weights.",
     "server": "Overrides the kubeconfig's URL.",
     "context": "The kubeconfig's context. Empty: its current one.",
-    "kubeconfig": "Path of its kubeconfig.",
+    "kubeconfig": "Path of the kubeconfig.",
     "key": "Key of the taint.",
     "value": "Value of the taint.",
     "effect": "NoSchedule, NoExecute or PreferNoSchedule.",
-    "tls_private_key_file": "Its private key; goes with `tlsCertFile`.",
+    "tls_private_key_file": "Private key of `tlsCertFile`.",
     "LowerClusterConfig.node_selector": "Short for `nodes[].nodeSelector`.",
     "LowerClusterConfig.labels": "Short for `nodes[].labels`.",
     "LowerClusterConfig.taints": "Short for `nodes[].taints`.",

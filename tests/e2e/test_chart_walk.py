@@ -133,7 +133,7 @@ def _set_fields(one: dict[str, Any]) -> dict[str, Any]:
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return [
-        f"{name}:\n  after the walk: {json.dumps(found.get(name))}\n  installed anew: {json.dumps(wanted.get(name))}"
+        f"{name}:\n  after the walk: {json.dumps(found.get(name))}\n  installed directly: {json.dumps(wanted.get(name))}"
         for name in sorted({*found, *wanted})
         if found.get(name) != wanted.get(name)
     ]

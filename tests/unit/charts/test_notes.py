@@ -87,7 +87,7 @@ def test_notes_show_the_next_steps(notes: Notes):
 def test_removal_of_the_scheduler_is_reported_with_what_to_do(notes: Notes, change: str):
     """Pods with its name would wait forever: the notes say which, and how to recreate them."""
     said = notes(ONE + change, before=ONE)
-    assert "no scheduler of this release is called virtual-node-scheduler any more" in said
+    assert "this release no longer runs scheduler virtual-node-scheduler" in said
     selector = "--all-namespaces --field-selector spec.schedulerName=virtual-node-scheduler,spec.nodeName="
     assert f"kubectl get pods {selector}\n" in said
     assert f"kubectl delete pods {selector}\n" in said
@@ -99,7 +99,7 @@ def test_removal_of_the_scheduler_is_reported_with_what_to_do(notes: Notes, chan
 def test_removal_of_a_cluster_is_reported_with_its_nodes(notes: Notes, config: str, left: list[str]):
     """Pods of a cluster that is removed from the values keep running."""
     said = notes(ONE, before=TWO % config)
-    assert re.findall("ATTENTION: virtual node (.*) is in the values no more", said) == left
+    assert re.findall("ATTENTION: virtual node (.*) is no longer in the values", said) == left
     assert f"spec.nodeName={left[0]}\n" in said
 
 

@@ -51,7 +51,7 @@ class Users:
         return f"{key_of(made)} {uid_of(made)}"
 
     def replace_pod(self) -> str:
-        """Gone at once, and made anew under its name."""
+        """Delete the object at once and recreate it under its name."""
         pod = self._any_pod()
         if pod is None:
             return ""

@@ -41,7 +41,7 @@ async def refuse_another_cluster(
     raise ConfigError(
         f"the lower cluster of {options.client_kubeconfig} {found}, by the account in namespace "
         f"{options.account_namespace}: give the kubeconfig of {options.name} and the --account-namespace that it joined "
-        f"with. If {options.name} was installed anew, '{program.name('lower-cluster')} join {options.name}' first"
+        f"with. If {options.name} was installed again, '{program.name('lower-cluster')} join {options.name}' first"
     )
 
 
