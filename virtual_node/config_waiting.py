@@ -76,7 +76,7 @@ class Waiting:
                 if self.options.rejected:
                     status.reject(self.options.rejected)
             status.accept()
-            await asyncio.sleep(0)  # lets the event be recorded; it is written before the stack ends
+            await asyncio.sleep(0)  # lets the event be queued; it is written while the stack closes
 
 
 async def _checked(options: Options) -> Options:

@@ -23,7 +23,7 @@ _KEY = re.compile(r"[\w.-]{1,253}", re.ASCII)
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 Frozen = tuple[str, dict[str, datetime]]
-"""An owner's namespace, and the time at which each of its nodes was frozen."""
+"""Namespace of an owner, and the time at which each node was frozen for it."""
 
 
 def owner_key(namespace: str, uid: str) -> str:

@@ -41,7 +41,7 @@ class Reading:
 
 
 class Reader:
-    """Reads all pods.
+    """Reads the upper pods of virtual nodes.
 
     Args:
         clusters: the lower clusters that run now, by name.

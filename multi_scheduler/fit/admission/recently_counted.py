@@ -18,7 +18,7 @@ class RecentlyCounted:
     """Recent growth of all quotas of a lower cluster, and pods that explain it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start without changes.
+        """Start with no growth.
 
         Args:
             clock: monotonic seconds.

@@ -1,4 +1,4 @@
 """The index of a lower cluster's nodes and pods, and kube-scheduler's filters over it. No IO.
 
-The fit agent, ``view``, ``annotator`` and ``fragmentation`` import it.
+Modules outside ``fit`` import it, too.
 """

@@ -1,4 +1,4 @@
-"""Links about lower clusters: reachability, schedulable nodes, and bound pods that do not start."""
+"""Checks lower clusters: reachability, schedulable nodes, and bound pods that do not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links about running virtual nodes: taints that pods do not tolerate, and an unreachable kubelet API."""
+"""Checks running virtual nodes: taints that pods do not tolerate, and an unreachable kubelet API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links about scheduling in the upper cluster: the scheduler, its extender, the descheduler and free capacity."""
+"""Checks scheduling in the upper cluster: the scheduler, its extender, the descheduler and free capacity."""
 
 from __future__ import annotations
 

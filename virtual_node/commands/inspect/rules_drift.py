@@ -32,9 +32,9 @@ _CONTAINERS = ("containers", "initContainers")
 def pod_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower pods whose mutable fields differ from their upper pods.
 
-    A field that was already requested but differs is not sent again. Images, tolerations and deadlines were
-    then changed by lower admission, which is one finding per cluster. For resources, the lower cluster may
-    also have refused a resize.
+    A field that was already requested is not sent again. If it still differs, lower admission has changed
+    it: one finding per cluster for images, tolerations and deadlines. Resources may also differ because a
+    resize was refused.
     """
     rewritten: dict[str, list[str]] = {}
     for upper, lower, below in mirrored(facts):

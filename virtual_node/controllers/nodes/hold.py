@@ -102,7 +102,7 @@ class NodeHold:
         self._socket: socket.socket | None = None
         self._unique = f"{identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
         self.waits_for = ""
-        """Why nothing is mirrored yet, which names the process that holds the Lease. Empty: not waiting."""
+        """Why nothing is mirrored yet, with the holder of the Lease. Empty: not waiting."""
 
     @property
     def holder(self) -> str:

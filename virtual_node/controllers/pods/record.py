@@ -29,9 +29,8 @@ class PodRecord:
     written: Object | None = None
     """The lower pod as our last change left it, until the informer shows that state.
 
-    Own-write consistency alone does not suffice, because it waits for at most 30 s. If the watch is delayed
-    for longer and our change is then reverted, comparing with the cached pod would find no difference, and
-    the lower pod would keep the change."""
+    The cache may lack our last change, because own-write consistency waits for at most 30 s. If the user
+    then reverts the upper pod, the cached lower pod would not differ from it, and the revert would be lost."""
     resized: bool = False
     """A resize was sent, but the lower pod's annotation of the requested resources does not include it yet."""
     synced: Object | None = None

@@ -83,7 +83,7 @@ class PodUpdater:
             self._tell_waiting(upper, record, waiting)
             if not debugging["spec"]["ephemeralContainers"]:
                 debugging = None
-        record.synced = None  # until all is applied: if the user reverts a part, that is a change, too
+        record.synced = None  # until all is applied; after a partial update a revert must be sent, too
         patches = ((resize, "resize"), (debugging, "ephemeralcontainers"), (main, None))
         reached = await self._send(upper, lower, record, patches)
         if reached is not None and not waiting:

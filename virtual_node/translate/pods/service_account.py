@@ -147,7 +147,7 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster
 
 
 def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
-    """Rewrite references to the root CA ConfigMap, in place, so that they name the copy of the upper cluster's."""
+    """Rename references to the root CA ConfigMap to the copy of the upper cluster's ConfigMap, in place."""
     name = root_ca_name(cluster_id)
 
     def renamed(source: Mapping[str, Any], field: str) -> Mapping[str, Any]:
