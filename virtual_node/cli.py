@@ -71,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if command in _DAEMON:
             raise
-        _forget_output()  # for example a full disk: the interpreter would write again at exit
+        # If writing failed, for example because the disk is full, the interpreter would try to write the
+        # buffered output again at exit, and fail again.
+        _forget_output()
         return complain(program.name(), error)
     except KeyboardInterrupt:
         if command in _DAEMON:

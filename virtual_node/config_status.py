@@ -41,10 +41,10 @@ class ConfigStatus:
         environment: Mapping[str, str] | None = None,
         unusable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Begin with a file that was just read and is used.
+        """Begin with the current content of the file, which counts as used until ``reject`` is called.
 
         Args:
-            file: path of the file; empty: there is none.
+            file: path of the configuration file; empty: the replica has none.
             environment: variables that name the replica's pod; None: the process's. Without a pod, no events
                 are written.
             unusable: returns why lower clusters of the configuration cannot be used, by name.

@@ -114,8 +114,8 @@ def active(nodes: Mapping[str, datetime], *, now: datetime, freeze_period: float
 def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> list[str]:
     """Return the frozen nodes to avoid, so that at least one candidate is left.
 
-    If all candidates are frozen, only the one that was frozen last is avoided. A single candidate is never
-    avoided, because the pod would have no node.
+    If all candidates are frozen, only the candidate that was frozen last is avoided. A single candidate is
+    never avoided, because the pod would have no node. Other frozen nodes are always avoided.
 
     Args:
         frozen: node → time of its active freeze.

@@ -51,7 +51,8 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
             go = str(await _go(progress))
-            # Counted for all modules at once, because that downloads them while the first module compiles.
+            # Packages are counted for all modules at once, because counting downloads a module: the later
+            # modules are downloaded while the first one compiles.
             totals = {
                 module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
                 for module, programs in wanted.items()

@@ -29,7 +29,7 @@ class Step(NamedTuple):
     """The effect of placing a pod on a node."""
 
     gradient: float
-    """Device units that become fragments."""
+    """Increase of the node's expected fragments, in device units; negative if the pod fills fragments."""
     level: int
     """The gradient's class, from 0 to 100. A class is about a twenty-fifth of a device, wider for large gradients."""
     device: int

@@ -175,7 +175,8 @@ class LowerCluster:
         caches = cluster_caches(context)
 
         def wake(uid: str) -> None:
-            pods.enqueue(uid)  # created last
+            # ``pods`` is assigned later in this method, because it is created from objects that get ``wake``.
+            pods.enqueue(uid)
 
         health = HealthController(context, changed=self._refresh)
         namespaces = Namespaces(

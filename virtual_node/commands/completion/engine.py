@@ -50,7 +50,7 @@ class Question:
     dest: str
     """argparse dest of the flag or positional argument that is being typed."""
     given: Mapping[str, Sequence[str]]
-    """Words typed so far, unexpanded, by argparse's dest."""
+    """Values typed so far, by argparse's dest; quotes, variables and ``~`` are not expanded."""
 
 
 @dataclass(frozen=True, slots=True)

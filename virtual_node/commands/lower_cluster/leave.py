@@ -178,7 +178,7 @@ class Leave:
     async def _nodes(self) -> list[str]:
         """Return the cluster's virtual nodes: those of its entry, and those registered for the cluster.
 
-        Names of real Nodes are left out, because no virtual node starts with such a name.
+        A name that a real Node has is left out, because a virtual node refuses to run under such a name.
         """
         selector = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL},{names.LABEL_LOWER_CLUSTER}={self._options.name}"
         listed = await self._upper.list(resources.NODES, label_selector=selector)

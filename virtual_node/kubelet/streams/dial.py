@@ -161,8 +161,8 @@ async def _tcp(host: str, port: int) -> Connection:
     try:
         transport, _ = await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        # Abort its connection when it is done. Cancelling it instead could leak a socket that asyncio
-        # connected between two of its own tasks.
+        # Let the task finish, then abort its connection. If the task were cancelled, a socket that asyncio
+        # has just connected in an inner task could leak.
         connecting.add_done_callback(_abort)
         raise
     return Connection(transport, transport)
