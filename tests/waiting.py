@@ -33,7 +33,10 @@ _PASSING_TAINTS = frozenset(
 )
 """Taints of the controller manager, which removes them a moment after their cause has ended."""
 
-_RESOURCES = [found for found in vars(resources).values() if isinstance(found, Resource)]
+_RESOURCES = [
+    *(found for found in vars(resources).values() if isinstance(found, Resource)),
+    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+]
 _BY_WORD = {
     **{found.plural: found for found in _RESOURCES},
     **{found.kind.lower(): found for found in _RESOURCES},

@@ -7,6 +7,7 @@ and reports that only in its log, so the number is checked before anything start
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -18,8 +19,29 @@ PER_CLUSTER = 12
 """kube-apiserver 6, kube-controller-manager 5, one to spare."""
 PER_REAL_NODE = 8
 """kubelet 6, containerd 1, one to spare."""
+_PATIENCE, _PAUSE = 60.0, 1.0
+"""Seconds to wait for other sandboxes that are being stopped, and between two checks."""
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+async def available(count: int, *, patience: float = _PATIENCE) -> None:
+    """Wait until this user has so many instances left.
+
+    Raises:
+        SandboxError: too few after ``patience`` seconds; the text says what to do.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience
+    while True:
+        try:
+            require(count)
+        except SandboxError:
+            if loop.time() > end:
+                raise
+            await asyncio.sleep(_PAUSE)
+        else:
+            return
 
 
 def require(count: int) -> None:

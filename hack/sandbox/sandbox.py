@@ -201,7 +201,7 @@ class Sandbox:
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         real_nodes = self._real_node + self._upper_real_node
-        inotify.require(inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes)
+        await inotify.available(inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes)
         folder.empty(self.directory)
         self._save()
         if not self._keep:

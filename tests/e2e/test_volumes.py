@@ -306,7 +306,9 @@ async def test_data_outlives_a_lost_upper_claim(sandbox: Sandbox, upper: Cluster
     await sandbox.processes[0].start()
 
     async def is_reported() -> bool:
-        return "lost its upper one" in (sandbox.directory / "virtual-node.log").read_text(encoding="utf-8")
+        return "upper claim disappeared; keeping the lower claim" in (
+            sandbox.directory / "virtual-node.log"
+        ).read_text(encoding="utf-8")
 
     await eventually(is_reported, what="the orphan in the log")
     kept = await get(lower, namespace, "pvc", "data")

@@ -9,7 +9,8 @@ from controller_runtime import resources
 from controller_runtime.client.client import PatchType
 from controller_runtime.resources import Resource
 
-_PODS = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+_PODS = {"spec": {"containers": [{"name": "c", "image": "i"}], "schedulerName": "none"}}
+"""Without a scheduler, which would add a condition at any time."""
 _READY = {"type": "Ready", "status": "True"}
 _DRY_RUN = {"dryRun": "All"}
 
