@@ -1,11 +1,11 @@
-# The image of all components, for users with Docker or Buildah; multi-arch:
+# Builds the image of all components with Docker or Buildah. For several architectures:
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag ghcr.io/virtual-node/virtual-node:0.1.0 .
 #
-# hack/image/rootfs.py is the recipe, here as in `python -m hack.image`, which needs no Docker: the same files. What comes
-# from package indexes is checked there: Debian's packages by its signatures, wheels by the hashes in hack/image/*.txt.
+# hack/image/rootfs.py builds the file system. `python -m hack.image` uses it as well and needs no Docker; both images contain
+# the same files. It verifies downloads: Debian packages by signature, wheels by the hashes in hack/image/*.txt.
 #
-# The index of debian:12-slim for all architectures. Renew: docker buildx imagetools inspect debian:12-slim
+# Digest of the multi-architecture index of debian:12-slim. To update it: docker buildx imagetools inspect debian:12-slim
 ARG BASE=debian:12-slim@sha256:60eac759739651111db372c07be67863818726f754804b8707c90979bda511df
 FROM ${BASE} AS build
 RUN apt-get update -qq \

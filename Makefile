@@ -1,4 +1,4 @@
-# `make demo` and `make test` do everything, also on a fresh machine. `make help` lists the targets.
+# `make demo` and `make test` install everything they need, also on a new machine. `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,30 +29,30 @@ e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=t
 down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
-# Two modules at a time, each with clusters of its own: one alone waits half of its time. tests/again.py runs the
-# modules of a few failed tests once more.
+# Runs two modules in parallel, each with its own clusters, because a single module waits half of the time. If only a few
+# tests fail, tests/again.py runs their modules again.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
 	@$(MAKE) --no-print-directory unit THOROUGH=1
 	$(BIN)/pytest tests/e2e tests/integration --numprocesses=2 --dist=loadfile || $(BIN)/python -m tests.again
 
-# Not within a test, because building takes minutes the first time.
+# A separate target, because the first build takes minutes, too long for a test.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
-# Randomized tests try few inputs here and many in `make test`, see tests/thorough.py. Compiled tests are kept, because
-# compiling takes a third of the collection.
+# Randomized tests use few inputs here and many in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
+# compiled tests, because compiling takes a third of pytest's collection time.
 unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
 bench: $(STAMP) ## benchmark of mirroring
 	$(BIN)/python -m tests.benchmarks.bench_load
 
-# A library that PyPI cannot be asked about is a failure.
+# --strict: fail if a library cannot be looked up on PyPI.
 audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI
 	@$(BIN)/pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement hack/image/libraries.txt
 
-# Generated files that need Helm are checked by tests/unit/charts, because lint runs before Helm is built.
+# tests/unit/charts checks generated files that need Helm, because lint runs before Helm is built.
 lint: $(STAMP) ## style, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
-{{/* ServiceAccounts and their rights. */}}
+{{/* ServiceAccounts and their RBAC objects. */}}
 
-{{/* (list $ "webhook" .Values.webhook) */}}
+{{/* Name of a component's ServiceAccount: (list $ "webhook" .Values.webhook) */}}
 {{- define "virtual-node.serviceAccountName" -}}
 {{- $values := index . 2 -}}
 {{- if $values.serviceAccount.create }}
@@ -10,7 +10,7 @@
 {{- end }}
 {{- end }}
 
-{{/* What placeholders in resourceNames stand for (controller_runtime/rights.py): placeholder → names, as YAML. */}}
+{{/* Names that replace the placeholders in resourceNames (controller_runtime/rights.py), as YAML map: placeholder → names. */}}
 {{- define "virtual-node.rightNames" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}
 {{- $nodes := include "virtual-node.nodeNames" $root | fromYamlArray }}
@@ -29,13 +29,13 @@
 {{- toYaml $names }}
 {{- end }}
 
-{{/* Names of the Leases by which replicas of components elect one, separated by commas. */}}
+{{/* Names of the leader election Leases of all components, separated by commas. */}}
 {{- define "virtual-node.leases" -}}
 {{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,{{ include "virtual-node.component" (list . "scheduler") }}
 {{- end }}
 
-{{/* Rules with names in place of placeholders: (list $ "webhook" $rules). A rule whose placeholders stand for nothing is
-left out: without resourceNames it would be about all objects. */}}
+{{/* Rules with the placeholders replaced by names: (list $ "webhook" $rules). A rule is omitted if its placeholders have no
+names, because a rule without resourceNames applies to all objects. */}}
 {{- define "virtual-node.resolvedRules" -}}
 {{- $names := include "virtual-node.rightNames" . | fromYaml }}
 {{- $resolved := list }}
@@ -57,7 +57,7 @@ left out: without resourceNames it would be about all objects. */}}
 {{- toYaml $resolved }}
 {{- end }}
 
-{{/* Account and rights of a component: (list $ "webhook" .Values.webhook (list "upper")) */}}
+{{/* ServiceAccount and RBAC objects of a component: (list $ "webhook" .Values.webhook (list "upper")) */}}
 {{- define "virtual-node.account" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 }}{{ $sets := index . 3 }}
 {{- if $values.serviceAccount.create }}
@@ -75,8 +75,8 @@ left out: without resourceNames it would be about all objects. */}}
 {{- end }}
 {{- end }}
 
-{{/* Account and rights of a hook, which exist while it runs: (list $ "uninstall" "uninstall" $annotations); the third is
-the set of rights. */}}
+{{/* ServiceAccount and RBAC objects of a hook, which exist only while the hook runs:
+(list $ "uninstall" "uninstall" $annotations). The third argument is the set of rights. */}}
 {{- define "virtual-node.hookAccount" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $annotations := merge (dict "helm.sh/hook-weight" "-5") (index . 3) }}
 {{- $name := include "virtual-node.component" . }}
@@ -85,7 +85,7 @@ the set of rights. */}}
 {{- include "virtual-node.roles" (list $root $component $name (get $table (index . 2)) $annotations) }}
 {{- end }}
 
-{{/* (list $ "webhook" "name" $annotations). Who makes a pod with it has to ask for its token. */}}
+{{/* ServiceAccount: (list $ "webhook" "name" $annotations). Pods that need its token must set automountServiceAccountToken. */}}
 {{- define "virtual-node.serviceAccount" }}
 {{- $root := index . 0 }}
 ---
@@ -98,7 +98,8 @@ metadata:
 automountServiceAccountToken: false
 {{- end }}
 
-{{/* Roles and their bindings, for rules by namespace as in files/rights.yaml: (list $ "webhook" "account" $rules [$annotations]) */}}
+{{/* Roles, ClusterRoles and their bindings: (list $ "webhook" "account" $rules [$annotations]). $rules maps a namespace to its
+rules, as in files/rights.yaml. */}}
 {{- define "virtual-node.roles" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $account := index . 2 }}{{ $annotations := dict }}
 {{- if gt (len .) 4 }}{{ $annotations = index . 4 }}{{ end }}

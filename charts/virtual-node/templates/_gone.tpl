@@ -1,7 +1,7 @@
-{{/* What an upgrade takes away that others still depend on: notes ask before anything is changed. Nothing without a cluster
-to ask, as in `helm template`. */}}
+{{/* Schedulers and virtual nodes that an upgrade removes while pods may still need them. NOTES.txt reports them.
+`lookup` reads the state before the upgrade. The lists are empty without a cluster, as in `helm template`. */}}
 
-{{/* Names of schedulers that pods may wait for, as YAML list. */}}
+{{/* Names of removed schedulers that pending pods may request, as YAML list. */}}
 {{- define "virtual-node.goneSchedulers" -}}
 {{- $name := include "virtual-node.component" (list . "scheduler") }}
 {{- $now := "" }}
@@ -18,7 +18,7 @@ to ask, as in `helm template`. */}}
 {{- end }}
 {{- end }}
 
-{{/* Names of virtual nodes that pods may be on, as YAML list. */}}
+{{/* Names of removed virtual nodes that may still have pods, as YAML list. */}}
 {{- define "virtual-node.goneNodes" -}}
 {{- $now := list }}
 {{- if .Values.virtualNode.enabled }}{{ $now = include "virtual-node.nodeNames" . | fromYamlArray }}{{ end }}
@@ -35,7 +35,7 @@ to ask, as in `helm template`. */}}
 {{- end }}
 {{- end }}
 
-{{/* Names of virtual nodes that the descheduler sees and may not taint, as YAML list. */}}
+{{/* Names of virtual nodes that exist in the cluster and that the descheduler has no right to taint, as YAML list. */}}
 {{- define "virtual-node.foreignNodes" -}}
 {{- $known := concat (include "virtual-node.nodeNames" . | fromYamlArray) (.Values.descheduler.virtualNodes | default list) }}
 {{- if .Values.descheduler.enabled }}

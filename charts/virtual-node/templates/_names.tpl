@@ -8,16 +8,16 @@
 {{- $full := .Values.fullnameOverride }}
 {{- if not $full }}
 {{- $name := default .Chart.Name .Values.nameOverride }}
-{{- /* A release may have dots in its name, a Service may not. */}}
+{{- /* The name of a release may contain dots, the name of a Service may not. */}}
 {{- $full = .Release.Name | replace "." "-" }}
 {{- if not (contains $name $full) }}{{ $full = printf "%s-%s" $full $name }}{{ end }}
 {{- end }}
-{{- /* Nor may a Service's name begin with a digit. */}}
+{{- /* The name of a Service may not begin with a digit. */}}
 {{- if regexMatch "^[0-9]" $full }}{{ $full = printf "vn-%s" $full }}{{ end }}
 {{- $full | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Name of a component's objects; called with (list $ "webhook"). The virtual node's own is the plain one. */}}
+{{/* Name of a component's objects: (list $ "webhook"). Objects of the virtual node have the full name without a suffix. */}}
 {{- define "virtual-node.component" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}
 {{- if eq $component "virtual-node" }}{{ include "virtual-node.fullname" $root }}
@@ -31,7 +31,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* What no user's label may replace. */}}
+{{/* Labels that users cannot override. */}}
 {{- define "virtual-node.ownLabels" -}}
 {{- $root := index . 0 -}}
 {{ include "virtual-node.selectorLabels" . }}
@@ -41,7 +41,7 @@ app.kubernetes.io/part-of: virtual-node
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* All labels, each once: (list $ "webhook" [dict of further ones]) */}}
+{{/* All labels without duplicate keys: (list $ "webhook" [dict of additional labels]) */}}
 {{- define "virtual-node.labels" -}}
 {{- $root := index . 0 }}{{ $more := dict }}{{ if gt (len .) 2 }}{{ $more = index . 2 }}{{ end -}}
 {{- toYaml (merge (include "virtual-node.ownLabels" . | fromYaml) ($more | default dict) ($root.Values.commonLabels | default dict)) }}
@@ -68,19 +68,20 @@ namespace: {{ toYaml $root.Release.Namespace }}
 {{ include "virtual-node.marks" (list $root $component) }}
 {{- end }}
 
-{{/* Objects of the whole cluster carry the namespace, too: two releases do not meet. Neither part has a dot in it. */}}
+{{/* Name of a cluster-scoped object. It contains the namespace, so that two releases have different names. Neither part
+contains a dot. */}}
 {{- define "virtual-node.clusterName" -}}
 {{- $root := index . 0 -}}
 {{ $root.Release.Namespace }}.{{ include "virtual-node.component" . }}
 {{- end }}
 
-{{/* The Secret with the certificates that the webhook makes itself. */}}
+{{/* Name of the Secret with the certificates that the webhook generates. */}}
 {{- define "virtual-node.webhookSecret" -}}
 {{ include "virtual-node.component" (list . "webhook") }}-tls
 {{- end }}
 
-{{/* Whether this release may have an object: (list $ "v1" "Secret" "namespace" "name"). Helm refuses to take over one that
-it has not made: of an earlier version, whose programs made it, or of another release. */}}
+{{/* "true" if this release may create an object or already owns it: (list $ "v1" "Secret" "namespace" "name"). Helm refuses to
+adopt an existing object of another release, or one that a program of an earlier version created. */}}
 {{- define "virtual-node.mayMake" -}}
 {{- $root := index . 0 }}
 {{- $there := lookup (index . 1) (index . 2) (index . 3) (index . 4) }}

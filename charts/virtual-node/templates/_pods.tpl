@@ -1,13 +1,13 @@
-{{/* What the pods of all components share. */}}
+{{/* Parts of pods and workloads that all components share. */}}
 
-{{/* An image, from a map with registry, repository, tag and digest: (list $ .Values.image "tag unless it says one") */}}
+{{/* Image reference from a map with registry, repository, tag and digest: (list $ .Values.image "default tag") */}}
 {{- define "virtual-node.imageName" -}}
 {{- $image := index . 1 -}}
 {{- with dig "imageRegistry" "" ((index . 0).Values.global | default dict) | default $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default (index . 2) }}{{ end }}
 {{- end }}
 
-{{/* Restricted Pod Security: https://kubernetes.io/docs/concepts/security/pod-security-standards/ */}}
+{{/* Pod Security Standard "restricted": https://kubernetes.io/docs/concepts/security/pod-security-standards/ */}}
 {{- define "virtual-node.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -24,7 +24,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* What the pods of a component have in common: (list $ "webhook" .Values.webhook) */}}
+{{/* Pod spec fields that all pods of a component have: (list $ "webhook" .Values.webhook) */}}
 {{- define "virtual-node.podSpec" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $values := index . 2 -}}
 serviceAccountName: {{ include "virtual-node.serviceAccountName" . | toYaml }}
@@ -54,7 +54,7 @@ affinity:
   {{- if $values.affinity }}
   {{- toYaml $values.affinity | nindent 2 }}
   {{- else }}
-  # Never on a virtual node: what keeps them alive must not depend on them.
+  # Not on a virtual node, because virtual nodes need this component to work.
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       nodeSelectorTerms:
@@ -77,21 +77,21 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* What the pod of a hook is like: where the virtual node's pods run, it may run. (list $ "uninstall") */}}
+{{/* Pod spec fields of a hook's pod: (list $ "uninstall"). It may run on the same nodes as pods of the virtual node. */}}
 {{- define "virtual-node.hookPodSpec" -}}
 {{- $own := dict "serviceAccount" (dict "create" true "name" "") "topologySpreadConstraints" list -}}
 {{ include "virtual-node.podSpec" (append . (merge $own (omit (index . 0).Values.virtualNode "serviceAccount" "topologySpreadConstraints" "hostNetwork"))) }}
 restartPolicy: Never
 {{- end }}
 
-{{/* Labels and annotations of a component's pods: (list $ "webhook" .Values.webhook [$checksums] [$defaults]). A user's
-annotation goes before a default, not before a checksum. */}}
+{{/* Labels and annotations of a component's pods: (list $ "webhook" .Values.webhook [$checksums] [$defaults]). Annotations of
+the user override defaults, but not checksums. */}}
 {{- define "virtual-node.podMetadata" -}}
 {{- $root := index . 0 }}{{ $values := index . 2 }}{{ $own := dict }}{{ $defaults := dict }}
 {{- if gt (len .) 3 }}{{ $own = index . 3 }}{{ end }}
 {{- if gt (len .) 4 }}{{ $defaults = index . 4 }}{{ end -}}
 labels:
-  {{- /* Not the chart's version: one that changes nothing of a pod restarts none. */}}
+  {{- /* Without the chart version, so that a new chart version alone does not restart pods. */}}
   {{- omit (include "virtual-node.labels" (list $root (index . 1) $values.podLabels) | fromYaml) "helm.sh/chart" | toYaml | nindent 2 }}
 {{- with merge (dict) $own ($values.podAnnotations | default dict) $defaults }}
 annotations:
@@ -99,12 +99,13 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* How a Deployment goes from one revision to the next: its values. */}}
+{{/* Update strategy of a Deployment; called with the component's values. */}}
 {{- define "virtual-node.strategy" -}}
 {{- $strategy := .updateStrategy | default dict -}}
-{{- /* Helm merges maps: what is said of the default would still be there. */}}
+{{- /* Helm merges maps, so rollingUpdate of the default values would remain and be invalid with Recreate. */}}
 {{- if eq ($strategy.type | default "") "Recreate" }}{{ $strategy = pick $strategy "type" }}
-{{- /* The cluster's defaults, said: what the API server fills in belongs to nobody, and stays when Recreate is applied. */}}
+{{- /* Explicit defaults. Fields that the API server defaults have no field manager, so they would remain when Recreate is
+applied. */}}
 {{- else if not $strategy.rollingUpdate }}
 {{- $strategy = dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" "25%" "maxUnavailable" "25%") }}
 {{- end -}}
@@ -119,8 +120,8 @@ securityContext:
   {{- include "virtual-node.securityContext" . | nindent 2 }}
 {{- end }}
 
-{{/* Environment variables, from fields of the pod: (list .Values.webhook.extraEnv (list "NAME" "field") ...). A user's goes
-before ours: on the server's side no name may be applied twice. */}}
+{{/* Environment variables from fields of the pod: (list .Values.webhook.extraEnv (list "NAME" "field") ...). A variable of the
+user replaces the chart's, because server-side apply rejects duplicate names. */}}
 {{- define "virtual-node.env" -}}
 {{- $given := first . | default list }}{{ $names := list }}
 {{- range $given }}{{ $names = append $names .name }}{{ end }}
@@ -133,7 +134,7 @@ before ours: on the server's side no name may be applied twice. */}}
 {{- toYaml (concat $all $given) }}
 {{- end }}
 
-{{/* Named port and probes of the health endpoints; (list $ "metrics") */}}
+{{/* Probes of the health endpoints: (list $ "port name" ["HTTPS"]) */}}
 {{- define "virtual-node.probes" -}}
 {{- $port := index . 1 }}{{ $scheme := "HTTP" }}{{ if gt (len .) 2 }}{{ $scheme = index . 2 }}{{ end -}}
 startupProbe:
@@ -161,7 +162,7 @@ metadata:
 spec:
   maxUnavailable: {{ $values.podDisruptionBudget.maxUnavailable }}
   {{- if semverCompare ">=1.27.0-0" $root.Capabilities.KubeVersion.Version }}
-  # A pod that is not ready keeps no node from being drained.
+  # Pods that are not ready do not block a node drain.
   unhealthyPodEvictionPolicy: AlwaysAllow
   {{- end }}
   selector:

@@ -1,10 +1,10 @@
-{{/* ValidatingAdmissionPolicies: what RBAC cannot say of our ServiceAccounts. */}}
+{{/* ValidatingAdmissionPolicies: restrictions of this release's ServiceAccounts that RBAC cannot express. */}}
 
-{{/* Whether policies are made: admissionPolicy.enabled, or whether the API server has them. */}}
+{{/* "true" if policies are created: admissionPolicy.enabled, or with "auto" if the API server supports them. */}}
 {{- define "virtual-node.admissionPolicy" -}}
 {{- $enabled := .Values.admissionPolicy.enabled }}
 {{- if eq (toString $enabled) "auto" }}
-{{- /* Kinds are known where Helm has asked a cluster, and not in `helm template`. */}}
+{{- /* APIVersions contains kinds only if Helm has read them from a cluster, which `helm template` does not. */}}
 {{- if .Capabilities.APIVersions.Has "v1/Pod" }}
 {{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
 {{- else }}
@@ -14,8 +14,8 @@
 {{- if $enabled }}true{{ end }}
 {{- end }}
 
-{{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec). Users
-who are none of them are not concerned. */}}
+{{/* A policy for some ServiceAccounts of this release, and its binding: (list $ "component" (list "account") $spec). It does not
+apply to other users. */}}
 {{- define "virtual-node.policy" }}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $spec := index . 3 | fromYaml }}
 {{- $users := list }}
@@ -43,7 +43,7 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* Names of the ServiceAccounts of this release's programs but the virtual node's, as JSON, which CEL reads, too. */}}
+{{/* Names of this release's ServiceAccounts except the virtual node's, as a JSON list, which is also valid CEL. */}}
 {{- define "virtual-node.otherAccounts" -}}
 {{- $names := list (include "virtual-node.component" (list . "uninstall")) (include "virtual-node.component" (list . "test")) }}
 {{- if .Values.webhook.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "webhook" .Values.webhook)) }}{{ end }}

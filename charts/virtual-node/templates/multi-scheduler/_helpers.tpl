@@ -1,19 +1,19 @@
-{{/* The extender needs somewhere to look. */}}
+{{/* "true" if the multi-scheduler is installed. The extender needs at least one lower cluster. */}}
 {{- define "virtual-node.multiScheduler" -}}
 {{- if and .Values.multiScheduler.enabled .Values.virtualNode.clusters }}true{{ end }}
 {{- end }}
 
-{{/* Whether scheduler and extender prove themselves by certificates. */}}
+{{/* "true" if scheduler and extender authenticate each other with certificates. */}}
 {{- define "virtual-node.extenderTls" -}}
 {{- if ne (toString .Values.multiScheduler.tls.enabled) "false" }}true{{ end }}
 {{- end }}
 
-{{/* Whether the extender makes the certificates. */}}
+{{/* "true" if the extender generates the certificates. */}}
 {{- define "virtual-node.extenderOwnTls" -}}
 {{- if and (include "virtual-node.multiScheduler" .) (include "virtual-node.extenderTls" .) (not .Values.multiScheduler.tls.secretName) }}true{{ end }}
 {{- end }}
 
-{{/* The Secrets with the certificates that the extender makes: its own, and the scheduler's. */}}
+{{/* Names of the Secrets with the certificates that the extender generates, for itself and for the scheduler. */}}
 {{- define "virtual-node.extenderSecret" -}}
 {{ include "virtual-node.component" (list . "multi-scheduler") }}-tls
 {{- end }}
@@ -77,7 +77,7 @@ clusters:
   {{- end }}
 {{- end }}
 
-{{/* As multi_scheduler/scheduler_configuration.py has it; a test holds the two to each other. */}}
+{{/* Same as multi_scheduler/scheduler_configuration.py; a test compares them. */}}
 {{- define "virtual-node.schedulerConfig" -}}
 {{- $values := .Values.multiScheduler -}}
 apiVersion: kubescheduler.config.k8s.io/{{ ternary "v1" "v1beta3" (semverCompare ">=1.25.0-0" .Capabilities.KubeVersion.Version) }}

@@ -1,9 +1,9 @@
-{{/* Where a cluster's kubeconfig is, in the pods that read it. */}}
+{{/* Path of a lower cluster's kubeconfig in the pods that read it; called with the cluster's values. */}}
 {{- define "virtual-node.kubeconfigPath" -}}
 /etc/virtual-node/clusters/{{ .name }}/{{ ternary "kubeconfig" (dig "key" "kubeconfig" (.kubeconfigSecret | default dict)) (not (empty .kubeconfig)) }}
 {{- end }}
 
-{{/* Name of the Secret with a cluster's kubeconfig: (list $ $cluster) */}}
+{{/* Name of the Secret with a lower cluster's kubeconfig: (list $ $cluster) */}}
 {{- define "virtual-node.kubeconfigSecretName" -}}
 {{- $root := index . 0 }}{{ $cluster := index . 1 }}
 {{- if $cluster.kubeconfig }}{{ include "virtual-node.fullname" $root }}-cluster-{{ $cluster.name }}
@@ -11,7 +11,8 @@
 {{- end }}
 {{- end }}
 
-{{/* Names of the Secrets with a cluster's tokens that are renewed, as YAML list: the virtual node's and the read-only one. */}}
+{{/* Names of the Secrets with tokens of a lower cluster that are renewed, as YAML list: the virtual node's Secret and the
+read-only Secret. */}}
 {{- define "virtual-node.tokenSecrets" -}}
 {{- with .kubeconfigSecret }}
 - {{ toYaml .name }}
@@ -19,13 +20,13 @@
 {{- end }}
 {{- end }}
 
-{{/* Name of the Secret with a cluster's read-only kubeconfig; called with kubeconfigSecret. */}}
+{{/* Name of the Secret with a lower cluster's read-only kubeconfig; called with kubeconfigSecret. */}}
 {{- define "virtual-node.viewerSecret" -}}
 {{- .viewer | default (printf "%s-viewer" .name) }}
 {{- end }}
 
-{{/* Volumes with the clusters' kubeconfigs for the extender: where there is a read-only one, it takes the place of the full
-one, key by key. Without, the extender has the full one. */}}
+{{/* Volumes with the kubeconfigs of the lower clusters for the extender. Keys of the read-only Secret replace the same keys of
+the full Secret. Without a read-only Secret, the extender uses the full one. */}}
 {{- define "virtual-node.viewerVolumes" -}}
 {{- $root := . }}
 {{- range .Values.virtualNode.clusters }}
@@ -39,7 +40,8 @@ one, key by key. Without, the extender has the full one. */}}
 {{- end }}
 {{- end }}
 
-{{/* Volumes with the clusters' kubeconfigs: (list $), or (list $ "optional") for one who does with those that exist. */}}
+{{/* Volumes with the kubeconfigs of the lower clusters: (list $), or (list $ "optional") if the pod must start even if Secrets
+are missing. */}}
 {{- define "virtual-node.clusterVolumes" -}}
 {{- $root := index . 0 }}{{ $optional := gt (len .) 1 }}
 {{- range $root.Values.virtualNode.clusters }}
@@ -74,7 +76,8 @@ one, key by key. Without, the extender has the full one. */}}
 {{- end }}
 {{- end }}
 
-{{/* Ports of the kubelet APIs, as YAML list: those that virtual nodes were given one by one, and the ones that the others may take. */}}
+{{/* Ports of the kubelet APIs, as YAML list: ports configured for single virtual nodes, and the ports that the other virtual
+nodes may use. */}}
 {{- define "virtual-node.kubeletPorts" -}}
 {{- $ports := list }}
 {{- $first := int .Values.virtualNode.kubelet.port }}
@@ -89,7 +92,7 @@ one, key by key. Without, the extender has the full one. */}}
 {{- toYaml ($ports | uniq) }}
 {{- end }}
 
-{{/* What concerns the whole process; a change of it takes a new pod, one of the clusters is applied live. */}}
+{{/* Configuration of the process. A change needs a new pod, but a change of the clusters is applied without a restart. */}}
 {{- define "virtual-node.processConfig" -}}
 {{- $values := .Values.virtualNode }}
 {{- $kubelet := dict "port" (int $values.kubelet.port) "drainTimeout" (float64 $values.kubelet.drainTimeout) "servingCertificate" $values.kubelet.servingCertificate }}
@@ -102,7 +105,7 @@ one, key by key. Without, the extender has the full one. */}}
 {{- $_ := set $kubelet "tlsPrivateKeyFile" "/etc/virtual-node/serving/tls.key" }}
 {{- end }}
 {{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "kubelet" $kubelet }}
-{{- /* With one replica, too: during an upgrade there are two. */}}
+{{- /* Also with one replica, because two pods run during an upgrade. */}}
 {{- $_ := set $config "leaderElection" (dict "enabled" true "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
 {{- if $values.web.enabled }}
 {{- $_ := set $config "webAddress" (printf "127.0.0.1:%d" (int $values.web.port)) }}
