@@ -15,7 +15,7 @@ from typing import Any
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from multi_scheduler.config import ClusterConfig
+from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.view import View
 
 GROUP = "virtual_node.multi_scheduler.agents"
@@ -44,7 +44,7 @@ class AgentContext:
     upper: Client
     lower: Mapping[str, Client]
     """Clients by name of the lower cluster. ``clusters`` has the same keys."""
-    clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
+    clusters: Mapping[str, SchedulerClusterConfig] = field(default_factory=dict)
     """Configuration of the lower clusters."""
     bound_pods: Informer | None = None
     """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own."""

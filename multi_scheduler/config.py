@@ -43,7 +43,7 @@ class VolumeConfig(_Base):
     """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
 
 
-class ClusterConfig(_Base):
+class SchedulerClusterConfig(_Base):
     """One lower cluster."""
 
     name: str
@@ -81,7 +81,7 @@ class Config(_Base):
 
     api_version: str = API_VERSION
     kind: str = KIND
-    clusters: list[ClusterConfig] = []
+    clusters: list[SchedulerClusterConfig] = []
     usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
     """Source of the usage of lower nodes."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
@@ -148,7 +148,7 @@ def _validate(config: Config, source: str) -> None:
             raise ConfigError(f"{source}: {what}: {', '.join(sorted(twice))}: there twice")
 
 
-def _validate_selector(cluster: ClusterConfig, source: str) -> None:
+def _validate_selector(cluster: SchedulerClusterConfig, source: str) -> None:
     try:
         matching.compile_selector(cluster.pod_selector)
     except ValueError as error:

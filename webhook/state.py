@@ -14,7 +14,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, node_avoidance
-from controller_runtime.api.pods import claim_names, condition
+from controller_runtime.api.pod.conditions import claim_names, condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object

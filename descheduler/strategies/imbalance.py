@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from controller_runtime.api import pod_resources, quantity
+from controller_runtime.api import quantity
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from descheduler.moving.request import Move

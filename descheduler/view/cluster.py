@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import matching, names, node_avoidance, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from descheduler.config.options import DEFAULT_NODE_SELECTOR

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import node_avoidance, timestamps
-from controller_runtime.api.pods import condition, is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"

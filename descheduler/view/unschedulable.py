@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.objects import Object
 from descheduler.view import pods
 

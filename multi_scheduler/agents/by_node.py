@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from controller_runtime.api import pod_resources
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.formulas.numbers import NEUTRAL

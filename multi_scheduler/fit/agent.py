@@ -12,11 +12,11 @@ import msgspec
 
 from controller_runtime import log
 from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
-from multi_scheduler.config import ClusterConfig
+from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit import reasons
 from multi_scheduler.fit.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.fit.admission.predictor import Admission
@@ -56,7 +56,7 @@ class FitAgent(Agent):
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
         self._gates = {
             cluster: AdmissionGate(
-                context.clusters.get(cluster) or ClusterConfig(name=cluster, kubeconfig=""),
+                context.clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
                 admission,
                 enforces=self._settings.admission == "Reject",
             )

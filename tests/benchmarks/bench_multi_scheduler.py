@@ -22,7 +22,7 @@ import msgspec
 
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import VirtualNode
-from multi_scheduler.config import AgentConfig, ClusterConfig, Config
+from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
@@ -92,7 +92,7 @@ async def main() -> None:
     clusters = [f"c{number}" for number in range(CLUSTERS)]
     fake: Any = SimpleNamespace(cluster="bench")
     wanted = [AgentConfig(name=name, config=SETTINGS.get(name, {})) for name in sys.argv[1:] or AGENTS]
-    configured = [ClusterConfig(name=name, kubeconfig="") for name in clusters]
+    configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
     shared = Shared(Config(clusters=configured, agents=wanted), fake, dict.fromkeys(clusters, fake))
     agents = [Weighted(one.name, shared.agent(one), 1.0) for one in wanted]
     agent = agents[0].agent

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
-from controller_runtime.api import pod_resources
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, Invalid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.config import program
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Kind, Severity

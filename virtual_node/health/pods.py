@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import condition, is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished
 from virtual_node.health.facts import PodSign
 from virtual_node.health.faults import Kind
 from virtual_node.health.objects import Json, key, one_line, statuses

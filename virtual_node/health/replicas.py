@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.health.objects import Json, one_line, statuses
 from virtual_node.translate.printers.pods import status_word
 

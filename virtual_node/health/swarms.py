@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.health.faults import Fault, Kind, Severity
 from virtual_node.health.objects import Json, key, one_line
 

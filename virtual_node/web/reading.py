@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import pod_resources
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster

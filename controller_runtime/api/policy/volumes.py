@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from controller_runtime.api import access_volume
+from controller_runtime.api.pod import access_volume
 from controller_runtime.api.policy.findings import NOT_SET, FieldValue
 from controller_runtime.api.policy.presets import VOLUME_TYPES
 from controller_runtime.api.policy.rules import matches

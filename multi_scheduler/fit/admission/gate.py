@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import namespace_map
-from controller_runtime.api.eligibility import Eligibility
-from controller_runtime.api.lower_spec import lower_spec
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.pod.eligibility import Eligibility
+from controller_runtime.api.pod.lower_spec import lower_spec
 from controller_runtime.api.policy.rules import Effective, PolicySet
 from multi_scheduler.agent import VirtualNode
-from multi_scheduler.config import ClusterConfig
+from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit.admission.limit_ranges import LimitRange
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.admission.quotas import Charge
@@ -41,7 +41,7 @@ class GateResult:
 class AdmissionGate:
     """Predicts whether a lower cluster, or our virtual node itself, refuses a pod."""
 
-    def __init__(self, config: ClusterConfig, admission: Admission, *, enforces: bool) -> None:
+    def __init__(self, config: SchedulerClusterConfig, admission: Admission, *, enforces: bool) -> None:
         """Compile the rules.
 
         Args:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import pod_resources, quantity
+from controller_runtime.api import quantity
+from controller_runtime.api.pod import pod_resources
 
 _KINDS = ("containers", "initContainers")
 

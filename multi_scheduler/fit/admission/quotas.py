@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching, names, pod_resources, quantity
+from controller_runtime.api import matching, names, quantity
+from controller_runtime.api.pod import pod_resources
 
 _COUNTS = ("pods", "count/pods")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import cluster_selector, matching, names, pod_resources
+from controller_runtime.api import cluster_selector, matching, names
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.api import pod_resources, quantity
+from controller_runtime.api import quantity
+from controller_runtime.api.pod import pod_resources
 
 _KINDS = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
 

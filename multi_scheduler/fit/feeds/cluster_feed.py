@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, pod_resources, timestamps
-from controller_runtime.api.pods import FINISHED
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import FINISHED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized

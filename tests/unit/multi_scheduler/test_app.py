@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from multi_scheduler.app import App
-from multi_scheduler.config import ClusterConfig, Config
+from multi_scheduler.config import Config, SchedulerClusterConfig
 from tests.unit.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 
@@ -30,7 +30,7 @@ class _App(App):
 
 @contextlib.asynccontextmanager
 async def _running(folder: Path) -> AsyncIterator[_App]:
-    clusters = [ClusterConfig(name=name, kubeconfig=str(folder / name)) for name in ("a", "b")]
+    clusters = [SchedulerClusterConfig(name=name, kubeconfig=str(folder / name)) for name in ("a", "b")]
     for name in ("a", "b"):
         write_token((folder / name), "first")
     options: Any = SimpleNamespace(config=Config(clusters=clusters))

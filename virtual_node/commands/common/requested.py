@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import pod_resources
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import is_finished
 
 
 def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:

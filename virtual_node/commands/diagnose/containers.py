@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.diagnose import advice, unplaced
 from virtual_node.commands.diagnose.facts import (
     DiagnoseFinding,

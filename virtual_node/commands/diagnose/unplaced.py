@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
 from virtual_node.config import program

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.facts import (
     FINE,

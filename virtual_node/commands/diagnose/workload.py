@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller_runtime.api import names
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
 from virtual_node.health.objects import Json, is_virtual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Installation
 from virtual_node.config import program
 from virtual_node.health.objects import Json, key

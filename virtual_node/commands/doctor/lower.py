@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped

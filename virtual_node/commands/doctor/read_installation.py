@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from controller_runtime import resources
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from controller_runtime.api import pod_resources, quantity, readable, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api import quantity, readable, timestamps
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.doctor.facts import (

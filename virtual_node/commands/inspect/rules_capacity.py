@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import pod_resources, quantity, readable
-from controller_runtime.api.pods import condition, is_finished
+from controller_runtime.api import quantity, readable
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import condition, is_finished
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.inspect.facts import (
     ERROR,

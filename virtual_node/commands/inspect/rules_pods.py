@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import condition, is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished
 from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import (
     ERROR,

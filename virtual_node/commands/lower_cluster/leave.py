@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, quantity, readable, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag

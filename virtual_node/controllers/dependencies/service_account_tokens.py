@@ -22,7 +22,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller_runtime.api import names, pod_resources
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api import names
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config.types import NodeConfig

@@ -23,7 +23,7 @@ import asyncio
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

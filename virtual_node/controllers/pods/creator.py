@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api.eligibility import Eligibility
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
+from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, ApiError, NotConnected, NotFound, is_retryable

@@ -6,7 +6,7 @@ import contextlib
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result

@@ -11,7 +11,7 @@ import msgspec
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pods import FINISHED, is_finished
+from controller_runtime.api.pod.conditions import FINISHED, is_finished
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object

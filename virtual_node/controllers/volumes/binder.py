@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

@@ -13,7 +13,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import matching
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names, quantity
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.lower_spec import lower_spec
+from controller_runtime.api.pod.lower_spec import lower_spec
 from virtual_node.translate.base import labels as label_record
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
@@ -24,7 +24,7 @@ _CONTAINER_KINDS = ("containers", "initContainers")
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     """Return the lower pod to create for an upper pod.
 
-    ``controller_runtime.api.lower_spec`` documents its scheduling fields.
+    ``controller_runtime.api.pod.lower_spec`` documents its scheduling fields.
     """
     metadata = upper["metadata"]
     carried, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import access_volume, names
+from controller_runtime.api import names
+from controller_runtime.api.pod import access_volume
 
 ROOT_CA = access_volume.ROOT_CA
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names
-from controller_runtime.api.pods import is_finished
+from controller_runtime.api.pod.conditions import is_finished
 
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")

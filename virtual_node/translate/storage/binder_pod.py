@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import condition
+from controller_runtime.api.pod.conditions import condition
 
 LABEL_BINDER_OF = f"{names.DOMAIN}/binder-of"
 ANNOTATION_CLAIMS = f"{names.DOMAIN}/binder-claims"

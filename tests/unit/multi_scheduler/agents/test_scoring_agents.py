@@ -16,7 +16,7 @@ from multi_scheduler.agents.load import LoadAgent
 from multi_scheduler.agents.pigeon import PigeonAgent
 from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
-from multi_scheduler.config import AgentConfig, ClusterConfig, Config
+from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure, Stall
@@ -43,7 +43,8 @@ class Scene:
     def __init__(self, *agents: AgentConfig, clusters: tuple[str, ...] = ("a", "b"), nodes: int = 1) -> None:
         fake: Any = SimpleNamespace(cluster="test")
         config = Config(
-            clusters=[ClusterConfig(name=name, kubeconfig="") for name in clusters], agents=list(agents)
+            clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters],
+            agents=list(agents),
         )
         self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
         self.fit: FitAgent = self.shared._fit

@@ -53,7 +53,8 @@ def _fit(*, policy: Policy | None = None, **clusters: str) -> tuple[FitAgent, Ex
     """Return a fit agent for clusters with one node each, with the given cores."""
     fake: Any = SimpleNamespace(cluster="test")
     configured = {
-        name: config.ClusterConfig(name=name, kubeconfig="", policy=policy or Policy()) for name in clusters
+        name: config.SchedulerClusterConfig(name=name, kubeconfig="", policy=policy or Policy())
+        for name in clusters
     }
     agent = FitAgent(AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():

@@ -17,7 +17,7 @@ from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext, VirtualNode
-from multi_scheduler.config import ClusterConfig, VolumeConfig, parse
+from multi_scheduler.config import SchedulerClusterConfig, VolumeConfig, parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.admission.gate import AdmissionGate
@@ -48,8 +48,10 @@ class _Clusters:
     def __init__(self, policy: Policy | None = None, *, host_paths: tuple[str, ...] = ()) -> None:
         fake: Any = SimpleNamespace(cluster="test")
         volumes = VolumeConfig(allowed_host_paths=list(host_paths))
-        a = ClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
-        b = ClusterConfig(name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True))
+        a = SchedulerClusterConfig(name="a", kubeconfig="", policy=policy or Policy(), volumes=volumes)
+        b = SchedulerClusterConfig(
+            name="b", kubeconfig="", policy=Policy(preset="privileged", control_plane=True)
+        )
         self.agent = FitAgent(AgentContext("fit", {}, fake, {"a": fake, "b": fake}, {"a": a, "b": b}))
         for cluster, feed in self.agent.feeds.items():
             self.add_node(cluster, cluster)
@@ -225,7 +227,9 @@ def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, 
     )
     lower = lower_pod.lower_pod(pod, options)
     refused = summary(violations(lower, rules))
-    gate = AdmissionGate(ClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True)
+    gate = AdmissionGate(
+        SchedulerClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True
+    )
     below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
     assert below.refusal == (f"Lower cluster a does not take the pod: {refused}" if refused else "")
     if not refused:

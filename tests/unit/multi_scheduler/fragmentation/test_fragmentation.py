@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.agents.fragmentation import FragmentationAgent
-from multi_scheduler.config import AgentConfig, ClusterConfig, Config
+from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
@@ -148,7 +148,9 @@ class _Scene:
     def __init__(self, settings: dict[str, Any], fit: dict[str, Any] | None = None) -> None:
         fake: Any = SimpleNamespace(cluster="test")
         agents = [AgentConfig(name="fit", config=fit or {"devices": {GPU: 1000}})]
-        config = Config(clusters=[ClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents)
+        config = Config(
+            clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in "ab"], agents=agents
+        )
         shared = Shared(config, fake, dict.fromkeys("ab", fake))
         self.fit: Any
         self.fit = shared.agent(agents[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import pod_resources
+from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import from_dict
 from virtual_node.cluster.caches import shrink_foreign

@@ -16,7 +16,7 @@ from controller_runtime.api.policy.config import Policy
 from controller_runtime.objects import from_dict
 from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.bound_pods import shrink
-from multi_scheduler.config import ClusterConfig
+from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.fit.agent import FitAgent
@@ -39,7 +39,7 @@ class _Clusters:
     def __init__(self, *, settings: dict[str, str] | None = None, **config: Any) -> None:
         fake: Any = SimpleNamespace(cluster="test")
         lower = {"a": fake, "b": fake}
-        clusters = {"a": ClusterConfig(name="a", kubeconfig="", **config)}
+        clusters = {"a": SchedulerClusterConfig(name="a", kubeconfig="", **config)}
         self.agent = FitAgent(AgentContext("fit", settings or {}, fake, lower, clusters))
         for name in lower:
             node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "16", "pods": "99"}}}

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.api import pod_resources, quantity
+from controller_runtime.api import quantity
+from controller_runtime.api.pod import pod_resources
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
 

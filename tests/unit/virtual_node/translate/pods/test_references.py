@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import models
 
-from controller_runtime.api import references
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod import references
+from controller_runtime.api.pod.conditions import claim_names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.pods import dependencies, lower_pod, service_account
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pods import claim_names
+from controller_runtime.api.pod.conditions import claim_names
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.pods import lower_pod, service_account

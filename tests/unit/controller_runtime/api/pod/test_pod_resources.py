@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.pod_resources import pod_requests
+from controller_runtime.api.pod.pod_resources import pod_requests
 
 Spec = dict[str, Any]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import cluster_selector, matching, names, namespace_map, references
+from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.pod import references
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
 
