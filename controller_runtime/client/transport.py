@@ -96,7 +96,7 @@ class Transport:
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Send one request and return its complete body, as ``receive`` does.
 
-        The slot of a large body (``Limits.large_at_once``) is released on return, so decode it before the
+        The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode it before the
         next await.
         """
         async with self.receive(method, path, **options) as body:

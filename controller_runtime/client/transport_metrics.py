@@ -46,5 +46,5 @@ class TransportMetrics:
         timer.observe(seconds)
 
     def rejected(self, limit: str) -> None:
-        """Count a response that exceeds a limit, by the limit's name in ``response_limits.Limits``."""
+        """Count a response that exceeds a limit, by the limit's name in ``response_limits.ResponseLimits``."""
         _REJECTED.labels(self._cluster, limit).inc()
