@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
-MOST = 3
+MOST = 6
 """Modules that may have failed."""
 
 
