@@ -1,10 +1,8 @@
 """Run the modules of failed tests once more, in new clusters: ``python -m tests.again`` after pytest has failed.
 
 Tests on real clusters depend on timing, which varies on a busy machine. A defect of the product fails again.
-Tests that
-pass now are listed as unstable and need a fix. After more than a few failures nothing is run, because that is
-no
-coincidence.
+Tests that pass now are listed as unstable and need a fix. After more than a few failures nothing is run,
+because that is no coincidence.
 """
 
 from __future__ import annotations

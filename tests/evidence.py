@@ -1,8 +1,7 @@
 """Evidence of a failed test on real clusters, collected before its clusters are removed.
 
 Nodes, and of the test's namespace the pods and the latest events, in a few lines per cluster, then the log
-lines of the
-programs under test about it.
+lines of the programs under test about it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A hostile API server: every response costs its client as much memory and time as possible.
 
 ``python -m tests.hostile_server PORT [KIND ...]`` serves plain HTTP on loopback until it is killed; without
-kinds it
-uses all in turn. With ``--healthy`` its ``/readyz`` and ``/version`` are normal, so that a virtual node
-continues to list
-and watch.
+kinds it uses all in turn. With ``--healthy`` its ``/readyz`` and ``/version`` are normal, so that a virtual
+node continues to list and watch.
 """
 
 from __future__ import annotations

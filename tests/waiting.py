@@ -1,10 +1,8 @@
 """Waiting for conditions on real clusters, with long limits for busy machines.
 
 Most conditions in Kubernetes become true some time after a request: a status is patched in two steps, an
-event comes
-after its condition, a container that is Ready has not yet written its first line. A test reads until the
-condition
-holds, and fails at the time limit.
+event comes after its condition, a container that is Ready has not yet written its first line. A test reads
+until the condition holds, and fails at the time limit.
 """
 
 from __future__ import annotations
@@ -136,8 +134,7 @@ async def node_ready(cluster: Cluster, name: str) -> None:
     """Wait until a node exists, is Ready and schedulable.
 
     A new node has the taint ``node.kubernetes.io/not-ready``; until the controller manager has removed it, a
-    moment after
-    the node is Ready, the scheduler selects other nodes.
+    moment after the node is Ready, the scheduler selects other nodes.
     """
     await _is_ready(cluster, "", "node", name)
 

@@ -1,10 +1,8 @@
 """Response time of agents: 20 clusters of 500 nodes, 50,000 pods in the cache, one process, no network.
 
 ``python -m tests.benchmarks.bench_multi_scheduler [AGENT ...]``: without names, all included agents. Each
-call is the cost
-of one pod: arguments decoded, filter with all agents, reservations made, prioritize, results encoded. One in
-ten pods fits
-nowhere, which is the costly case.
+call is the cost of one pod: arguments decoded, filter with all agents, reservations made, prioritize, results
+encoded. One in ten pods fits nowhere, which is the costly case.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Cost of noisy and hostile neighbours for a quiet tenant: the same load of pods without and with them, in one run.
 
 ``python -m tests.benchmarks.bench_noisy_neighbour --pods 200 --over-quota 10000`` starts an upper and two
-lower
-clusters. The quiet tenant creates pods in the first one at a steady rate, first alone, then while
+lower clusters. The quiet tenant creates pods in the first one at a steady rate, first alone, then while
 
 - a tenant of the same lower cluster has many pods over its quota, one pod with 3,000 references, and pods
-with a
-  ``clusterSelector`` that the lower API server repeats in its errors and that is slow to redact in logs,
+  with a ``clusterSelector`` that the lower API server repeats in its errors and that is slow to redact in logs,
 - 1,000 TLS connections to the kubelet port send nothing,
 - a third lower cluster's API server is ``tests.hostile_server``: 64 MiB bodies, gzip bombs, JSON bombs.
 

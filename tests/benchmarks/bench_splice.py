@@ -1,9 +1,9 @@
 """Throughput of a spliced stream: an exec's output directly from a server, and through the kubelet API.
 
 ``python -m tests.benchmarks.bench_splice`` measures both in one run, over plain TCP and with TLS on both
-sides,
-each of the three parties in a process of its own, and prints MB/s, the ratio and the node's CPU per gigabyte.
-The sender and the receiver are plain blocking sockets, so that the node between them limits the throughput.
+sides, each of the three parties in a process of its own, and prints MB/s, the ratio and the node's CPU per
+gigabyte. The sender and the receiver are plain blocking sockets, so that the node between them limits the
+throughput.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Seconds from a new worker's readiness to the last acknowledgement of all, on a real API server.
 
 ``python -m tests.benchmarks.bench_swarm_cluster [--workers 100] [--jobs 1000] [--rounds 20]``. The workers
-are those of the
-library, all in this process; their pods are simulated. Each round makes one worker unready for longer than
-its grace
-period, so that it loses its jobs, then ready again, which starts the measurement.
+are those of the library, all in this process; their pods are simulated. Each round makes one worker unready
+for longer than its grace period, so that it loses its jobs, then ready again, which starts the measurement.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The webhook at 300 requests per second over TLS, compared with a bare handler that only echoes: p50, p99, ratio.
 
 ``python -m tests.benchmarks.bench_webhook``. Server and client are two processes; the rate does not depend on
-response
-times, so a slow response delays no later request.
+response times, so a slow response delays no later request.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A load of pods bound directly to a node, and its measurements; all benchmarks of mirroring use it.
 
 ``run_load`` creates N pods with 32 clients, watches them to Running, deletes them, watches them go. It does
-not depend on
-virtual nodes: the same load runs directly on a kwok node and through a virtual node, in one run of the
-benchmark, so that
-the ratio is independent of the machine's current speed.
+not depend on virtual nodes: the same load runs directly on a kwok node and through a virtual node, in one run
+of the benchmark, so that the ratio is independent of the machine's current speed.
 """
 
 from __future__ import annotations

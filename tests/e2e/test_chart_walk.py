@@ -1,10 +1,8 @@
 """After any sequence of upgrades a release's objects are those of a fresh installation with the same values.
 
 Helm walks over random values on a real API server: upgrades, rollbacks, values that Helm refuses, and ones
-that the API server
-refuses half-way. There are no nodes, so no pods run and hooks, which are pods, are left out (``--no-hooks``);
-data that
-programs write into objects is not compared. More seeds by hand:
+that the API server refuses half-way. There are no nodes, so no pods run and hooks, which are pods, are left
+out (``--no-hooks``); data that programs write into objects is not compared. More seeds by hand:
 
     CHART_WALKS=100-200 pytest tests/e2e/test_chart_walk.py
 """

@@ -1,12 +1,9 @@
 """Runs the commands of the README and the guides, page by page, on real clusters.
 
 The upper cluster has a simulated node, so the chart's pods are scheduled and never run. The same programs run
-beside it: a
-virtual node for each lower cluster, and the webhook. A block that cannot run gives the reason in a comment of
-the page:
-``<!-- not run: REASON -->``. For these blocks only the flags are checked. ``<!-- run on its own -->`` marks
-an
-alternative to the previous way to install.
+beside it: a virtual node for each lower cluster, and the webhook. A block that cannot run gives the reason in
+a comment of the page: ``<!-- not run: REASON -->``. For these blocks only the flags are checked. ``<!-- run
+on its own -->`` marks an alternative to the previous way to install.
 """
 
 from __future__ import annotations

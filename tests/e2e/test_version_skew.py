@@ -1,8 +1,7 @@
 """Upper and lower clusters of Kubernetes 1.31 and 1.35 with one of 1.34: the same features work as between equal versions.
 
 The lower cluster has a real node with a kubelet of 1.34, so only the API servers differ in what they know,
-keep and
-refuse: an older one drops fields of a newer one.
+keep and refuse: an older one drops fields of a newer one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Objects as a hostile lower API server sends them, where they are translated for the upper cluster.
 
 A controller isolates what a malformed object raises as the failure of one key. Any other error, and unbounded
-time, would
-affect other clusters.
+time, would affect other clusters.
 """
 
 from __future__ import annotations

@@ -174,8 +174,7 @@ async def test_the_virtual_node_serves_within_a_second_and_a_half(root: Path):
     """From the container's start to a healthy daemon that mirrors: an upgrade is short.
 
     Other load of the machine does not count: the daemon's CPU seconds are held to the limit, and the wall
-    clock to one that
-    only a pause in the code exceeds in each of ten starts.
+    clock to one that only a pause in the code exceeds in each of ten starts.
     """
     async with Sandbox(lower=1, kwok_nodes=1) as sandbox:
         (port,) = free_ports(1)

@@ -1,8 +1,7 @@
 """The scheduling components together: real scheduler, real API servers, simulated nodes.
 
 Two lower clusters: A has three nodes, each nearly full, B one empty node. A Deployment's pods each need more
-than any
-node of A has left, though A's sum has room.
+than any node of A has left, though A's sum has room.
 """
 
 from __future__ import annotations

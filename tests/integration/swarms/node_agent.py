@@ -1,8 +1,7 @@
 """A simulated kubelet: a node of a lower cluster, with a real process for each pod.
 
 kwok would delete pods at once, whatever finalizers they have. Here, as with a kubelet, a pod's process ends
-first, then it
-gets its final status, then its object is deleted.
+first, then it gets its final status, then its object is deleted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The part of PromQL that the alerts use, evaluated over given samples.
 
 It follows Prometheus' own rules (https://prometheus.io/docs/prometheus/latest/querying): look-back of five
-minutes, ranges
-open on the left, extrapolated rates, quantiles by linear interpolation. The files of ``alerts`` are
-promtool's, with the
-same verdict.
+minutes, ranges open on the left, extrapolated rates, quantiles by linear interpolation. The files of
+``alerts`` are promtool's, with the same verdict.
 """
 
 from __future__ import annotations

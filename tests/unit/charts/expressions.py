@@ -1,8 +1,7 @@
 """Checks expressions of alerts and panels with a real parser of PromQL, and against the existing metrics.
 
 The parser checks syntax, functions and value types; this module checks whether the metrics exist, whether
-they have the
-labels, and whether counters are read as counters.
+they have the labels, and whether counters are read as counters.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def labels(node: promql.Expr, known: Mapping[str, Metric]) -> frozenset[str]:
 
     Raises:
         ExpressionError: a missing metric or label, a counter without a rate, a rate of a gauge, a quantile of
-    a metric
-            without ``le``, a range too short, or a join of sides without common labels.
+            a metric without ``le``, a range too short, or a join of sides without common labels.
     """
     if isinstance(node, promql.ParenExpr):
         return labels(node.expr, known)

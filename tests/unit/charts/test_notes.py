@@ -28,8 +28,7 @@ def notes(tmp_path: Path) -> Notes:
     """Return the notes of values, after previous ones.
 
     Helm renders them for installations only, and they look into the cluster. Here a copy of the chart has
-    them as an object,
-    and the objects of previous values in place of the cluster.
+    them as an object, and the objects of previous values in place of the cluster.
     """
     copy = shutil.copytree(CHART, tmp_path / "virtual-node") / "templates"
     text = (copy / "NOTES.txt").read_text("utf-8")

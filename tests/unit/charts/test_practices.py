@@ -86,8 +86,7 @@ def test_a_strategy_replaces_the_complete_default():
     """`Recreate` has no numbers, which the API server would refuse; null renders the cluster's own default explicitly.
 
     Values that the API server defaults belong to no field manager: `Recreate`, applied later with server-side
-    apply, would
-    find the numbers still there and be refused.
+    apply, would find the numbers still there and be refused.
     """
     found = _rendered(
         "webhook: {updateStrategy: {type: Recreate}}\ndescheduler: {updateStrategy: null}\n"

@@ -8,7 +8,6 @@ selected node. A pod is created only when each of its claims has a lower claim t
 A managed upper claim carries our finalizer, so that we observe its deletion. The lower claim is deleted only
 then, and the lower volume's reclaim policy decides about the data. If an upper claim disappears in another
 way (etcd was restored, or the finalizer removed by hand), the lower claim is kept.
-(etcd was restored, or the finalizer removed by hand), the lower claim is kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """All tools agree: where one reports a fault, no other one reports health. States are drawn at random.
 
 Each tool reads a state in its own way: the working process (page, metrics) from its caches, the commands
-through the
-upper API server, as far as their rights allow.
+through the upper API server, as far as their rights allow.
 """
 
 from __future__ import annotations
