@@ -1,6 +1,7 @@
-"""Throughput, latency and cost: N pods through a virtual node compared with the same N directly on a kwok node.
+"""Throughput, latency and cost of pods through a virtual node, compared with the same pods on a kwok node.
 
-``python -m tests.benchmarks.bench_load --pods 2000`` starts its own clusters and prints both, and the ratio.
+``python -m tests.benchmarks.bench_load --pods 2000 --rounds 3 --churn 600 --requests`` starts its own clusters,
+alternates between both loads, and prints the figures, their ratios and the requests per pod.
 """
 
 from __future__ import annotations
@@ -9,16 +10,37 @@ import argparse
 import asyncio
 import contextlib
 import os
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.process import Process
+from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_load, usage
 
 IDLE_SECONDS = 20.0
+_CHURN_RATE = 20.0
+"""Pods per second of ordinary churn: Kubernetes' own objective for a cluster."""
+DIRECT = "kwok node"
+VARIANTS: Mapping[str, Sequence[str]] = {"virtual node": ()}
+"""Flags of the virtual nodes to measure, by title."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One load with its costs."""
+
+    load: LoadResult
+    cpu: Mapping[str, float]
+    """CPU seconds by process, such as ``upper/kube-apiserver``."""
+    requests: Mapping[str, Mapping[str, float]]
+    """Requests per pod, by cluster."""
 
 
 async def client_of(cluster: Cluster) -> Client:
@@ -36,32 +58,89 @@ def show(title: str, result: LoadResult) -> None:
     )
 
 
-def _cpu_of(sandbox: Sandbox) -> dict[str, float]:
-    """Return the CPU seconds of every process of the sandbox so far."""
-    found = {}
-    for cluster in sandbox.clusters:
-        for process in cluster.processes:
-            found[f"{cluster.name}/{process.name}"] = usage(process.pid).cpu
+async def measure(
+    sandbox: Sandbox,
+    client: Client,
+    *,
+    node: str,
+    count: int,
+    rate: float | None,
+    processes: Sequence[Process],
+) -> Round:
+    """Run one load and return its figures, with the CPU time of the clusters and of further processes."""
+    before, cpu = await _served(sandbox), _cpu_of(sandbox, processes)
+    load = await run_load(client, node=node, count=count, rate=rate)
+    spent = _cpu_of(sandbox, processes)
+    after = await _served(sandbox)
+    return Round(
+        load,
+        {name: seconds - cpu[name] for name, seconds in spent.items()},
+        {name: request_counts.per_pod(before[name], after[name], count) for name in after},
+    )
+
+
+async def _served(sandbox: Sandbox) -> dict[str, Mapping[str, int]]:
+    return {cluster.name: await request_counts.served(cluster) for cluster in sandbox.clusters}
+
+
+def _cpu_of(sandbox: Sandbox, processes: Sequence[Process]) -> dict[str, float]:
+    """Return the CPU seconds so far of every process of the sandbox, and of these."""
+    found = {
+        f"{cluster.name}/{process.name}": usage(process.pid).cpu
+        for cluster in sandbox.clusters
+        for process in cluster.processes
+    }
+    found |= {process.name: usage(process.pid).cpu for process in processes}
     if sandbox.etcd is not None:
         found["etcd"] = usage(sandbox.etcd.pid).cpu
-    found["benchmark"] = usage(os.getpid()).cpu
-    return found
+    return found | {"benchmark": usage(os.getpid()).cpu}
 
 
-async def main(arguments: Sequence[str]) -> int:
-    """Run both loads and print figures and ratios."""
+async def start_variants(
+    sandbox: Sandbox, lower_kubeconfig: Path, flags: Sequence[str]
+) -> dict[str, Process]:
+    """Start a virtual node for each variant and wait until all are Ready; return the processes by title."""
+    processes = {}
+    for title, extra in VARIANTS.items():
+        name = title.replace(" ", "-")
+        processes[title] = await sandbox.start_virtual_node(
+            f"--nodename={name}",
+            f"--client-kubeconfig={lower_kubeconfig}",
+            "--adopt-namespaces=*",
+            *extra,
+            *flags,
+            name=name,
+            env={"KUBELET_PORT": "0"},
+        )
+    for process in processes.values():
+        await sandbox.upper.kubectl("wait", "--for=create", f"node/{process.name}", "--timeout=30s")
+        await sandbox.upper.kubectl("wait", "--for=condition=Ready", f"node/{process.name}", "--timeout=30s")
+    return processes
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=1, help="times to run each load, alternating")
     parser.add_argument(
         "--rate", type=float, default=None, help="pods per second to create (as fast as possible)"
     )
     parser.add_argument(
+        "--churn", type=int, default=0, help=f"then create so many pods at {_CHURN_RATE:g} pods/s"
+    )
+    parser.add_argument(
         "--delay", type=float, default=0.0, help="seconds that the lower apiserver's answers take longer"
     )
+    parser.add_argument("--requests", action="store_true", help="print the requests per pod of both clusters")
     parser.add_argument("--skip-direct", action="store_true")
     parser.add_argument("--log-level", default="warn")
-    parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual node")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual nodes")
+    return parser.parse_args(arguments)
+
+
+async def main(arguments: Sequence[str]) -> int:
+    """Run the loads and print figures and ratios."""
+    options = _parsed(arguments)
     async with Sandbox(lower=1, progress=lambda line: print(f"# {line}", flush=True)) as sandbox:
         lower, upper = await client_of(sandbox.lower[0]), await client_of(sandbox.upper)
         async with lower, upper, contextlib.AsyncExitStack() as stack:
@@ -70,44 +149,83 @@ async def main(arguments: Sequence[str]) -> int:
                 lower_kubeconfig = await stack.enter_async_context(
                     delayed(lower_kubeconfig, port=sandbox.lower[0].port, seconds=options.delay)
                 )
-            direct = None
-            if not options.skip_direct:
-                direct = await run_load(lower, node="lower1-node-0", count=options.pods, rate=options.rate)
-                show("straight on a kwok node", direct)
-            process = await sandbox.start_virtual_node(
-                "--nodename=vn",
-                f"--client-kubeconfig={lower_kubeconfig}",
-                "--adopt-namespaces=*",
-                f"--log-level={options.log_level}",
-                *options.flag,
-                env={"KUBELET_PORT": "0"},
+            processes = await start_variants(
+                sandbox, lower_kubeconfig, [f"--log-level={options.log_level}", *options.flag]
             )
-            await sandbox.upper.kubectl("wait", "--for=create", "node/vn", "--timeout=30s")
-            await sandbox.upper.kubectl("wait", "--for=condition=Ready", "node/vn", "--timeout=30s")
-            before = usage(process.pid)
+            before = {title: usage(process.pid).cpu for title, process in processes.items()}
             await asyncio.sleep(IDLE_SECONDS)
-            idle = usage(process.pid)
-            print(
-                f"idle: {(idle.cpu - before.cpu) / IDLE_SECONDS:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True
-            )
-            others_before = _cpu_of(sandbox)
-            mirrored = await run_load(upper, node="vn", count=options.pods, rate=options.rate)
-            show("through a virtual node", mirrored)
-            after = usage(process.pid)
-            spent = after.cpu - idle.cpu
-            print(
-                f"virtual node: {spent:.1f} CPU s = {spent / options.pods * 1000:.1f} ms per pod for its whole life, "
-                f"peak {after.peak_mib:.0f} MiB"
-            )
-            now = _cpu_of(sandbox)
-            spent_by = {name: now[name] - others_before[name] for name in now}
-            print("CPU s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in spent_by.items()))
-            if direct is not None:
-                print(
-                    f"ratio: {mirrored.rate / direct.rate:.2f} of the direct rate, deletes {mirrored.delete_rate / direct.delete_rate:.2f}, "
-                    f"p99 {mirrored.p99 - direct.p99:+.2f} s"
-                )
+            for title, process in processes.items():
+                idle = usage(process.pid)
+                share = (idle.cpu - before[title]) / IDLE_SECONDS
+                print(f"{title}, idle: {share:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True)
+            targets = [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0")]
+            targets += [(title, upper, process.name) for title, process in processes.items()]
+            for count, rate, rounds in (
+                (options.pods, options.rate, options.rounds),
+                (options.churn, _CHURN_RATE, options.rounds),
+            ):
+                if not count:
+                    continue
+                found: dict[str, list[Round]] = {title: [] for title, _, _ in targets}
+                for _ in range(rounds):
+                    for title, client, node in targets:
+                        one = await measure(
+                            sandbox,
+                            client,
+                            node=node,
+                            count=count,
+                            rate=rate,
+                            processes=[*processes.values()],
+                        )
+                        show(title, one.load)
+                        found[title].append(one)
+                _show_ratios(found)
+                _show_costs(found, processes, count)
+                if options.requests:
+                    _show_requests(found)
+            for title, process in processes.items():
+                print(f"{title}: peak {usage(process.pid).peak_mib:.0f} MiB")
     return 0
+
+
+def _show_ratios(found: Mapping[str, Sequence[Round]]) -> None:
+    """Print the medians of the ratios to the direct load of the same round."""
+    direct = [one.load for one in found.get(DIRECT, ())]
+    for title, rounds in found.items():
+        pairs = [(one.load, other) for one, other in zip(rounds, direct, strict=False)]
+        if not pairs or title == DIRECT:
+            continue
+        rate = statistics.median(one.rate / other.rate for one, other in pairs)
+        deletes = statistics.median(one.delete_rate / other.delete_rate for one, other in pairs)
+        p99 = statistics.median(one.p99 - other.p99 for one, other in pairs)
+        print(f"{title}: {rate:.2f} of the direct rate, deletes {deletes:.2f}, p99 {p99:+.2f} s", flush=True)
+
+
+def _show_costs(found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], count: int) -> None:
+    """Print the medians of CPU milliseconds per pod, for a pod's whole life."""
+    for title, rounds in found.items():
+        own = {process.name for other, process in processes.items() if other != title}
+        spent = {
+            name: statistics.median(one.cpu[name] for one in rounds) / count * 1000
+            for name in rounds[0].cpu
+            if name not in own
+        }
+        parts = ", ".join(f"{name} {cost:.1f}" for name, cost in spent.items() if cost >= 0.1)
+        print(f"{title}, CPU ms per pod: {parts}", flush=True)
+
+
+def _show_requests(found: Mapping[str, Sequence[Round]]) -> None:
+    """Print the requests per pod of each load's last round, by verb and resource."""
+    columns = {}
+    for title, rounds in found.items():
+        for cluster, rows in rounds[-1].requests.items():
+            if title != DIRECT:
+                columns[f"{cluster} {title}"[:19]] = rows
+            elif cluster != "upper":
+                columns[DIRECT] = rows
+    totals = {title: {"all": sum(rows.values()), **rows} for title, rows in columns.items()}
+    print("requests per pod, for its whole life")
+    print(request_counts.table(totals), flush=True)
 
 
 if __name__ == "__main__":
