@@ -31,7 +31,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller_runtime.serving.connections import Connections, Peer
-from controller_runtime.serving.raw_connection import Connection, keep_alive, start_tls
+from controller_runtime.serving.raw_connection import Connection, start_tls, tune_socket
 
 MAX_EARLY = 16 * 1024
 """Maximum bytes kept after a client's first request head; above this, reading is paused."""
@@ -129,7 +129,7 @@ class Accepted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start TLS if it is configured."""
         assert isinstance(transport, asyncio.Transport)
-        keep_alive(transport)
+        tune_socket(transport)
         peer = self._gate.connections.open(transport, transport.abort)
         front = Front(self._gate, peer)
         context = self._gate.context()

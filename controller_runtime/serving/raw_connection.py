@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.util import keep_alive as util
+from controller_runtime.util.keep_alive import keep_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ async def start_tls(
     return started
 
 
-def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Make the kernel detect a dead peer within about a minute and a half of silence."""
+def tune_socket(transport: asyncio.BaseTransport) -> None:
+    """Send small writes at once, and make the kernel detect a dead peer within 90 s of silence."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        util.keep_alive(sock, probes=6)
+        keep_alive(sock, probes=6)

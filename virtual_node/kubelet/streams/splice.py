@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from controller_runtime.serving.raw_connection import Connection, keep_alive
+from controller_runtime.serving.raw_connection import Connection, tune_socket
 
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written to one side from which on reading from the other side is paused."""
@@ -129,7 +129,7 @@ class End(asyncio.Protocol):
         transport.set_protocol(self)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         transport.resume_reading()
-        keep_alive(transport)
+        tune_socket(transport)
 
     def data_received(self, data: bytes) -> None:
         """Write the bytes to the peer, or drop them if this End is draining."""
