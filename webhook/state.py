@@ -14,7 +14,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, node_avoidance
-from controller_runtime.api.pod.conditions import claim_names, condition
+from controller_runtime.api.pod.conditions import claim_names, is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
@@ -157,6 +157,5 @@ class State:
 
 def _keep_usable(node: Object) -> Object:
     """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned or not Ready."""
-    ready = condition({"status": node.status}, "Ready").get("status") == "True"
-    usable = ready and not (node.spec or {}).get("unschedulable")
+    usable = is_true(node.status, "Ready") and not (node.spec or {}).get("unschedulable")
     return node.with_fields(spec={"usable": True} if usable else {}, status={})

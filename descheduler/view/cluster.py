@@ -81,7 +81,7 @@ class ClusterView:
 
 def ready_condition(node: Object) -> Mapping[str, Any]:
     """Return a node's Ready condition; empty if it has none."""
-    return condition({"status": node.status}, "Ready")
+    return condition(node.status, "Ready")
 
 
 def is_ready(node: Object) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import node_avoidance, timestamps
-from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.objects import Object
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
@@ -92,12 +92,12 @@ def created(pod: Object) -> datetime:
 
 def is_active(pod: Object) -> bool:
     """Report whether the pod is neither finished nor being deleted."""
-    return not is_finished({"status": pod.status}) and pod.metadata.deletion_timestamp is None
+    return not is_finished(pod.status) and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Object) -> bool:
     """Report whether the pod's Ready condition is True."""
-    return condition({"status": pod.status}, "Ready").get("status") == "True"
+    return is_true(pod.status, "Ready")
 
 
 def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:

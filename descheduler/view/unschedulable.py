@@ -58,7 +58,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
     status = pod.status or {}
     if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not (pod.spec or {}).get("nodeName"):
         return None
-    scheduled = condition({"status": status}, "PodScheduled")
+    scheduled = condition(status, "PodScheduled")
     moved = _moment(scheduled.get("lastTransitionTime"), pod)
     if scheduled.get("status") == "False":
         if scheduled.get("reason") in UNSCHEDULABLE:
@@ -68,7 +68,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
     for reason in pods.waiting_reasons(status):
         if reason in wanted:
             return Stuck(reason, status.get("message") or "", moved)
-    admitted = condition({"status": status}, names.CONDITION_ADMITTED)
+    admitted = condition(status, names.CONDITION_ADMITTED)
     if admitted.get("status") == "False":
         reason = admitted.get("reason") or "Refused"
         if (QUOTA if reason == _QUOTA_REASON else ADMISSION) in failures:
@@ -80,13 +80,8 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
 
 def is_waiting_for_node(pod: Object) -> bool:
     """Report whether the upper scheduler has found no node for the pod."""
-    status = pod.status or {}
     unbound = not (pod.spec or {}).get("nodeName")
-    return (
-        unbound
-        and pods.is_active(pod)
-        and condition({"status": status}, "PodScheduled").get("status") == "False"
-    )
+    return unbound and pods.is_active(pod) and condition(pod.status, "PodScheduled").get("status") == "False"
 
 
 def _moment(text: str | None, pod: Object) -> datetime:

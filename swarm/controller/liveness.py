@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from controller_runtime import resources
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
@@ -114,11 +115,9 @@ class Liveness:
         return now - since >= self._settle
 
     def _is_healthy(self, node: Object, now: float) -> bool:
-        conditions = (node.status or {}).get("conditions") or ()
-        ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
         _, seen = self._renewed.get(node.name, ("", float("-inf")))
         # Kubelets renew every 10 s; one missed renewal is tolerated.
-        return ready and now - seen < 25.0
+        return is_true(node.status, "Ready") and now - seen < 25.0
 
     def _heard(self, lease: Object) -> None:
         renewed = (lease.spec or {}).get("renewTime") or ""

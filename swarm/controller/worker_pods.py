@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller_runtime.api import matching
+from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from swarm import slots
@@ -67,15 +68,14 @@ def view(pod: Object) -> Pod:
     spec, status = pod.spec or {}, pod.status or {}
     containers = status.get("containerStatuses") or ()
     running = any("running" in (container.get("state") or {}) for container in containers)
-    conditions = status.get("conditions") or ()
     return Pod(
         name=pod.name,
         uid=pod.uid,
         node=spec.get("nodeName") or "",
         ip=status.get("podIP") or "",
-        ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
+        ready=is_true(status, "Ready"),
         deleting=pod.metadata.deletion_timestamp is not None,
-        finished=status.get("phase") in {"Succeeded", "Failed"} and not running,
+        finished=is_finished(status) and not running,
         labels=pod.labels,
     )
 

@@ -81,7 +81,7 @@ def request_object(
 
 def has_condition(request: Mapping[str, Any], kind: str) -> bool:
     """Report whether a CertificateSigningRequest has a condition: Approved, Denied or Failed."""
-    found = condition(request, kind)
+    found = condition(request.get("status"), kind)
     return bool(found) and found.get("status") != "False"
 
 
@@ -105,7 +105,7 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
     """
     for kind in ("Denied", "Failed"):
         if has_condition(request, kind):
-            found = condition(request, kind)
+            found = condition(request.get("status"), kind)
             why = found.get("message") or found.get("reason") or "no reason given"
             raise RequestFailed(f"{kind.lower()}: {why}")
     encoded = (request.get("status") or {}).get("certificate")

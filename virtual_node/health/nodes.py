@@ -34,7 +34,7 @@ def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
         elif cluster.reachable is False:
             lost[cluster.name] = f"its API server does not answer: {cluster.error}".rstrip(": ")
     for node in facts.nodes or ():
-        ready = condition(node, "Ready")
+        ready = condition(node.get("status"), "Ready")
         if ready.get("reason") == UNREACHABLE and ready.get("status") == "False":
             lost.setdefault(cluster_of(node), str(ready.get("message") or "its API server does not answer"))
     for name, cause in sorted(lost.items()):
@@ -107,7 +107,7 @@ def cluster_of(node: Json) -> str:
 
 
 def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
-    cluster, ready = cluster_of(node), condition(node, "Ready")
+    cluster, ready = cluster_of(node), condition(node.get("status"), "Ready")
     is_ready = ready.get("status") == "True"
     diagnose = program.name(f"diagnose node {name}")
     why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part)

@@ -40,7 +40,7 @@ def waiting_sign(pod: Json, virtual_nodes: Collection[str] = ()) -> PodSign | No
         return None
     if not is_for_virtual_nodes(pod, virtual_nodes):
         return None
-    scheduled = condition(pod, "PodScheduled")
+    scheduled = condition(pod.get("status"), "PodScheduled")
     name = pod["spec"].get("schedulerName") or "default-scheduler"
     message = scheduled.get("message") or f"scheduler {name} has not looked at it"
     since = _moment(scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
@@ -59,7 +59,7 @@ def sign(pod: Json) -> PodSign | None:
         text = one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": "))
         return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
 
-    refused = condition(pod, names.CONDITION_ADMITTED)
+    refused = condition(pod.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") == "False":
         reason = refused.get("reason") or "Refused"
         return of(Kind.POD_REFUSED, reason, refused.get("message") or "", EXPLAINED, refused.get("lastTransitionTime"))  # fmt: skip
@@ -69,7 +69,7 @@ def sign(pod: Json) -> PodSign | None:
             return of(Kind.POD_FAILING, *found, 0.0 if loops else EXPLAINED)
     if (pod.get("status") or {}).get("phase") != "Pending":
         return None
-    scheduled = condition(pod, "PodScheduled")
+    scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False":
         reason = scheduled.get("reason") or "Unschedulable"
         return of(Kind.POD_UNSCHEDULABLE, reason, scheduled.get("message") or "", EXPLAINED, scheduled.get("lastTransitionTime"))  # fmt: skip
@@ -90,7 +90,11 @@ def silent_lower_scheduler(pod: Json) -> str:
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     is_pending = status.get("phase") == "Pending" and not any(True for _ in statuses(pod))
-    if not is_pending or names.ANNOTATION_LOWER_UID not in annotations or condition(pod, "PodScheduled"):
+    if (
+        not is_pending
+        or names.ANNOTATION_LOWER_UID not in annotations
+        or condition(pod.get("status"), "PodScheduled")
+    ):
         return ""
     return str(annotations.get(names.ANNOTATION_SCHEDULER_NAME) or "default-scheduler")
 
@@ -107,7 +111,7 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
         return True
     if any(one.get("key") == names.TAINT_PROVIDER for one in spec.get("tolerations") or ()):
         return True
-    if _only_taints(condition(pod, "PodScheduled").get("message") or ""):
+    if _only_taints(condition(pod.get("status"), "PodScheduled").get("message") or ""):
         return True
     wanted = {names.LABEL_NODE_TYPE: {names.NODE_TYPE_VIRTUAL}, names.LABEL_HOSTNAME: set(virtual_nodes)}
     selector = spec.get("nodeSelector") or {}
@@ -143,7 +147,7 @@ def _container_trouble(container: Json) -> tuple[str, str] | None:
 
 
 def _is_alive(pod: Json) -> bool:
-    return not pod["metadata"].get("deletionTimestamp") and not is_finished(pod)
+    return not pod["metadata"].get("deletionTimestamp") and not is_finished(pod.get("status"))
 
 
 def _since(pod: Json) -> datetime:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.health.objects import Json, one_line, statuses
 from virtual_node.translate.printers.pods import status_word
 
@@ -38,7 +38,7 @@ def replica_trouble(
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
         return None
-    if status.get("phase") == "Succeeded" or condition(pod, "Ready").get("status") == "True":
+    if status.get("phase") == "Succeeded" or is_true(status, "Ready"):
         return None
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     describe = f"kubectl -n {namespace} describe pod {name}"
@@ -60,10 +60,10 @@ def replica_trouble(
     if (now - _since(pod)).total_seconds() <= patience:
         return None
     if not pod["spec"].get("nodeName"):
-        message = condition(pod, "PodScheduled").get("message") or "no scheduler has looked at it"
+        message = condition(status, "PodScheduled").get("message") or "no scheduler has looked at it"
         return one_line(f"has no node: {message}"), describe
     word, why = status_word(pod)
-    why = why or words or condition(pod, "Ready").get("message") or ""
+    why = why or words or condition(status, "Ready").get("message") or ""
     if word == "Running":
         return one_line(f"is not Ready: {why}".rstrip(": ")), f"kubectl -n {namespace} logs {name}"
     return one_line(f"is {word}: {why}".rstrip(": ")), describe
@@ -98,5 +98,7 @@ def failing(pods: Sequence[Json], now: datetime) -> list[Json]:
 
 def _since(pod: Json) -> datetime:
     """Return when a pod's readiness last changed."""
-    moment = condition(pod, "Ready").get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    moment = condition(pod.get("status"), "Ready").get("lastTransitionTime") or pod["metadata"].get(
+        "creationTimestamp"
+    )
     return timestamps.parse(moment) if moment else datetime.min.replace(tzinfo=UTC)

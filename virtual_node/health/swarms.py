@@ -31,7 +31,7 @@ def swarm_faults(swarms: Iterable[Json], now: datetime) -> Iterator[Fault]:
     """
     for swarm in swarms:
         for name, status, kind, _, patience in _CONDITIONS:
-            found = condition(swarm, name)
+            found = condition(swarm.get("status"), name)
             if found.get("status") != status or _seconds_since(found, now) < patience:
                 continue
             metadata = swarm["metadata"]
@@ -56,6 +56,8 @@ def _seconds_since(found: Mapping[str, Any], now: datetime) -> float:
 def swarm_state(swarm: Json) -> str:
     """Return the state of a Swarm for people: ``degraded``, ``handing over``, …; ``unknown``: no conditions yet."""
     states = (
-        state for name, status, _, state, _ in _CONDITIONS if condition(swarm, name).get("status") == status
+        state
+        for name, status, _, state, _ in _CONDITIONS
+        if condition(swarm.get("status"), name).get("status") == status
     )
-    return next(states, "converged" if condition(swarm, "Converged") else "unknown")
+    return next(states, "converged" if condition(swarm.get("status"), "Converged") else "unknown")

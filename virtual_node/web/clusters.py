@@ -91,7 +91,7 @@ def cluster_detail(
         virtual_node, others = selected.get(node.name, ("", {}))
         used = reading.below.get((name, node.name), Counter()) + Counter(others)
         status = whole.get("status") or {}
-        ready = condition(whole, "Ready")
+        ready = condition(whole.get("status"), "Ready")
         shown.append(
             {
                 "name": node.name,

@@ -147,7 +147,7 @@ def make_row(
     uid = str(upper["metadata"].get("uid") or "")
     phase = str((upper.get("status") or {}).get("phase") or "")
     state = state_of(shown, phase)
-    if not is_finished(upper):  # a final status cannot become stale
+    if not is_finished(upper.get("status")):  # a final status cannot become stale
         state = UNPLACED if not cluster else STALE if is_stale else state
     shown |= {"uid": uid, "cluster": cluster, "state": state}
     owner = owner_of(upper["metadata"])
@@ -157,5 +157,7 @@ def make_row(
         shown=shown,
         text=" ".join([*(str(shown[name]) for name in searched), *owner]).lower(),
         owner=owner,
-        requests={} if is_finished(upper) else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
+        requests={}
+        if is_finished(upper.get("status"))
+        else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
     )

@@ -1,4 +1,4 @@
-"""Reads fields of pods, and conditions of any object. Does no IO."""
+"""Reads fields of pods, and conditions of any object's status. Does no IO."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ FINISHED = ("Succeeded", "Failed")
 """Phases in which no container of a pod runs again."""
 
 
-def is_finished(pod: Mapping[str, Any]) -> bool:
-    """Report whether a pod has phase Succeeded or Failed."""
-    return (pod.get("status") or {}).get("phase") in FINISHED
+def is_finished(status: Mapping[str, Any] | None) -> bool:
+    """Report whether a pod's status has phase Succeeded or Failed."""
+    return (status or {}).get("phase") in FINISHED
 
 
-def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return an object's condition of this type; empty if it has none."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
+def condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type in an object's status; empty if it has none."""
+    conditions = (status or {}).get("conditions") or ()
     return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def is_true(status: Mapping[str, Any] | None, kind: str) -> bool:
+    """Report whether an object's status has the condition of this type with status True."""
+    return condition(status, kind).get("status") == "True"
 
 
 def claim_names(pod: Mapping[str, Any]) -> list[str]:

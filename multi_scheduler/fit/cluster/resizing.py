@@ -10,6 +10,7 @@ from typing import Any
 
 from controller_runtime.api import quantity
 from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import condition
 
 _KINDS = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
 
@@ -22,10 +23,7 @@ def requests(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, in
     Returns:
         By resource: cpu in millicores, all else in base units. Without ``pods``.
     """
-    is_infeasible = any(
-        one.get("type") == "PodResizePending" and one.get("reason") == "Infeasible"
-        for one in status.get("conditions") or ()
-    )
+    is_infeasible = condition(status, "PodResizePending").get("reason") == "Infeasible"
     made = dict(spec)
     for kind, reported in _KINDS:
         granted = {one.get("name"): one for one in status.get(reported) or () if _says_something(one)}

@@ -9,7 +9,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import FINISHED
+from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
@@ -160,11 +160,12 @@ class Feed:
     def _pod(self, pod: Object) -> None:
         spec, status = pod.spec or {}, pod.status or {}
         upper = pod.labels.get(names.LABEL_UPPER_UID, "")
-        if not spec.get("nodeName") or status.get("phase") in FINISHED:
+        finished = is_finished(status)
+        if not spec.get("nodeName") or finished:
             had_room = self._index.remove(pod.uid) is not None
-            if had_room and status.get("phase") in FINISHED:
+            if had_room and finished:
                 self._rules.left(pod.namespace)
-            if upper and status.get("phase") in FINISHED:
+            if upper and finished:
                 self._forget(upper, pod.uid)
                 self._seen(upper)  # releases the reservation, because a finished pod needs no room
             elif upper:
@@ -245,12 +246,9 @@ def shrink_pod(pod: Object) -> Object:
 
 def _bound_at(pod: Object, status: Mapping[str, Any]) -> float:
     """Return when a pod was bound, in seconds since the epoch; static pods have only their creation time."""
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            text = condition.get("lastTransitionTime")
-            break
-    else:
-        text = pod.metadata.creation_timestamp
+    scheduled = condition(status, "PodScheduled")
+    is_bound = scheduled.get("status") == "True"
+    text = scheduled.get("lastTransitionTime") if is_bound else pod.metadata.creation_timestamp
     try:
         return timestamps.parse(text or "").timestamp()
     except ValueError:

@@ -14,6 +14,6 @@ def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
     """Return the total requests of unfinished pods by resource; ``pods`` is their number."""
     used: Counter[str] = Counter()
     for pod in pods:
-        if not is_finished(pod):
+        if not is_finished(pod.get("status")):
             used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
     return used

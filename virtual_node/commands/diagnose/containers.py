@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.api.readable import count
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import (
@@ -100,17 +100,17 @@ def _ending(container: Mapping[str, Any]) -> str:
 
 
 def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    if not is_running(facts.pod) or condition(facts.pod, "Ready").get("status") == "True":
+    if not is_running(facts.pod) or is_true(facts.pod.get("status"), "Ready"):
         return
     for event in reversed(facts.events):
         if event.get("reason") == "Unhealthy":
             yield DiagnoseFinding(1, "A probe fails.", [event.get("message", "")])
             return
-    ready = condition(facts.pod, "Ready")
+    ready = condition(facts.pod.get("status"), "Ready")
     message = ready.get("message", "")
     if "readiness gate" in message:
         yield DiagnoseFinding(1, "A readiness gate is not open.", [message])
-    elif ready.get("status") == "False" and condition(facts.pod, "ContainersReady").get("status") == "True":
+    elif ready.get("status") == "False" and is_true(facts.pod.get("status"), "ContainersReady"):
         # kube-controller-manager sets Ready to False without a message (pkg/controller/util/node,
         # MarkPodsNotReady).
         yield DiagnoseFinding(

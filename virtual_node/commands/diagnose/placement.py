@@ -49,7 +49,7 @@ def _node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if not is_running(facts.pod):
             yield DiagnoseFinding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
         return
-    ready = condition(facts.node, "Ready")
+    ready = condition(facts.node.get("status"), "Ready")
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
         title = f"The virtual node {name} is not Ready."
@@ -67,7 +67,7 @@ def _node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 
 
 def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    refused = condition(facts.pod, names.CONDITION_ADMITTED)
+    refused = condition(facts.pod.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") != "False":
         return
     titles = {
@@ -91,7 +91,7 @@ def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if not facts.pod["spec"].get("nodeName"):
         return
-    scheduled = condition(facts.pod, "PodScheduled")
+    scheduled = condition(facts.pod.get("status"), "PodScheduled")
     message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
     if scheduled.get("status") == "False":
         yield DiagnoseFinding(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api import matching, names
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import advice
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
 from virtual_node.config import program
@@ -31,7 +31,7 @@ def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             ["find out which controller removes them"],
         )
         return
-    message = str(condition(facts.pod, "PodScheduled").get("message") or "")
+    message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
     evidence = [f"kube-scheduler: {message}"] if message else []
     if facts.virtual_nodes is not None and not facts.virtual_nodes:
         yield DiagnoseFinding(
@@ -175,7 +175,7 @@ def _untolerated(pod: Json, node: Json) -> list[str]:
 
 def _is_away(pod: Json, node: Json) -> bool:
     """Report whether the node is not Ready or has a taint of a lost node."""
-    if condition(node, "Ready").get("status") != "True":
+    if not is_true(node.get("status"), "Ready"):
         return True
     cordon = f"{_LIFECYCLE}unschedulable"
     return any(_is_passing(taint) and taint["key"] != cordon for taint in _keeping_away(pod, node))
@@ -195,7 +195,7 @@ def _is_passing(taint: Json) -> bool:
 
 
 def _state(node: Json) -> str:
-    ready = condition(node, "Ready")
+    ready = condition(node.get("status"), "Ready")
     name = f"{node['metadata']['name']} (lower cluster {cluster_of(node)})"
     if ready.get("status") != "True":
         return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import is_true
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.facts import (
     FINE,
@@ -48,7 +48,7 @@ def diagnose(facts: PodFacts) -> list[DiagnoseFinding]:
 def is_healthy_pod(pod: Mapping[str, Any]) -> bool:
     """Report whether the pod's own status is healthy: running and ready, or completed."""
     word, _ = status_word(pod)
-    return word == "Completed" or (word == "Running" and condition(pod, "Ready").get("status") == "True")
+    return word == "Completed" or (word == "Running" and is_true(pod.get("status"), "Ready"))
 
 
 def has_no_problem(findings: Sequence[DiagnoseFinding]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
@@ -84,7 +84,7 @@ def selector_text(selector: Mapping[str, Any]) -> str:
 def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFinding]:
     """Yield why a controller creates no pods, or no more pods."""
     for kind in ("ReplicaFailure", "Failed"):
-        failed = condition(workload, kind)
+        failed = condition(workload.get("status"), kind)
         if failed.get("status") == "True":
             yield DiagnoseFinding(
                 0, f"Its controller fails: {failed.get('reason', kind)}.", [failed.get("message", "")]
@@ -95,6 +95,6 @@ def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFind
     spec = workload["spec"]
     if spec.get("replicas") == 0 or spec.get("suspend") or spec.get("paused"):
         yield DiagnoseFinding(0, "It asks for no pods (replicas: 0, suspended, or paused).")
-    elif condition(workload, "Complete").get("status") != "True":
+    elif not is_true(workload.get("status"), "Complete"):
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
         yield DiagnoseFinding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])

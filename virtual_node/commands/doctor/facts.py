@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import is_true
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
 from virtual_node.health.objects import Json, is_virtual
@@ -106,7 +106,7 @@ def virtual_nodes(facts: DoctorFacts) -> list[Json]:
 
 def ready_nodes(facts: DoctorFacts) -> list[Json]:
     """Return the virtual nodes that are Ready."""
-    return [node for node in virtual_nodes(facts) if condition(node, "Ready").get("status") == "True"]
+    return [node for node in virtual_nodes(facts) if is_true(node.get("status"), "Ready")]
 
 
 def waiting(facts: DoctorFacts) -> list[Json]:

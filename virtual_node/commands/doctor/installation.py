@@ -29,7 +29,7 @@ def installation_trouble(installation: Installation, now: datetime) -> tuple[str
                 f"Deployment {namespace}/{name} is scaled to 0",
                 f"kubectl -n {namespace} scale deployment {name} --replicas=1",
             )
-        failed = condition(deployment, "ReplicaFailure")
+        failed = condition(deployment.get("status"), "ReplicaFailure")
         if failed.get("status") == "True" or not processes:
             return (
                 f"Deployment {namespace}/{name} has no pods: {failed.get('message') or _UNLABELLED}",

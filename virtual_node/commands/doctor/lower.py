@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.api.readable import count
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
@@ -57,9 +57,7 @@ def _started(facts: DoctorFacts) -> Outcome:
 
 
 def _is_schedulable(node: Json) -> bool:
-    return condition(node, "Ready").get("status") == "True" and not (node.get("spec") or {}).get(
-        "unschedulable"
-    )
+    return is_true(node.get("status"), "Ready") and not (node.get("spec") or {}).get("unschedulable")
 
 
 RULES = (

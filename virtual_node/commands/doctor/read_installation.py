@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from controller_runtime import resources
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
@@ -48,7 +48,7 @@ async def _last_log_lines(upper: Client, pod: Json) -> list[str]:
     try:
         if lines := await previous_logs.of(upper, pod):
             return lines
-        if condition(pod, "Ready").get("status") == "True":
+        if is_true(pod.get("status"), "Ready"):
             return []
         metadata = pod["metadata"]
         events = await upper.list(

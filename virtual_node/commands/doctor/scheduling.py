@@ -40,7 +40,7 @@ def scheduler(facts: DoctorFacts) -> Outcome:
     unseen: dict[str, list[str]] = {}
     for pod in waiting(facts):
         created = pod["metadata"].get("creationTimestamp")
-        if condition(pod, "PodScheduled") or not created:
+        if condition(pod.get("status"), "PodScheduled") or not created:
             continue
         if (facts.now - timestamps.parse(created)).total_seconds() > _UNSEEN_SECONDS:
             name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
@@ -93,7 +93,7 @@ def extender(facts: DoctorFacts) -> Outcome:
 def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
     """Yield messages of schedulers about waiting pods: conditions, then events, the newest first."""
     for pod in pods_by_key.values():
-        yield str(condition(pod, "PodScheduled").get("message") or "")
+        yield str(condition(pod.get("status"), "PodScheduled").get("message") or "")
     for event in reversed(facts.events):
         involved = event.get("involvedObject") or {}
         if (

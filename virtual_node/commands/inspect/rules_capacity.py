@@ -42,7 +42,7 @@ def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
             if node_counts(node) or not any(_selects(one, node) for one in lower.nodes.values()):
                 continue
             name = node["metadata"]["name"]
-            ready = condition(node, "Ready")
+            ready = condition(node.get("status"), "Ready")
             if ready.get("status") == "True":
                 message, step = "is cordoned", f"kubectl uncordon {name}, when its maintenance is over"
             else:
@@ -78,7 +78,7 @@ def oversized(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield pods that wait because no single lower node has room, although the virtual node as a whole had."""
     rooms: dict[str, list[_Room]] = {}
     for upper, lower, below in mirrored(facts):
-        if below is None or below["spec"].get("nodeName") or is_finished(below):
+        if below is None or below["spec"].get("nodeName") or is_finished(below.get("status")):
             continue
         if not lower.knows("Node", FOREIGN_POD):
             continue
@@ -129,7 +129,7 @@ def _rooms(lower: ClusterFacts, selected: Sequence[Mapping[str, Any]]) -> list[_
     used: dict[str, dict[str, int]] = {}
     for pod in (*lower.of("Pod"), *lower.of(FOREIGN_POD)):
         node = pod["spec"].get("nodeName")
-        if not node or is_finished(pod):
+        if not node or is_finished(pod.get("status")):
             continue
         total = used.setdefault(node, {})
         for name, count in {**pod_resources.pod_requests(pod["spec"]), PODS: 1}.items():
@@ -158,7 +158,7 @@ def _excess_capacity(
         capacity.upsert_node(node)
     for pod in lower.of(FOREIGN_POD):
         node_name = pod["spec"].get("nodeName", "")
-        counts = bool(node_name) and not is_finished(pod)
+        counts = bool(node_name) and not is_finished(pod.get("status"))
         requests = pod_resources.pod_requests(pod["spec"]) if counts else {}
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
     _, available = capacity.totals()

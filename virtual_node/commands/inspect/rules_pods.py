@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import (
     ERROR,
@@ -48,9 +48,14 @@ def mirrored(facts: InspectFacts) -> Iterator[tuple[dict[str, Any], ClusterFacts
 def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
     for upper, lower, below in mirrored(facts):
-        if below is not None or is_deleting(upper) or is_finished(upper) or not facts.cluster_id:
+        if (
+            below is not None
+            or is_deleting(upper)
+            or is_finished(upper.get("status"))
+            or not facts.cluster_id
+        ):
             continue
-        since = condition(upper, "PodScheduled").get("lastTransitionTime")
+        since = condition(upper.get("status"), "PodScheduled").get("lastTransitionTime")
         waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
         if waited <= facts.limits.grace:
             continue
@@ -81,7 +86,7 @@ def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
     silent = {
         node["metadata"]["name"]
         for node in facts.upper.of("Node")
-        if condition(node, "Ready").get("status") != "True"
+        if not is_true(node.get("status"), "Ready")
     }
     for upper, lower, below in mirrored(facts):
         if below is None or upper["spec"]["nodeName"] in silent:
@@ -174,7 +179,7 @@ def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, An
 
 def _reported_cause(upper: Mapping[str, Any]) -> str:
     """Return why the upper pod waits according to its status; empty: the status does not say."""
-    refused = condition(upper, names.CONDITION_ADMITTED)
+    refused = condition(upper.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") == "False":
         return str(refused.get("message") or refused.get("reason") or "")
     word, why = status_word(upper)
@@ -185,7 +190,7 @@ def _state(pod: Mapping[str, Any]) -> str:
     phase = (pod.get("status") or {}).get("phase") or "Pending"
     if phase != "Running":
         return str(phase)
-    return "Running and Ready" if condition(pod, "Ready").get("status") == "True" else "Running, not Ready"
+    return "Running and Ready" if is_true(pod.get("status"), "Ready") else "Running, not Ready"
 
 
 def _last_change(pod: Mapping[str, Any]) -> datetime:

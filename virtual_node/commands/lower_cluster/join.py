@@ -245,7 +245,7 @@ class Join:
         while loop.time() < started + self._options.timeout:
             node = await find(self._upper, resources.NODES, name)
             if node is not None:
-                ready = condition(node, "Ready")
+                ready = condition(node.get("status"), "Ready")
                 if ready.get("status") == "True":
                     say("node", f"{name} is Ready")
                     return

@@ -83,7 +83,7 @@ def holding(pods: Sequence[Object], volumes: Sequence[Object]) -> list[str]:
     running = [
         f"pod {pod.key}"
         for pod in pods
-        if not is_finished({"status": pod.status})
+        if not is_finished(pod.status)
         and not any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)
     ]
     bound = [f"volume {volume.name}" for volume in volumes if (volume.status or {}).get("phase") == "Bound"]

@@ -49,7 +49,7 @@ def describe(
     """
     metadata, status = node["metadata"], node.get("status") or {}
     labels = metadata.get("labels") or {}
-    ready = condition(node, "Ready")
+    ready = condition(node.get("status"), "Ready")
     allocatable = status.get("allocatable") or {}
     used = None if pods is None else requested(pods)
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")

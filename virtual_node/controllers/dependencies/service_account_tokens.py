@@ -216,7 +216,7 @@ class IdentityController:
 
     async def _refresh(self, upper: Object) -> Result | None:
         upper_pod = upper.to_dict()
-        if is_finished(upper_pod):
+        if is_finished(upper_pod.get("status")):
             # Finished pods do not read their tokens. Record the Secret, so that it is deleted with the pod
             # even if its labels were changed.
             if service_account.token_requests(upper_pod):

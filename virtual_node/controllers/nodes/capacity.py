@@ -60,7 +60,7 @@ class CapacityController:
     def _pod(self, pod: Object) -> None:
         spec = pod.spec or {}
         node_name = spec.get("nodeName", "")
-        counts = bool(node_name) and not is_finished({"status": pod.status})
+        counts = bool(node_name) and not is_finished(pod.status)
         requests = pod_resources.pod_requests(spec) if counts else {}
         self.capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
         self._changed()

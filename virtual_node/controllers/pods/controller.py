@@ -174,7 +174,7 @@ class PodController:
 
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""
-        if not old.has_status_equal(new) and is_finished({"status": new.status or {}}):
+        if not old.has_status_equal(new) and is_finished(new.status):
             self._creator.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
@@ -224,12 +224,12 @@ class PodController:
 
     def _may_start(self, upper: Object, record: PodRecord) -> bool:
         """Report whether an upper pod without a lower pod may get one."""
-        is_over = upper.metadata.deletion_timestamp is not None or is_finished({"status": upper.status or {}})
+        is_over = upper.metadata.deletion_timestamp is not None or is_finished(upper.status)
         return not is_over and not self._has_started(upper, record)
 
     async def _lower_missing(self, upper: Object, record: PodRecord) -> Result | None:
         """Confirm live that a lower pod that is not in the cache is gone, then report it lost."""
-        has_finished = is_finished({"status": upper.status or {}})
+        has_finished = is_finished(upper.status)
         if has_finished and record.is_gone:
             return None
         live = await live_reads.lower_named_as(self._context, upper)
@@ -244,7 +244,7 @@ class PodController:
             record.is_gone = True
             return None
         last = record.last_lower
-        if last is not None and is_finished({"status": last.status or {}}):
+        if last is not None and is_finished(last.status):
             return await self._status.mirror(upper, last, record)
         message = f"The pod was deleted in the lower cluster {self._context.name}"
         await self._status.lost(upper, reason="LowerPodDeleted", message=message)

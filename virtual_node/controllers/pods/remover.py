@@ -126,4 +126,4 @@ class PodRemover:
 
 
 def _has_ended(pod: Object | None) -> bool:
-    return pod is not None and is_finished({"status": pod.status or {}})
+    return pod is not None and is_finished(pod.status)

@@ -11,7 +11,7 @@ import msgspec
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import FINISHED, is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
@@ -49,7 +49,7 @@ class StatusWriter:
         desired = pod_status.upper_status(
             lower.to_dict(), upper_pod, reached=record.reached if record.synced is upper else 0
         )
-        if is_finished(upper_pod) and desired.get("phase") not in FINISHED:
+        if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
             record.compared = pair
             return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names, quantity
-from controller_runtime.api.pod.conditions import condition
+from controller_runtime.api.pod.conditions import is_true
 from virtual_node.translate.nodes.node import is_real
 
 PODS = "pods"
@@ -163,7 +163,7 @@ class Capacity:
 def node_counts(node: Mapping[str, Any]) -> bool:
     """Report whether a lower node can take pods: it is Ready and not cordoned."""
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
-    return not is_cordoned and condition(node, "Ready").get("status") == "True"
+    return not is_cordoned and is_true(node.get("status"), "Ready")
 
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:

@@ -10,8 +10,6 @@ from typing import Any
 
 from controller_runtime.api import names
 
-FINISHED = ("Succeeded", "Failed")
-
 _UPPER_OWN = (
     "nominatedNodeName",  # names an upper node
     "resourceClaimStatuses",  # names claims of the upper cluster

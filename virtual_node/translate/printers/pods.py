@@ -84,7 +84,7 @@ def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             word = "Unknown"
-        elif not is_finished(pod):
+        elif not is_finished(pod.get("status")):
             word = "Terminating"
     return word, why
 

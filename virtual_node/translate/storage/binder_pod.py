@@ -78,7 +78,7 @@ def binder_name(uid: str) -> str:
 
 def unschedulable(pod: Mapping[str, Any], *, now: datetime, patience: float) -> str:
     """Return the lower scheduler's message for a pod unschedulable for ``patience`` seconds; empty: it is not."""
-    scheduled = condition(pod, "PodScheduled")
+    scheduled = condition(pod.get("status"), "PodScheduled")
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     if (
         scheduled.get("status") != "False"
