@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from controller_runtime.errors import BadRequest, Conflict, Invalid
@@ -16,6 +16,8 @@ PROTECTED = {
     "persistentvolumes": "kubernetes.io/pv-protection",
 }
 """Finalizers that admission adds (StorageObjectInUseProtection)."""
+SERVICE_RANGE = "10.97."
+"""What the addresses that a Service can request begin with."""
 _MAY_CHANGE = frozenset({"containers", "initContainers", "activeDeadlineSeconds", "tolerations", "nodeName"})
 _KEPT = (
     "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion",
@@ -114,6 +116,21 @@ def check_keys(plural: str, body: Mapping[str, Any]) -> None:
             if not _DATA_KEY.fullmatch(key) or key in {".", ".."}:
                 message = f"data[{key}]: a valid config key must consist of alphanumeric characters"
                 raise Invalid(message, code=422, reason="Invalid")
+
+
+def check_addresses(
+    spec: Mapping[str, Any], services: Iterable[Mapping[str, Any]], families: Collection[str]
+) -> None:
+    """Raise Invalid if a new Service cannot have the families or addresses that it requests."""
+    if set(spec.get("ipFamilies") or ()) - set(families):
+        raise Invalid("spec.ipFamilies[0]: Invalid value: not configured on this cluster", code=422)
+    taken = {service["spec"].get("clusterIP") for service in services}
+    for address in spec.get("clusterIPs") or ():
+        message = f"spec.clusterIPs: Invalid value: failed to allocate IP {address}"
+        if address != "None" and not address.startswith(SERVICE_RANGE):
+            raise Invalid(f"{message}: the provided network does not match the current range", code=422)
+        if address != "None" and address in taken:
+            raise Invalid(f"{message}: provided IP is already allocated", code=422)
 
 
 def grace_period(pod: Mapping[str, Any], asked: int | None) -> int:

@@ -15,6 +15,7 @@ from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, TooManyRequests
 from tests.fakes.apiserver.patches import patched
 from tests.fakes.apiserver.rules import (
+    check_addresses,
     check_content_update,
     check_pod_update,
     grace_period,
@@ -38,6 +39,8 @@ class Server(Storage):
         self._created: Counter[tuple[str, str]] = Counter()
         self.drop_unknown: Callable[[str, Body], None] = lambda _plural, _body: None
         """Removes from a changed object the fields that this server's version does not know."""
+        self.families = {"IPv4", "IPv6"}
+        """Families of Services' addresses."""
         super().__init__(*args, **options)
 
     def create(
@@ -62,6 +65,8 @@ class Server(Storage):
             "uid": new_uid(f"{self.name} {plural} {key} {self._created[plural, key] + 1}"),
             "creationTimestamp": self.now(self.version),
         }
+        if plural == "services":
+            check_addresses(body["spec"], self.objects[plural].values(), self.families)
         whole = new_object(plural, body, metadata)
         if dry_run:
             return whole

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.client import MemoryClient, copied
+from tests.fakes.apiserver.selectors import selection
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body, Commit
 
@@ -13,6 +15,7 @@ class Cluster(MemoryClient):
     """One cluster. Pass it to a controller in place of a client."""
 
     def __init__(self, name: str) -> None:
+        self._fed: dict[Informer, int] = {}
         super().__init__(Server(name, now=lambda _version: _NOW))
         self.put, self.change, self.remove = self.server.put, self.server.change, self.server.remove
         self.server.observers.append(self._schedule)
@@ -34,6 +37,21 @@ class Cluster(MemoryClient):
     def the(self, plural: str, key: str) -> Body:
         """Return a copy of an object that exists."""
         return copied(self.objects[plural, key])
+
+    def feed(self, *informers: Informer) -> None:
+        """Store all changes in informers that do not run, as soon as they are made and not held."""
+        self._fed |= dict.fromkeys(informers, 0)
+        self.wake()
+
+    def wake(self) -> None:
+        super().wake()
+        for informer, seen in self._fed.items():
+            if (plural := informer.resource.plural) not in self.held:
+                self._fed[informer] = self.server.version
+                for event in self.server.since(
+                    plural, seen, selection(*informer._reflector._selection.values())
+                ):
+                    informer.change(event.type, event.object)
 
     def _schedule(self, commit: Commit) -> None:
         if commit.plural == "pods" and commit.verb == "create":

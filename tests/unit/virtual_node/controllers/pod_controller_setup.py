@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import structlog
 
@@ -24,7 +25,9 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.services.environment import INDEX_NAMESPACE, ServiceLinks
+from virtual_node.controllers.services.mirror import upper_service
 
 CLUSTER = "upper-1"
 KEY = "shop/web"
@@ -93,13 +96,17 @@ class Scene:
             context, secrets=secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
         )
         status = StatusWriter(context)
-        upper_services = Informer(
+        self.upper_services = Informer(
             context.upper,
             resources.SERVICES,
             indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
         )
-        lower_services = Informer(context.lower, resources.SERVICES, label_selector=ours)
-        links = ServiceLinks(context, upper=upper_services, lower=lower_services, settled=_nothing)
+        self.lower_services = Informer(
+            context.lower, resources.SERVICES, label_selector=ours, indexers={INDEX_SERVICE: upper_service}
+        )
+        links = ServiceLinks(
+            context, upper=self.upper_services, lower=self.lower_services, settled=AsyncMock()
+        )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
             volumes=None, service_links=links, status=status,
@@ -107,7 +114,7 @@ class Scene:
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
             *self.caches.upper.values(), self.caches.lower, config_maps, secrets, upper_namespaces, lower_namespaces,
-            upper_services, lower_services,
+            self.upper_services, self.lower_services,
         ]  # fmt: skip
 
     async def run(self) -> None:
@@ -142,10 +149,6 @@ class Scene:
     def is_below(self, name: str = "web") -> bool:
         """Whether there is a lower pod."""
         return self.lower.find("pods", f"shop/{name}") is not None
-
-
-async def _nothing(*_what: Any) -> None:
-    pass
 
 
 def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:

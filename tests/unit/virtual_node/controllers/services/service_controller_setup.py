@@ -1,246 +1,121 @@
-"""The service controller on caches that a test fills, with a lower cluster that answers from a dict."""
+"""The service controller between two clusters in memory. Its caches show each change at once unless it is held."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import Mock
 
-import structlog
-
-from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import AlreadyExists, Invalid, NotFound
-from controller_runtime.objects import Object, from_dict
-from virtual_node.config import types as configuration
-from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
+from controller_runtime.api.namespace_map import NamespaceMap
+from tests.fakes.apiserver.storage import Body
+from tests.unit.virtual_node.controllers import pod_controller_setup
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.services.controller import ServiceController
-from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE, EndpointSlices
-from virtual_node.controllers.services.environment import INDEX_NAMESPACE
-from virtual_node.controllers.services.mirror import upper_service
+from virtual_node.controllers.services.endpoint_slices import EndpointSlices
 
-CLUSTER = "upper-1"
+BOTH = {"services", "endpointslices"}
 
 
-Writes = list[tuple[str, str]]
+class Scene(pod_controller_setup.Scene):
+    """A service controller, its two clusters and its events."""
 
+    def __init__(self, *, cluster_ip: Literal["own", "same"] = "own", **settings: Any) -> None:
+        super().__init__(Cluster("upper"), Cluster("lower"), **settings)
+        self.lower.server.families = {"IPv4"}
+        for namespace in ("shop", "x-shop", "default", "kube-system", "elsewhere"):
+            self.lower.put("namespaces", {"metadata": {"name": namespace}})
+        self.reported: list[tuple[str, str]] = []
+        """Type and reason of the events."""
+        self.messages: list[str] = []
+        self.context.recorder = Mock(event=self._event)
+        self.context.config.services.cluster_ip = cluster_ip
+        self.problem: Problem | None = None
+        """What is wrong with all lower namespaces."""
+        namespaces: Any = SimpleNamespace(
+            ensure=self._ensure_namespace, forget=Mock(), allowed=lambda name: name != "forbidden"
+        )
+        self.controller = ServiceController(
+            self.context, self.caches, namespaces=namespaces, upper=self.upper_services, lower=self.lower_services
+        )  # fmt: skip
+        self.slices = self.controller._slices
+        self.mirror = EndpointSlices(self.context, self.caches, upper=self.slices)
+        self.controller._endpoints = self.mirror
+        self.upper.feed(self.upper_services, self.slices, self.caches.upper["vn"])
+        self.lower.feed(self.lower_services, self.mirror.lower)
 
-class Lower:
-    """A lower apiserver: objects by (plural, namespace/name), and what was asked of it."""
+    def _event(self, _involved: Any, kind: str, reason: str, message: str) -> None:
+        self.reported.append((kind, reason))
+        self.messages.append(message)
 
-    cluster = "lower"
+    async def _ensure_namespace(self, _name: str, *, upper_name: str) -> Problem | None:
+        return self.problem
 
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
-        self.calls: list[tuple[str, str, str]] = []
-        self.families = {"IPv4"}
-        self.range = "10.97."
-        """What addresses begin with that can be asked for."""
-        self.without: set[str] = set()
-        """Resources that this cluster does not know."""
-        self.others_pods: list[Any] = []
-        self.informers: dict[str, Informer] = {}
+    def add_pod(self, namespace: str = "shop", uid: str = "p-1") -> None:
+        """Bind an upper pod to the virtual node."""
+        self.bind("pod", uid=uid, namespace=namespace)
 
-    async def list(self, resource, **_selection):
-        self.calls.append(("list", resource.plural, ""))
-        if resource.plural in self.without:
-            raise NotFound("the server could not find the requested resource")
-        return SimpleNamespace(items=self.others_pods if resource is resources.PODS else [])
+    def add_service(self, name: str = "web", namespace: str = "shop", uid: str = "u-1", **spec: Any) -> str:
+        """Create an upper Service; return its key."""
+        spec = {"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80}], **spec}
+        self.upper.put(
+            "services", {"metadata": {"name": name, "namespace": namespace, "uid": uid}, "spec": spec}
+        )
+        return f"{namespace}/{name}"
 
-    async def get(self, resource, name, *, namespace=None):
-        self.calls.append(("get", resource.plural, f"{namespace}/{name}"))
-        try:
-            return self.objects[resource.plural, f"{namespace}/{name}"]
-        except KeyError:
-            raise NotFound("not found") from None
+    def add_slice(self, namespace: str = "shop", service: str = "web") -> None:
+        """Create an upper EndpointSlice with one address."""
+        labels = {"kubernetes.io/service-name": service}
+        metadata = {"name": "web-1", "namespace": namespace, "uid": "s-1", "labels": labels}
+        addresses = {"endpoints": [{"addresses": ["10.1.0.1"]}], "ports": [{"port": 80}]}
+        self.upper.put("endpointslices", {"metadata": metadata, "addressType": "IPv4", **addresses})
 
-    async def create(self, resource, body, *, namespace=None):
-        key = f"{namespace}/{body['metadata']['name']}"
-        self.calls.append(("create", resource.plural, key))
-        if (resource.plural, key) in self.objects:
-            raise AlreadyExists("exists")
-        asked = set(body.get("spec", {}).get("ipFamilies") or ())
-        if not asked <= self.families:
-            raise Invalid("spec.ipFamilies[0]: not configured on this cluster")
-        body = json.loads(json.dumps(body))
-        self._check_addresses(body.get("spec", {}).get("clusterIPs") or ())
-        body["metadata"] |= {"uid": f"l-{len(self.calls)}", "resourceVersion": "1"}
-        self.put(resource, body)
-        return body
+    def map_namespaces(self, mapping: NamespaceMap) -> None:
+        """Change the lower namespaces, as by a restart with another configuration."""
+        self.context.options = {
+            node: replace(options, namespace_map=mapping) for node, options in self.context.options.items()
+        }
 
-    def _check_addresses(self, asked) -> None:
-        taken = {body.get("spec", {}).get("clusterIP") for body in self.objects.values()}
-        for address in asked:
-            invalid = (
-                f'Service "web" is invalid: spec.clusterIPs: Invalid value: failed to allocate IP {address}: '
-            )
-            if not address.startswith(self.range):
-                raise Invalid(f"{invalid}the provided network does not match the current range")
-            if address in taken:
-                raise Invalid(f"{invalid}provided IP is already allocated")
+    def fall_behind(self) -> None:
+        """Change all upper Services and EndpointSlices, unseen by the caches until ``upper.release``."""
+        self.upper.held |= BOTH
+        for plural, key in list(self.upper.objects):
+            if plural in BOTH:
+                self.upper.change(plural, key, metadata={"labels": {"changed": "later"}})
 
-    async def patch(self, resource, name, patch, *, namespace=None):
-        self.calls.append(("patch", resource.plural, f"{namespace}/{name}"))
-        body = self.objects[resource.plural, f"{namespace}/{name}"]
-        for key, value in (patch.get("metadata", {}).get("annotations") or {}).items():
-            body["metadata"]["annotations"] |= {key: value}
-            if value is None:
-                del body["metadata"]["annotations"][key]
-        self.put(resource, body)
-        return body
+    def add_foreign(self, name: str = "web", namespace: str = "shop") -> None:
+        """Create an unmanaged lower Service, or replace the one of that name by it."""
+        metadata = {"name": name, "namespace": namespace, "uid": "theirs"}
+        self.lower.put("services", {"metadata": metadata, "spec": {"clusterIP": "10.97.0.1"}})
 
-    async def delete(self, resource, name, *, namespace=None, uid=None):
-        key = f"{namespace}/{name}"
-        self.calls.append(("delete", resource.plural, key))
-        assert self.objects[resource.plural, key]["metadata"]["uid"] == uid
-        del self.objects[resource.plural, key]
-        self.informers[resource.plural].store.remove(key)
+    def add_others_pod(self) -> None:
+        """Create a lower pod that another process mirrors."""
+        labels = {names.LABEL_UPPER_CLUSTER: pod_controller_setup.CLUSTER, names.LABEL_NODE: "vn-other"}
+        self.lower.put("pods", {"metadata": {"name": "other", "namespace": "shop", "labels": labels}})
 
-    def put(self, resource, body) -> None:
-        """Have an object there, and in the cache when it carries our label."""
-        key = f"{body['metadata']['namespace']}/{body['metadata']['name']}"
-        self.objects[resource.plural, key] = body
-        if body["metadata"].get("labels", {}).get(names.LABEL_UPPER_CLUSTER) == CLUSTER:
-            self.informers[resource.plural].store.put(key, from_dict(body))
+    def copy(self, plural: str = "services") -> Body:
+        """Return the only managed lower object of a resource."""
+        informer = self.lower_services if plural == "services" else self.mirror.lower
+        (found,) = informer.store.list()
+        return found.to_dict()
 
-    def wrote(self) -> Writes:
-        """Verbs and keys of the writes to Services."""
+    def made(self) -> set[str]:
+        """Return the keys of all lower Services and their endpoints."""
+        return {key for plural, key in self.lower.objects if plural not in {"namespaces", "pods"}}
+
+    def wrote(self) -> list[tuple[str, str]]:
+        """Return verbs and keys of the writes to lower Services."""
         return [
             (verb, key)
-            for verb, plural, key in self.calls
-            if plural == "services" and verb not in {"get", "list"}
+            for verb, plural, key in self.lower.calls
+            if plural == "services" and verb in {"create", "patch", "delete"}
         ]
 
 
-class Recorder:
-    """Keeps events."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-        self.messages: list[str] = []
-
-    def event(self, involved, kind, reason, message) -> None:
-        self.events.append((kind, reason))
-        self.messages.append(message)
-
-
-class Namespaces:
-    """Every namespace is there and allowed, unless there is a problem with all of them."""
-
-    def __init__(self) -> None:
-        self.problem: Problem | None = None
-
-    async def ensure(self, namespace, *, upper_name) -> Problem | None:
-        return self.problem
-
-    def forget(self, namespace) -> None:
-        pass
-
-    def allowed(self, namespace) -> bool:
-        return bool(namespace != "forbidden")
-
-
-class Scene:
-    """A controller, what it reads and what it wrote."""
-
-    def __init__(self, *, cluster_ip: Literal["own", "same"] = "own", **settings: Any) -> None:
-        self.lower = Lower()
-        self.recorder = Recorder()
-        self.unseen: list[Object] = []
-        """What the upper cluster has, and our caches do not show yet."""
-        self.later = False
-        """The upper cluster has everything in a later state than our caches."""
-        upper = SimpleNamespace(cluster="upper", list=self._list_above)
-        self.context: Any = SimpleNamespace(
-            name="lower1", cluster_id=CLUSTER, upper=upper, lower=self.lower, nodes={"vn": None},
-            settings=configuration.Config(**settings), recorder=self.recorder, log=structlog.get_logger(),
-            lower_namespace=lambda name: name,
-            config=configuration.LowerClusterConfig(
-                name="lower1", services=configuration.ClusterServicesConfig(cluster_ip=cluster_ip)
-            ),
-        )  # fmt: skip
-        client: Any = upper
-        self.pods = Informer(client, resources.PODS, indexers={INDEX_UID: lambda pod: (pod.uid,)})
-        lower_client: Any = self.lower
-        lower_pods = Informer(lower_client, resources.PODS, indexers={INDEX_UPPER_UID: lambda _pod: ()})
-        caches = PodCaches(upper={"vn": self.pods}, lower=lower_pods)
-        self.services = Informer(
-            client, resources.SERVICES, indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)}
-        )
-        self.copies = Informer(lower_client, resources.SERVICES, indexers={INDEX_SERVICE: upper_service})
-        self.namespaces = Namespaces()
-        namespaces: Any = self.namespaces
-        context: Any = self.context
-        self.controller = ServiceController(
-            context, caches, namespaces=namespaces, upper=self.services, lower=self.copies
-        )
-        self.mirror = EndpointSlices(context, caches, upper=self.controller._slices)
-        self.controller._endpoints = self.mirror
-        self.lower.informers = {"services": self.copies, "endpointslices": self.mirror.lower}
-        self.caches = caches
-
-    async def _list_above(self, resource, *, namespace, field_selector="", label_selector="", **_rest):
-        cached = self.services if resource is resources.SERVICES else self.controller._slices
-        return SimpleNamespace(
-            items=[
-                thing(one.kind, one.name, one.namespace, "later") if self.later else one
-                for one in [*cached.store.list(), *self.unseen]
-                if one.namespace == namespace
-                and field_selector in {"", f"metadata.name={one.name}"}
-                and label_selector in {"", *(f"{key}={value}" for key, value in one.labels.items())}
-            ]
-        )
-
-    def add_pod(self, namespace="shop", uid="p-1") -> None:
-        """A pod comes to our virtual node."""
-        self.pods._store(thing("Pod", "pod", namespace, uid), initial=False)
-
-    def remove_pod(self, namespace="shop") -> None:
-        """And goes."""
-        self.pods._remove(f"{namespace}/pod", None)
-
-    def add_service(self, name="web", namespace="shop", uid="u-1", **spec) -> str:
-        """An upper Service; its key."""
-        spec = {"type": "ClusterIP", "clusterIP": "10.96.0.9", "ports": [{"port": 80}], **spec}
-        self.services._store(thing("Service", name, namespace, uid, spec=spec), initial=False)
-        return f"{namespace}/{name}"
-
-    def remove_service(self, key) -> None:
-        """It goes."""
-        self.services._remove(key, None)
-
-    def add_slice(self, name="web-1", namespace="shop", service="web", uid="s-1") -> None:
-        """An upper EndpointSlice with one address."""
-        body = thing("EndpointSlice", name, namespace, uid).to_dict()
-        body["metadata"]["labels"] = {"kubernetes.io/service-name": service}
-        body |= {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"]}], "ports": [{"port": 80}]}
-        self.controller._slices._store(from_dict(body), initial=False)
-
-
-def thing(kind, name, namespace, uid, **fields) -> Object:
-    """A cached object."""
-    return from_dict(
-        {
-            "apiVersion": "v1",
-            "kind": kind,
-            "metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1"},
-            **fields,
-        }
-    )
-
-
-def foreign(name, namespace) -> dict[str, Any]:
-    """A lower Service of somebody else's."""
-    return {
-        "metadata": {"name": name, "namespace": namespace, "uid": "theirs"},
-        "spec": {"clusterIP": "10.97.0.1"},
-    }
-
-
 async def mirrored(*, with_slice: bool = False) -> tuple[Scene, str]:
-    """A Service that a pod of its namespace has brought below, with an EndpointSlice if asked for; and its key."""
+    """Mirror a Service for a pod of its namespace, with an EndpointSlice if requested; return its key, too."""
     scene = Scene()
     key = scene.add_service()
     if with_slice:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from controller_runtime import resources
-from controller_runtime.errors import ApiError, Forbidden
-from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, foreign, mirrored
+from controller_runtime.errors import ApiError, Forbidden, NotFound
+from tests.fakes.apiserver.client import refusing
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, mirrored
 from virtual_node.controllers.services.endpoint_slices import EndpointSlices, LegacyEndpoints, endpoint_mirror
 
 pytestmark = pytest.mark.looptime
@@ -20,7 +19,7 @@ async def test_a_recreated_service_is_a_new_copy():
     scene, key = await mirrored()
     scene.add_service(uid="u-2")
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key), ("delete", key), ("create", key)]
+    assert scene.wrote() == [("create", key), ("delete", key), ("create", key)]
 
 
 async def test_families_that_the_lower_cluster_lacks_are_not_requested_twice():
@@ -32,21 +31,23 @@ async def test_families_that_the_lower_cluster_lacks_are_not_requested_twice():
     assert scene.lower.objects["services", key]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
     copy = scene.lower.objects["services", key]
     copy["spec"] |= {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}
-    scene.lower.put(resources.SERVICES, copy)
+    scene.lower.put("services", copy)
     scene.lower.calls.clear()
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == []
+    assert scene.wrote() == []
 
 
 async def test_an_older_cluster_gets_endpoints():
     """Where discovery.k8s.io/v1 is unknown, Endpoints are written instead of slices."""
     scene = Scene()
     context, caches = scene.context, scene.caches
-    assert isinstance(await endpoint_mirror(context, caches, scene.controller._slices), EndpointSlices)
-    scene.lower.without = {"endpointslices"}
-    mirror = await endpoint_mirror(context, caches, scene.controller._slices)
+    assert isinstance(await endpoint_mirror(context, caches, scene.slices), EndpointSlices)
+    scene.lower.fault = refusing(
+        NotFound("the server could not find the requested resource"), "endpointslices"
+    )
+    mirror = await endpoint_mirror(context, caches, scene.slices)
     assert isinstance(mirror, LegacyEndpoints)
-    scene.lower.informers["endpoints"] = mirror.lower
+    scene.lower.feed(mirror.lower)
     scene.controller._endpoints = mirror
     key = scene.add_service()
     scene.add_slice()
@@ -55,9 +56,9 @@ async def test_an_older_cluster_gets_endpoints():
     assert scene.lower.objects["endpoints", key]["subsets"] == [
         {"addresses": [{"ip": "10.1.0.1"}], "ports": [{"port": 80}]}
     ]
-    scene.remove_service(key)
+    scene.upper.remove("services", key)
     await scene.controller.reconcile(key)
-    assert scene.lower.objects == {}
+    assert scene.made() == set()
 
 
 async def test_a_pod_waits_for_addresses_with_a_limit():
@@ -71,7 +72,7 @@ async def test_a_pod_waits_for_addresses_with_a_limit():
     scene.add_pod()
     await scene.controller.settled("shop")
     assert loop.time() - begun == pytest.approx(2)
-    scene.lower.put(resources.SERVICES, foreign("web", "shop"))
+    scene.add_foreign()
     waiting = asyncio.ensure_future(scene.controller.settled("shop"))
     await asyncio.sleep(0)
     await scene.controller.reconcile(key)
@@ -92,10 +93,8 @@ async def test_a_pod_waits_for_an_address_where_a_headless_copy_is_to_be_replace
     await scene.controller.settled("shop")
     assert loop.time() - begun == pytest.approx(2)
     await scene.controller.reconcile(key)
-    [copy] = scene.copies.store.list()
-    copied = copy.to_dict()
-    copied["spec"]["clusterIP"] = "10.97.0.1"
-    scene.lower.put(resources.SERVICES, copied)
+    copy = scene.copy()
+    scene.lower.put("services", {**copy, "spec": {**copy["spec"], "clusterIP": "10.97.0.1"}})
     begun = loop.time()
     await scene.controller.settled("shop")
     assert loop.time() == begun
@@ -107,21 +106,16 @@ async def test_a_refusal_is_reported_and_no_pod_waits_for_it():
     loop = asyncio.get_running_loop()
     key = scene.add_service()
     scene.add_pod()
-    create = scene.lower.create
-
-    async def refuse(*_arguments, **_options):
-        raise Forbidden("exceeded quota: services", code=403)
-
-    scene.lower.create = refuse  # type: ignore[method-assign]
+    scene.lower.fault = refusing(Forbidden("exceeded quota: services", code=403), "services")
     with pytest.raises(Forbidden):
         await scene.controller.reconcile(key)
-    assert scene.recorder.events == [("Warning", "FailedMirror")]
+    assert scene.reported == [("Warning", "FailedMirror")]
     begun = loop.time()
     await scene.controller.settled("shop")
     assert loop.time() == begun
-    scene.lower.create = create  # type: ignore[method-assign]
+    scene.lower.fault = lambda *_request: None
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key)]
+    assert scene.wrote() == [("create", key), ("create", key)]
 
 
 async def test_disabled_controller_runs_nothing_and_no_pod_waits():
@@ -138,15 +132,7 @@ async def test_disabled_controller_runs_nothing_and_no_pod_waits():
 async def test_starts_when_the_lower_cluster_first_answers():
     """And never fails the others."""
     scene = Scene()
-    failures = 3
-
-    async def listing(resource, **_selection):
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise ApiError("no")
-        return SimpleNamespace(items=[])
-
-    scene.lower.list = listing  # type: ignore[method-assign]
+    failures = iter([ApiError("no")] * 3)
+    scene.lower.fault = lambda *_request: next(failures, None)
     assert isinstance(await scene.controller._choose(), EndpointSlices)
-    assert failures == -1
+    assert [verb for verb, *_ in scene.lower.calls] == ["list"] * 4

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from controller_runtime import resources
-from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, mirrored, thing
+from tests.unit.virtual_node.controllers.services.service_controller_setup import Scene, mirrored
 from virtual_node.config import types as configuration
 from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 
@@ -20,19 +19,19 @@ async def test_a_service_is_mirrored_with_the_first_pod_of_its_namespace():
     key = scene.add_service()
     scene.add_slice()
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == []
+    assert scene.wrote() == []
     scene.add_pod()
     assert await scene.controller.reconcile(key) is None
-    assert scene.lower.wrote() == [("create", key)]
+    assert scene.wrote() == [("create", key)]
     assert len(scene.mirror.lower.store) == 1
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key)]
+    assert scene.wrote() == [("create", key)]
 
 
 async def test_an_unused_namespace_keeps_its_copies_for_a_while():
     """The grace period starts with the last pod's end, a new pod ends it; afterwards everything is deleted."""
     scene, key = await mirrored(with_slice=True)
-    scene.remove_pod()
+    scene.upper.remove("pods", "shop/pod")
     again = await scene.controller.reconcile(key)
     assert again is not None
     assert again.requeue_after == GRACE
@@ -40,47 +39,45 @@ async def test_an_unused_namespace_keeps_its_copies_for_a_while():
     later = await scene.controller.reconcile(key)
     assert later is not None
     assert later.requeue_after == pytest.approx(1)
-    assert scene.lower.wrote() == [("create", key)]
+    assert scene.wrote() == [("create", key)]
     await asyncio.sleep(1)
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key), ("delete", key)]
+    assert scene.wrote() == [("create", key), ("delete", key)]
     assert len(scene.mirror.lower.store) == 0
 
 
 async def test_copies_that_another_process_needs_stay():
     """Virtual nodes of one upper cluster in two processes share the copies."""
     scene, key = await mirrored()
-    scene.remove_pod()
+    scene.upper.remove("pods", "shop/pod")
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE)
-    scene.lower.others_pods = [object()]
+    scene.add_others_pod()
     later = await scene.controller.reconcile(key)
     assert later is not None
     assert later.requeue_after == GRACE
-    assert scene.lower.wrote() == [("create", key)]
+    assert scene.wrote() == [("create", key)]
 
 
 async def test_a_copy_that_another_process_recreates_is_left_to_it():
     """Its lower pods do not exist yet: the two would create and delete the copy in a loop."""
     scene, key = await mirrored()
-    copy = scene.lower.objects["services", key]
-    scene.remove_pod()
+    copy = scene.copy()
+    scene.upper.remove("pods", "shop/pod")
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE)
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key), ("delete", key)]
-    scene.lower.put(
-        resources.SERVICES, {**copy, "metadata": {**copy["metadata"], "uid": "made by the other"}}
-    )
+    assert scene.wrote() == [("create", key), ("delete", key)]
+    scene.lower.put("services", {**copy, "metadata": {**copy["metadata"], "uid": "made by the other"}})
     assert await scene.controller.reconcile(key) is None
-    assert scene.lower.wrote() == [("create", key), ("delete", key)]
+    assert scene.wrote() == [("create", key), ("delete", key)]
     scene.add_pod()
     await scene.controller.reconcile(key)
-    scene.remove_pod()
+    scene.upper.remove("pods", "shop/pod")
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE)
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote()[-1] == ("delete", key)
+    assert scene.wrote()[-1] == ("delete", key)
 
 
 MINE, THEIRS = "always.virtual-node.io/vn", "always.virtual-node.io/vn-other"
@@ -102,7 +99,7 @@ async def test_services_that_an_installation_always_mirrors_are_annotated():
     await scene.controller.reconcile(key)
     assert _marks(scene, key) == set()
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote() == [("create", key), ("patch", key)]
+    assert scene.wrote() == [("create", key), ("patch", key)]
     scene.context.settings.services.always = ["shop/*"]
     await scene.controller.reconcile(key)
     assert _marks(scene, key) == {MINE}
@@ -113,27 +110,25 @@ async def test_services_that_another_installation_always_mirrors_stay():
     scene = Scene(services=configuration.ServicesConfig(always=["shop/*"]))
     key = scene.add_service()
     await scene.controller.reconcile(key)
-    scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS] = "true"
-    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    scene.lower.change("services", key, metadata={"annotations": {THEIRS: "true"}})
     scene.context.settings.services.always = []
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE + 1)
     assert await scene.controller.reconcile(key) is None
     assert _marks(scene, key) == {THEIRS}
-    del scene.lower.objects["services", key]["metadata"]["annotations"][THEIRS]
-    scene.lower.put(resources.SERVICES, scene.lower.objects["services", key])
+    scene.lower.change("services", key, metadata={"annotations": {THEIRS: None}})
     await scene.controller.reconcile(key)
     await asyncio.sleep(GRACE + 1)
     await scene.controller.reconcile(key)
-    assert scene.lower.wrote()[-1] == ("delete", key)
+    assert scene.wrote()[-1] == ("delete", key)
 
 
 async def test_a_deleted_service_is_deleted_at_once():
     """Without a grace period, with the uid of the copy."""
     scene, key = await mirrored(with_slice=True)
-    scene.remove_service(key)
+    scene.upper.remove("services", key)
     await scene.controller.reconcile(key)
-    assert scene.lower.objects == {}
+    assert scene.made() == set()
 
 
 @pytest.mark.parametrize(
@@ -152,28 +147,27 @@ async def test_which_services_are_mirrored(namespace, always, expected):
     if namespace != "elsewhere":
         scene.add_pod(namespace)
     await scene.controller.reconcile(key)
-    assert bool(scene.lower.wrote()) is expected
+    assert bool(scene.wrote()) is expected
 
 
 async def test_users_are_reported_at_the_first_pod_and_the_last():
     """And not in between."""
     scene = Scene()
     told: list[str] = []
-    users = NamespaceUsers([scene.pods], on_change=told.append)
+    users = NamespaceUsers([scene.caches.upper["vn"]], on_change=told.append)
     scene.add_pod()
-    other = thing("Pod", "other", "shop", "p-2")
-    scene.pods._store(other, initial=False)
+    scene.bind("other", uid="p-2")
     assert told == ["shop"]
-    scene.remove_pod()
+    scene.upper.remove("pods", "shop/pod")
     assert told == ["shop"]
     assert "shop" in users
-    scene.pods._remove("shop/other", None)
+    scene.upper.remove("pods", "shop/other")
     assert told == ["shop", "shop"]
     assert "shop" not in users
     assert users.grace("shop") == GRACE
     await asyncio.sleep(GRACE / 2)
     scene.add_pod()
-    scene.remove_pod()
+    scene.upper.remove("pods", "shop/pod")
     assert users.grace("shop") == GRACE
     await asyncio.sleep(GRACE + 1)
     assert users.grace("shop") == 0
