@@ -92,6 +92,7 @@ class _Kubelets(Source):
 class _Averages(msgspec.Struct):
     avg10: float = 0.0
     avg60: float = 0.0
+    total: int = 0
 
 
 class _Psi(msgspec.Struct):
@@ -169,8 +170,9 @@ class Summary(_Kubelets):
 
 def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
-    if all(one is None for one in psi):
-        return None  # unknown, not zero, because the kernel or the kubelet does not report pressure
+    # Without PSI, pressure is unknown and not zero. On cgroup v1, kubelets report zeros, also for the totals since boot.
+    if not any(one.some.total for one in psi if one is not None and one.some is not None):
+        return None
     return Pressure(*(_stall(one) for one in psi))
 
 

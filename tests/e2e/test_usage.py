@@ -1,42 +1,68 @@
-"""The usage of a real node, from its kubelet, with the rights that only the multi-scheduler's account has."""
+"""Usage and pressure of a real node: from its kubelet, and from its kernel while a pod takes all CPUs."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
+from aiohttp import web
 
+from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden
-from hack.sandbox import Sandbox
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.demo import configuration
+from hack.sandbox.ports import free_ports
+from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler
 from multi_scheduler.rights import LOWER_KUBELETS
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
 from multi_scheduler.usage.metrics_api import MetricsApi
 from multi_scheduler.usage.store import Sample
+from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least
-from tests.waiting import eventually
+from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+NAMESPACE = "pressed"
+FIGURES = ("cpu", "memory", "cpuPressure", "memoryPressure", "ioPressure")
+IDLE = {"cpu": 1.0, "memory": 1e9, "cpuPressure": 0.0, "memoryPressure": 0.0, "ioPressure": 0.0}
+PRESSED = {**IDLE, "memoryPressure": 60.0}
+THRESHOLD = 50.0
+STRESS = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
-async def test_kubelets_report_usage_and_pressure() -> None:
-    """Plausible values by both endpoints; pressure if the machine's kernel reports it."""
-    async with Sandbox(lower=1, real_node=True) as sandbox:
-        (lower,) = sandbox.lower
-        assert sandbox.real_node is not None
-        name = sandbox.real_node.name
-        config = await kubeconfig.load(await least(lower, LOWER_KUBELETS), in_cluster=False)
-        async with Client(config, cluster="lower1") as client:
-            for source, has_pressure in ((Summary(client), True), (Resource(client), False)):
-                sample = await _measured(source, name)
-                assert 1 < (sample.cpu or 0) < 1_000_000
-                assert 10 * 1024**2 < (sample.memory or 0) < 10 * 1024**4
-                kernel = Path("/proc/pressure/memory").exists()
-                assert (sample.pressure is not None) == (has_pressure and kernel)
-            with pytest.raises(Forbidden):
-                await _measured(MetricsApi(client), name)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def clusters() -> AsyncIterator[Sandbox]:
+    """A lower cluster with a real node, and one with a simulated node."""
+    async with Sandbox(lower=2, real_node=True, kwok_nodes=1) as running:
+        yield running
+
+
+async def test_kubelets_report_usage_and_pressure(clusters: Sandbox) -> None:
+    """Plausible values by both endpoints; pressure on machines with cgroup v2, without which kubelets report zeros."""
+    lower, node = clusters.lower[0], clusters.real_node
+    assert node is not None
+    config = await kubeconfig.load(await least(lower, LOWER_KUBELETS), in_cluster=False)
+    has_psi = Path("/proc/pressure/cpu").exists() and (_CGROUPS / "cgroup.controllers").exists()
+    async with Client(config, cluster="lower1") as client:
+        for source, reports_pressure in ((Summary(client), True), (Resource(client), False)):
+            sample = await _measured(source, node.name)
+            assert 1 < (sample.cpu or 0) < 1_000_000
+            assert 10 * 1024**2 < (sample.memory or 0) < 10 * 1024**4
+            assert (sample.pressure is not None) == (reports_pressure and has_psi)
+        with pytest.raises(Forbidden):
+            await _measured(MetricsApi(client), node.name)
 
 
 async def _measured(source: Source, node: str) -> Sample:
@@ -51,3 +77,207 @@ async def _measured(source: Source, node: str) -> Sample:
     else:
         await eventually(is_measured, what="the kubelet has measured its node")
     return found[node]
+
+
+class Kernel:
+    """The kernel's figures of a real node: CPUs in use on this machine, and PSI of the cgroup of the node's pods.
+
+    Kubelets report PSI only on machines with cgroup v2 alone. The kernel also measures it in a v2 hierarchy beside v1.
+    """
+
+    def __init__(self, cgroup: str) -> None:
+        unified = _CGROUPS / "unified"
+        self._cgroup = (unified if unified.exists() else _CGROUPS) / cgroup
+        self._before = (0.0, 0.0, dict.fromkeys(FIGURES, 0.0))
+
+    def read(self) -> dict[str, float]:
+        """Return the figures since the last call."""
+        columns = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        busy = (sum(columns) - columns[3] - columns[4]) / 100
+        totals = {
+            "cpuPressure": self._waited("cpu.pressure", "some"),
+            "memoryPressure": self._waited("memory.pressure", "full"),
+            "ioPressure": self._waited("io.pressure", "full"),
+        }
+        now = time.monotonic()
+        then, busy_before, before = self._before
+        self._before = now, busy, totals
+        shares = {name: 100 * (total - before[name]) / (now - then) for name, total in totals.items()}
+        return {"cpu": (busy - busy_before) / (now - then), "memory": 1e9, **shares}
+
+    def _waited(self, file: str, kind: str) -> float:
+        """Return the seconds that some or all processes waited."""
+        lines = (self._cgroup / file).read_text().splitlines()
+        return next(int(line.rpartition("=")[2]) / 1e6 for line in lines if line.startswith(kind))
+
+
+class Prometheus:
+    """Answers instant queries with figures of nodes, by lower cluster.
+
+    Attributes:
+        sources: node and its source: the kernel, fixed figures, or None, for which every query fails.
+        pressed: number of complete samples of each cluster with pressure on CPU, since the last reset.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[str, tuple[str, Kernel | Mapping[str, float] | None]] = {}
+        self.pressed: dict[str, int] = {}
+        self._last: dict[str, Mapping[str, float]] = {}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer a query; the first query of a round takes the sample for the whole round."""
+        cluster, name = request.match_info["cluster"], request.query["query"]
+        node, source = self.sources[cluster]
+        if source is None:
+            return web.json_response({"status": "error"}, status=503)
+        if name == FIGURES[0]:
+            self._last[cluster] = source.read() if isinstance(source, Kernel) else source
+        found = self._last.get(cluster, IDLE)
+        if name == FIGURES[-1] and found["cpuPressure"] >= THRESHOLD:
+            self.pressed[cluster] = self.pressed.get(cluster, 0) + 1
+        value = [time.time(), str(found[name])]
+        return web.json_response(
+            {"status": "success", "data": {"result": [{"metric": {"node": node}, "value": value}]}}
+        )
+
+    def usage(self, address: str, cluster: str) -> dict[str, Any]:
+        """Return the configuration of a cluster's usage."""
+        queries = {name: name for name in FIGURES}
+        return {
+            "source": "Prometheus", "intervalSeconds": 2, "maxAgeSeconds": 5, "pressure": {"cpu": THRESHOLD},
+            "prometheus": {"url": f"http://{address}/{cluster}", **queries},
+        }  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def _serving(prometheus: Prometheus) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_get("/{cluster}/api/v1/query", prometheus.answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    (port,) = free_ports(1)
+    await web.TCPSite(runner, LOOPBACK, port).start()
+    try:
+        yield f"{LOOPBACK}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+class Pods:
+    """Creates pods for any virtual node."""
+
+    def __init__(self, upper: Cluster) -> None:
+        self._upper = upper
+        self._numbers = itertools.count()
+
+    async def bound_to(self) -> str:
+        """Return the node that the scheduler binds a new pod to."""
+        name, node = f"pod-{next(self._numbers)}", ""
+        body = pod(name, "sleep 1000", nodeSelector={"type": "virtual-kubelet"})
+        await create(self._upper, NAMESPACE, body)
+
+        async def is_bound() -> bool:
+            nonlocal node
+            node = (await get(self._upper, NAMESPACE, "pod", name))["spec"].get("nodeName", "")
+            return bool(node)
+
+        await eventually(is_bound, what=f"{name} is bound")
+        return node
+
+
+async def _places(upper: Cluster, app: str) -> list[str]:
+    """Return the nodes of an application's running pods."""
+    found = (await get(upper, NAMESPACE, "pods", labels=f"app={app}"))["items"]
+    return sorted(one["spec"]["nodeName"] for one in found if one["status"]["phase"] == "Running")
+
+
+@pytest.mark.skipif(not Path("/proc/pressure/cpu").exists(), reason="the kernel reports no pressure (PSI)")
+async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
+    """A pod takes all CPUs of a real node: new pods go elsewhere, and the descheduler moves one of two pods."""
+    sandbox, upper, node = clusters, clusters.upper, clusters.real_node
+    assert node is not None
+    file = sandbox.directory / "virtual-node.yaml"
+    file.write_text(json.dumps(configuration(sandbox)), encoding="utf-8")
+    await sandbox.start_virtual_node("--config", str(file))
+    await node_ready(upper, REAL)
+    await node_ready(upper, SIMULATED)
+    await make_namespace(upper, NAMESPACE)
+    prometheus, pods = Prometheus(), Pods(upper)
+    kernel = Kernel(node.cgroup)
+    prometheus.sources = {"lower1": (node.name, kernel), "lower2": ("lower2-node-0", None)}
+    async with _serving(prometheus) as address:
+        await start_multi_scheduler(
+            sandbox,
+            "--annotate=VirtualNodes",
+            settings={"agents": [{"name": "fit", "weight": 0}, {"name": "pressure"}]},
+            clusters={name: {"usage": prometheus.usage(address, name)} for name in prometheus.sources},
+        )
+        await becomes(pods.bound_to, REAL, what="no pressure is better than an unknown one")
+        template = pod("web", "sleep 1000", nodeSelector={"type": "virtual-kubelet"})
+        metadata = {"labels": {"app": "web"}}
+        await create(
+            upper,
+            NAMESPACE,
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "web"},
+                "spec": {
+                    "replicas": 2,
+                    "selector": {"matchLabels": {"app": "web"}},
+                    "template": {"metadata": metadata, "spec": template["spec"]},
+                },
+            },
+        )
+        await becomes(lambda: _places(upper, "web"), [REAL, REAL], what="both pods run on the real node")
+
+        await create(upper, NAMESPACE, pod("stress", STRESS))
+        await ready(upper, NAMESPACE, "stress")
+        prometheus.pressed.clear()
+
+        async def two_samples() -> bool:
+            return prometheus.pressed.get("lower1", 0) >= 2
+
+        await eventually(two_samples, what="two samples of the kernel's pressure")
+        assert await pods.bound_to() == SIMULATED
+
+        prometheus.sources |= {"lower1": (node.name, None), "lower2": ("lower2-node-0", PRESSED)}
+        await becomes(pods.bound_to, REAL, what="unknown is better than pressed")
+        prometheus.sources |= {"lower1": (node.name, kernel), "lower2": ("lower2-node-0", IDLE)}
+        await becomes(pods.bound_to, SIMULATED, what="the source is used when it returns")
+
+        await _descheduler_moves_one(sandbox)
+        await upper.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/stress")
+        prometheus.sources |= {"lower2": ("lower2-node-0", None)}
+        await becomes(pods.bound_to, REAL, what="pressure ends with its cause")
+
+
+async def _descheduler_moves_one(sandbox: Sandbox) -> None:
+    """Make one pass of the descheduler when the multi-scheduler has annotated the virtual nodes."""
+    upper = sandbox.upper
+
+    async def annotated() -> list[bool]:
+        nodes = [await get(upper, "", "node", name) for name in (REAL, SIMULATED)]
+        found = [one["metadata"]["annotations"][names.ANNOTATION_PRESSURE] for one in nodes]
+        return [float(text) > 0.9 for text in found]
+
+    await becomes(annotated, [True, False], what="the virtual nodes have their load in annotations")
+    policy = sandbox.directory / "policy.yaml"
+    policy.write_text(
+        """
+        apiVersion: descheduler/v1alpha2
+        kind: DeschedulerPolicy
+        profiles:
+        - name: relieve
+          pluginConfig:
+          - name: Pressure
+            args: {podsPerPass: 1}
+          plugins:
+            balance:
+              enabled: [Pressure]
+        """,
+        encoding="utf-8",
+    )
+    one_pass = ("--descheduling-interval=0", "--leader-elect=false")
+    await start_descheduler(sandbox, f"--policy-config-file={policy}", *one_pass)
+    await becomes(lambda: _places(upper, "web"), [REAL, SIMULATED], what="one of the two pods is moved")

@@ -53,25 +53,27 @@ def _client(answers: dict[str, Any]) -> Any:
     return _Lower(answers)
 
 
-def _psi(some: float, full: float) -> dict[str, Any]:
+def _psi(some: float, full: float, *, total: int = 1) -> dict[str, Any]:
     averages = ("avg10", "avg60", "avg300")
     return {
-        kind: {"total": 1, **dict.fromkeys(averages, value)}
+        kind: {"total": total, **dict.fromkeys(averages, value)}
         for kind, value in (("some", some), ("full", full))
     }
 
 
 async def test_summary_reports_usage_and_pressure() -> None:
-    """Without PSI, pressure is unknown, which differs from zero."""
+    """Without PSI, and on cgroup v1, where all totals are zero, pressure is unknown, which differs from zero."""
     node: dict[str, dict[str, Any]] = {
         "cpu": {"time": AT, "usageNanoCores": 1_500_000_000, "psi": _psi(12, 0)},
         "memory": {"time": AT, "workingSetBytes": 2048, "psi": _psi(3, 2)},
         "io": {"time": AT, "psi": _psi(5, 4)},
     }
     bare = {kind: {key: value for key, value in one.items() if key != "psi"} for kind, one in node.items()}
+    zero = {kind: {**one, "psi": _psi(0, 0, total=0)} for kind, one in node.items()}
     path = "/api/v1/nodes/{}/proxy/stats/summary".format
     answers = {
         path("n"): {"node": node, "pods": [{}]},
+        path("v1"): {"node": zero},
         path("old"): Unavailable("no file system statistics", code=500),
         path("old") + "?only_cpu_and_memory=true": {"node": bare},
     }
@@ -79,10 +81,11 @@ async def test_summary_reports_usage_and_pressure() -> None:
     source = Summary(client)
     assert await _read(source, "n", "old") == await _read(source, "n", "old")
     assert client.asked.count(path("old")) == 1
-    found = await _read(source, "n", "old")
+    found = await _read(source, "n", "old", "v1")
     assert found == {
         "n": Sample(EPOCH, 1500, 2048, Pressure(Stall(12, 12, 0, 0), Stall(3, 3, 2, 2), Stall(5, 5, 4, 4))),
         "old": Sample(EPOCH, 1500, 2048),
+        "v1": Sample(EPOCH, 1500, 2048),
     }
 
 
