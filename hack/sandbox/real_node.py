@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class RealNode:
         digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
         self.cgroup = f"vnode-{digest}"
         self._dies_with_us = dies_with_parent
+        self._snapshotter = "overlayfs"
         self.containerd = self._process(
             "containerd",
             [shutil.which("containerd") or "containerd", "--config", self._directory / "containerd.toml"],
@@ -70,6 +72,8 @@ class RealNode:
             SandboxError: it does not become Ready; quotes the log.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        if not _supports_overlay(self._directory):
+            self._snapshotter = "native"
         self._write_configuration()
         self._make_cgroup()
         await self.containerd.start()
@@ -103,7 +107,8 @@ class RealNode:
 
     def import_archive(self, archive: Path) -> None:
         """Import the images of an archive file into containerd."""
-        run("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import", str(archive))
+        command = ("ctr", "--address", str(self._socket), "-n", "k8s.io", "image", "import")
+        run(*command, f"--snapshotter={self._snapshotter}", str(archive))
 
     def _own_images(self) -> list[images.Image]:
         applets = run("/bin/busybox", "--list").split()
@@ -255,7 +260,7 @@ oom_score = 0
   disable_apparmor = true
   stream_server_address = "127.0.0.1"
   [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
+    snapshotter = "{self._snapshotter}"
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
@@ -273,3 +278,21 @@ oom_score = 0
                 source = hierarchy / setting
                 if source.exists() and (home / setting).exists() and (text := source.read_text().strip()):
                     (home / setting).write_text(text)
+
+
+def _supports_overlay(directory: Path) -> bool:
+    """Report whether containers' file systems can be overlays in a folder; it may be an overlay itself, as in Docker.
+
+    Otherwise containerd copies the image for each container: 0.5 s of CPU time for the project's image.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as trial:
+        lower, upper, work, merged = (Path(trial) / name for name in ("lower", "upper", "work", "merged"))
+        for folder in (lower, upper, work, merged):
+            folder.mkdir()
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        try:
+            run("mount", "-t", "overlay", "overlay", "-o", options, str(merged))
+        except SandboxError:
+            return False
+        run("umount", str(merged))
+    return True
