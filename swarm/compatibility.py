@@ -18,7 +18,7 @@ from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_log_flags, add_upper_flags, read_text
 from controller_runtime.resources import SWARMS
-from swarm.spec import read_list
+from swarm.job_lists import read_list
 
 COMMAND = "controller"
 

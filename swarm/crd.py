@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from controller_runtime.resources import SWARMS
-from swarm.spec import GROUP
+from swarm.spec import DATA_KEY, GROUP, JOB_NAME, LABEL_KEY, LABEL_VALUE, LONGEST_JOB, MOST_JOBS, OBJECT_NAME
 
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_JOBS = 20_000
-_LABELS = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 32}
+_LABEL_VALUE = {"type": "string", "maxLength": 63, "pattern": f"^{LABEL_VALUE}$"}
+_LABELS = {"type": "object", "additionalProperties": _LABEL_VALUE, "maxProperties": 32}
 _SELECTOR: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -21,9 +21,9 @@ _SELECTOR: dict[str, Any] = {
                 "type": "object",
                 "required": ["key", "operator"],
                 "properties": {
-                    "key": {"type": "string"},
+                    "key": {"type": "string", "maxLength": 317, "pattern": f"^{LABEL_KEY}$"},
                     "operator": {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
-                    "values": {"type": "array", "items": {"type": "string"}, "maxItems": 64},
+                    "values": {"type": "array", "items": _LABEL_VALUE, "maxItems": 64},
                 },
             },
         },
@@ -105,7 +105,7 @@ def _schema() -> dict[str, Any]:
 
 def _spec() -> dict[str, Any]:
     seconds = {"type": "integer", "minimum": 0, "maximum": 86_400}
-    name = {"type": "string", "minLength": 1, "maxLength": 253}
+    name = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": f"^{OBJECT_NAME}$"}
     return {
         "type": "object",
         "required": ["workers"],
@@ -113,7 +113,7 @@ def _spec() -> dict[str, Any]:
             "jobs": {
                 "description": "The jobs. The name identifies a job.",
                 "type": "array",
-                "maxItems": _JOBS,
+                "maxItems": MOST_JOBS,
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["name"],
                 "items": _job(),
@@ -125,13 +125,14 @@ def _spec() -> dict[str, Any]:
                     "configMap": {
                         "type": "object",
                         "required": ["name"],
-                        "properties": {"name": name, "key": {**name, "default": "jobs"}},
+                        "properties": {
+                            "name": name,
+                            "key": {**name, "pattern": f"^{DATA_KEY}$", "default": "jobs"},
+                        },
                     },
                     "selector": _SELECTOR,
                 },
-                "x-kubernetes-validations": [
-                    _one_of("configMap", "selector"),
-                ],
+                "x-kubernetes-validations": [_one_of("configMap", "selector")],
             },
             "workers": {
                 "description": "The pods that run the jobs.",
@@ -177,8 +178,9 @@ def _spec() -> dict[str, Any]:
             },
             "configMap": {
                 "description": "Name of a ConfigMap that is kept in the layout of k8s-swarm.",
-                "type": "string",
-                "maxLength": 253,
+                **name,
+                "minLength": 0,
+                "pattern": f"^({OBJECT_NAME})?$",
             },
         },
         "x-kubernetes-validations": [
@@ -204,7 +206,12 @@ def _job() -> dict[str, Any]:
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 1024},
+            "name": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": LONGEST_JOB,
+                "pattern": f"^{JOB_NAME}$",
+            },
             "weight": {"type": "integer", "minimum": 1, "maximum": 1_000_000, "default": 1},
             "qos": {
                 "description": "Dedicated: the job runs alone on its worker.",
@@ -218,7 +225,7 @@ def _job() -> dict[str, Any]:
                         "description": "Names of nodes. A virtual node represents its lower cluster.",
                         "type": "array",
                         "maxItems": 256,
-                        "items": {"type": "string"},
+                        "items": {"type": "string", "minLength": 1, "maxLength": 253},
                     },
                 },
             },

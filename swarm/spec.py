@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
 from controller_runtime.api import matching
 from controller_runtime.resources import SWARMS
@@ -18,6 +18,17 @@ from swarm.slots import Pod
 GROUP = SWARMS.group
 FINALIZER = f"{GROUP}/handover"
 JOBS_KEY = "jobs"
+MOST_JOBS = 20_000
+LONGEST_JOB = 1024
+LABEL_KEY = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+LABEL_VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+DATA_KEY = r"[-A-Za-z0-9_.]+"
+JOB_NAME = r"[^\x00-\x1f\x7f-\x9f]*"
+"""Control characters are refused, because names are printed on terminals."""
+
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=86_400)]
+_Name = Annotated[str, msgspec.Meta(max_length=253, pattern=rf"^({OBJECT_NAME})?\Z")]
 
 
 class Affinity(msgspec.Struct, rename="camel", frozen=True):
@@ -32,8 +43,8 @@ class Affinity(msgspec.Struct, rename="camel", frozen=True):
 class JobSpec(msgspec.Struct, rename="camel", frozen=True):
     """One entry of ``spec.jobs``."""
 
-    name: str
-    weight: int = 1
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_JOB, pattern=rf"^{JOB_NAME}\Z")]
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
     qos: Literal["Shared", "Dedicated"] = "Shared"
     affinity: Affinity | None = None
 
@@ -41,8 +52,8 @@ class JobSpec(msgspec.Struct, rename="camel", frozen=True):
 class ConfigMapKey(msgspec.Struct, rename="camel", frozen=True):
     """Key of a ConfigMap with a list of jobs."""
 
-    name: str
-    key: str = JOBS_KEY
+    name: _Name
+    key: Annotated[str, msgspec.Meta(max_length=253, pattern=rf"^{DATA_KEY}\Z")] = JOBS_KEY
 
 
 class JobsFrom(msgspec.Struct, rename="camel", frozen=True):
@@ -55,10 +66,10 @@ class JobsFrom(msgspec.Struct, rename="camel", frozen=True):
 class WorkersSpec(msgspec.Struct, rename="camel", frozen=True):
     """Selects the worker pods; exactly one of the first three fields is set."""
 
-    stateful_set: str = ""
-    deployment: str = ""
+    stateful_set: _Name = ""
+    deployment: _Name = ""
     selector: dict[str, Any] | None = None
-    http_port: int = 0
+    http_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
     """Port for acknowledgements over HTTP; 0: workers acknowledge by their Lease."""
 
     @property
@@ -73,16 +84,16 @@ class SwarmSpec(msgspec.Struct, rename="camel", frozen=True):
     """``spec`` of a Swarm, with the defaults of the schema."""
 
     workers: WorkersSpec
-    jobs: tuple[JobSpec, ...] = ()
+    jobs: Annotated[tuple[JobSpec, ...], msgspec.Meta(max_length=MOST_JOBS)] = ()
     jobs_from: JobsFrom | None = None
-    max_per_worker: int = 0
+    max_per_worker: Annotated[int, msgspec.Meta(ge=0)] = 0
     strategy: Literal["Sticky", "Contiguous", "Rendezvous"] = "Sticky"
     handover: Literal["Exclusive", "Overlap"] = "Exclusive"
     refresh: Literal["Signal", "Restart"] = "Signal"
-    unready_grace_seconds: int = 30
-    max_unavailable: int = 1
-    fence_seconds: int = 0
-    config_map: str = ""
+    unready_grace_seconds: _Seconds = 30
+    max_unavailable: Annotated[int, msgspec.Meta(ge=1)] = 1
+    fence_seconds: _Seconds = 0
+    config_map: _Name = ""
     """Name of a ConfigMap in the layout of k8s-swarm; empty: none."""
 
 
@@ -93,33 +104,52 @@ def parse(spec: Any) -> SwarmSpec:
         ValueError: a field is wrong; the message names it.
     """
     try:
-        return msgspec.convert(spec, SwarmSpec)
+        parsed = msgspec.convert(spec, SwarmSpec)
     except msgspec.ValidationError as error:
         raise ValueError(f"spec: {error}") from None
+    workers, source = parsed.workers, parsed.jobs_from
+    if bool(workers.stateful_set) + bool(workers.deployment) + (workers.selector is not None) != 1:
+        raise ValueError("spec.workers: set exactly one of statefulSet, deployment, selector")
+    if parsed.jobs and source is not None:
+        raise ValueError("spec: set jobs or jobsFrom, not both")
+    if source is not None and (source.config_map is None) == (source.selector is None):
+        raise ValueError("spec.jobsFrom: set exactly one of configMap, selector")
+    if 0 < parsed.fence_seconds < 5:
+        raise ValueError("spec.fenceSeconds must be 0 or at least 5")
+    if parsed.fence_seconds and workers.http_port:
+        raise ValueError("spec.fenceSeconds needs Leases: set spec.workers.httpPort to 0")
+    _check_selector("spec.workers.selector", workers.selector)
+    _check_selector("spec.jobsFrom.selector", source.selector if source else None)
+    return parsed
 
 
-def read_list(text: str) -> list[JobSpec]:
-    """Parse a list of jobs: YAML (names or objects, or k8s-swarm's ``jobs:``), or one name per line.
+def _check_selector(field: str, selector: Mapping[str, Any] | None) -> matching.Matcher:
+    """Return a matcher for a label selector; None matches everything.
 
     Raises:
-        ValueError: an entry is not a job.
+        ValueError: the API server would refuse the selector; the message names the field.
     """
     try:
-        # Every scalar stays a string, because yes, 007 and 1e3 are valid names.
-        found = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes strings, lists and dicts only
-    except yaml.YAMLError:
-        found = text
-    if isinstance(found, dict) and "jobs" in found:
-        found = found["jobs"] or []
-    if not isinstance(found, list):
-        return [JobSpec(line.strip()) for line in text.splitlines() if line.strip()]
-    try:
-        return [
-            JobSpec(str(one)) if not isinstance(one, dict) else msgspec.convert(one, JobSpec, strict=False)
-            for one in found
-        ]
-    except msgspec.ValidationError as error:
-        raise ValueError(f"an entry is not a job: {error}") from None
+        matcher = matching.compile_selector(selector or {})
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    found = msgspec.convert(selector or {}, matching.LabelSelector)
+    expressions = found.match_expressions or []
+    for one in expressions:
+        if (one.operator in {"In", "NotIn"}) != bool(one.values):
+            raise ValueError(f"{field}: key {one.key!r}: In and NotIn need values, other operators need none")
+    labels = found.match_labels or {}
+    for key in [*labels, *(one.key for one in expressions)]:
+        if not _is_label(LABEL_KEY, key, 317):
+            raise ValueError(f"{field}: {key[:100]!r} is not a label key")
+    for value in [*labels.values(), *(value for one in expressions for value in one.values or ())]:
+        if not _is_label(LABEL_VALUE, value, 63):
+            raise ValueError(f"{field}: {value[:100]!r} is not a label value")
+    return matcher
+
+
+def _is_label(pattern: str, text: str, longest: int) -> bool:
+    return len(text) <= longest and re.fullmatch(pattern, text) is not None
 
 
 def jobs_of(entries: Sequence[JobSpec]) -> tuple[list[Job], dict[str, Matches], list[str]]:
@@ -136,17 +166,18 @@ def jobs_of(entries: Sequence[JobSpec]) -> tuple[list[Job], dict[str, Matches], 
         if entry.name in jobs:
             repeated.append(entry.name)
             continue
-        jobs[entry.name] = Job(entry.name, max(1, entry.weight), entry.qos == "Dedicated")
+        jobs[entry.name] = Job(entry.name, entry.weight, entry.qos == "Dedicated")
         if entry.affinity is not None:
             code = msgspec.json.encode(entry.affinity)
             if code not in compiled:
-                compiled[code] = _matcher(entry.affinity)
+                compiled[code] = _matcher(entry)
             affinities[entry.name] = compiled[code]
     return list(jobs.values()), affinities, repeated
 
 
-def _matcher(affinity: Affinity) -> Matches:
-    selects = matching.compile_selector(affinity.workers)
+def _matcher(entry: JobSpec) -> Matches:
+    affinity = entry.affinity or Affinity()
+    selects = _check_selector(f"job {entry.name}: affinity.workers", affinity.workers)
 
     def matches(pod: Pod) -> bool:
         return selects(pod.labels) and (not affinity.clusters or pod.node in affinity.clusters)

@@ -34,6 +34,9 @@ _STATUS_EVERY = 1.0
 _LOOK_AGAIN = 5.0
 """Seconds until proofs of absence, and workers that acknowledge over HTTP, are checked again."""
 
+_PROBLEM = 30.0
+"""Seconds until a Swarm with a problem is reconciled again."""
+
 
 class Reconciler:
     """Reconciles Swarms by key. Level-triggered: may be called at any time and any number of times."""
@@ -79,7 +82,7 @@ class Reconciler:
         try:
             ledger = ledgers.load(before.get("record") or "")
             parsed = spec.parse(swarm.spec)
-            wanted, problems = self._wanted(swarm, parsed, ledger, deleting=deleting)
+            wanted, problems = await self._wanted(swarm, parsed, ledger, deleting=deleting)
         except ValueError as error:
             await self._refuse(swarm, before, str(error))
             return None
@@ -139,23 +142,24 @@ class Reconciler:
         await self._restarts.advance(
             swarm, parsed, after, acknowledged, pods, plain=self._reports.plain(swarm)
         )
-        return self._next(parsed, wanted, after, now, put_off=not stored)
+        return self._next(parsed, wanted, after, now, put_off=not stored, has_problems=bool(problems))
 
-    def _wanted(
+    async def _wanted(
         self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, *, deleting: bool
     ) -> tuple[planning.Wanted | None, list[tuple[str, str]]]:
         """Return what to assign (None until the list of jobs was read), and problems as reason and message."""
         problems: list[tuple[str, str]] = []
         entries = list(parsed.jobs)
         if parsed.jobs_from is not None and not deleting:
-            found = self._sources.jobs(swarm.key, swarm.namespace, parsed.jobs_from)
+            found = await self._sources.jobs(swarm.key, swarm.namespace, parsed.jobs_from)
             if found is None:
                 return None, []
             entries, problems = found
             if problems:
-                # If no job could be read, assigned jobs stay, because an unreadable list is not an empty one.
+                # Assigned jobs stay, because an unreadable list is not an empty one.
                 known = {job for slot in ledger.slots.values() for job in slot.jobs}
-                entries = entries or [spec.JobSpec(job) for job in sorted(known)]
+                known -= {entry.name for entry in entries}
+                entries += [spec.JobSpec(job) for job in sorted(known)]
         jobs, affinities, repeated = spec.jobs_of([] if deleting else entries)
         if repeated:
             message = f"duplicate jobs are ignored: {', '.join(sorted(set(repeated))[:5])}"
@@ -247,9 +251,19 @@ class Reconciler:
         )
 
     def _next(
-        self, parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float, *, put_off: bool
+        self,
+        parsed: SwarmSpec,
+        wanted: planning.Wanted,
+        after: Ledger,
+        now: float,
+        *,
+        put_off: bool,
+        has_problems: bool,
     ) -> Result | None:
         waits = [_STATUS_EVERY] if put_off else []
+        if has_problems:
+            # The solution may be outside of what is watched, such as a shorter list of another Swarm.
+            waits.append(_PROBLEM)
         expiry = slots.next_expiry(after.slots, wanted.workers, now=now)
         if expiry is not None:
             waits.append(max(0.1, min(expiry, _LOOK_AGAIN)))

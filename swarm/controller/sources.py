@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -11,10 +12,33 @@ import msgspec
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from swarm.spec import JobsFrom, JobSpec, read_list
+from controller_runtime.objects import Object
+from swarm.job_lists import read_list
+from swarm.spec import MOST_JOBS, JobsFrom, JobSpec
 
 Found = tuple[list[JobSpec], list[tuple[str, str]]]
 """Jobs, and problems as reason and message."""
+
+_BYTES = 16 << 20
+"""Largest content of all ConfigMaps with lists that one namespace may have in memory."""
+_LISTS = 200
+"""Largest number of Swarms of one namespace with such lists: each needs a watch."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """The ConfigMaps of one Swarm."""
+
+    code: bytes
+    """The source, to notice that it changed."""
+    informer: Informer
+    task: asyncio.Task[None]
+    kept: dict[str, int]
+    """Bytes of each ConfigMap in the cache by name."""
+    dropped: dict[str, int]
+    """The same of ConfigMaps that exceed the limit of their namespace."""
+    parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]] = field(default_factory=dict)
+    """Name and key of a list → resourceVersion that was parsed, and the last valid content."""
 
 
 class Sources:
@@ -29,7 +53,7 @@ class Sources:
         """
         self._client = client
         self._on_change = on_change
-        self._followed: dict[str, tuple[bytes, Informer, asyncio.Task[None]]] = {}
+        self._followed: dict[str, _Followed] = {}
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -42,54 +66,116 @@ class Sources:
         """Stop watching the ConfigMaps of a Swarm."""
         followed = self._followed.pop(swarm, None)
         if followed is not None:
-            followed[2].cancel()
+            followed.task.cancel()
 
-    def jobs(self, swarm: str, namespace: str, source: JobsFrom) -> Found | None:
-        """Return the jobs in the ConfigMaps; None until they have been read."""
-        informer = self._informer(swarm, namespace, source)
-        if informer is None or not informer.has_synced:
+    async def jobs(self, swarm: str, namespace: str, source: JobsFrom) -> Found | None:
+        """Return the jobs in the ConfigMaps; None until they have been read. An invalid list keeps its last content."""
+        if self._group is None:
             return None
-        entries: list[JobSpec] = []
-        problems: list[tuple[str, str]] = []
-        key = source.config_map.key if source.config_map else None
-        found = sorted(informer.store.list(), key=lambda one: one.name)
-        if source.config_map is not None and not found:
-            problems.append(("JobsMissing", f"ConfigMap {source.config_map.name} does not exist"))
-        for one in found:
-            data: Mapping[str, str] = one.field("data") or {}
-            if key is not None and key not in data:
-                problems.append(("JobsMissing", f"ConfigMap {one.name} has no key {key!r}"))
-            for name in [key] if key is not None else sorted(data):
-                try:
-                    entries += read_list(data.get(name, ""))
-                except ValueError as error:
-                    problems.append(("JobsUnreadable", f"ConfigMap {one.name}, key {name!r}: {error}"))
-        return entries, problems
+        followed = self._follow(self._group, swarm, namespace, source)
+        if followed is None:
+            return [], [
+                ("JobsUnreadable", f"more than {_LISTS} Swarms of namespace {namespace} use jobsFrom")
+            ]
+        informer = followed.informer
+        if not informer.has_synced:
+            error = informer.last_error
+            return None if error is None else ([], [("JobsUnreadable", f"spec.jobsFrom: {error}")])
+        if followed.dropped:
+            names = ", ".join(sorted(followed.dropped)[:5])
+            message = f"lists in namespace {namespace} exceed {_BYTES >> 20} MiB; not read: ConfigMap {names}"
+            return [], [("JobsUnreadable", message)]
+        # In a thread, because a list may have a megabyte.
+        return await asyncio.to_thread(_read, informer.store.list(), source, followed.parsed)
 
-    def _informer(self, swarm: str, namespace: str, source: JobsFrom) -> Informer | None:
+    def _follow(
+        self, group: asyncio.TaskGroup, swarm: str, namespace: str, source: JobsFrom
+    ) -> _Followed | None:
+        """Return what is read for a Swarm; None: too many Swarms of the namespace have lists."""
         code = msgspec.json.encode(source)
         followed = self._followed.get(swarm)
-        if followed is not None and followed[0] == code:
-            return followed[1]
+        if followed is not None and followed.code == code:
+            missing = sum(followed.dropped.values())
+            if not missing or self._bytes(namespace) + missing > _BYTES:
+                return followed
         self.forget(swarm)
-        if self._group is None:
+        if sum(key.startswith(f"{namespace}/") for key in self._followed) >= _LISTS:
             return None
         selection: dict[str, Any] = {}
         if source.config_map is not None:
             selection["field_selector"] = f"metadata.name={source.config_map.name}"
         else:
             selection["label_selector"] = _text(source.selector or {})
+        kept: dict[str, int] = {}
+        dropped: dict[str, int] = {}
+
+        def within_limit(found: Object) -> Object:
+            kept.pop(found.name, None)
+            dropped.pop(found.name, None)
+            found = found.without("binaryData")
+            fits = self._bytes(namespace) + found.size <= _BYTES
+            (kept if fits else dropped)[found.name] = found.size
+            return found if fits else found.without("data")
+
         informer = Informer(
-            self._client, resources.CONFIG_MAPS, namespace=namespace, name="jobs", is_minor=True, **selection
+            self._client,
+            resources.CONFIG_MAPS,
+            namespace=namespace,
+            transform=within_limit,
+            name="jobs",
+            is_minor=True,
+            **selection,
         )
 
         def changed(*_: object) -> None:
             self._on_change(swarm)
 
-        informer.add_handler(on_add=changed, on_update=changed, on_delete=changed)
-        task = self._group.create_task(informer.run(), name=f"jobs of {swarm}")
-        self._followed[swarm] = code, informer, task
-        return informer
+        def deleted(found: Object) -> None:
+            kept.pop(found.name, None)
+            dropped.pop(found.name, None)
+            self._on_change(swarm)
+
+        informer.add_handler(on_add=changed, on_update=changed, on_delete=deleted)
+        task = group.create_task(informer.run(), name=f"jobs of {swarm}")
+        followed = self._followed[swarm] = _Followed(code, informer, task, kept, dropped)
+        return followed
+
+    def _bytes(self, namespace: str) -> int:
+        """Return the bytes of all lists of a namespace in memory."""
+        return sum(
+            sum(followed.kept.values())
+            for swarm, followed in self._followed.items()
+            if swarm.startswith(f"{namespace}/")
+        )
+
+
+def _read(
+    found: list[Object], source: JobsFrom, parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]]
+) -> Found:
+    """Return the jobs in ConfigMaps; read unchanged lists from ``parsed``, and update it."""
+    entries: list[JobSpec] = []
+    problems: list[tuple[str, str]] = []
+    key = source.config_map.key if source.config_map else None
+    if source.config_map is not None and not found:
+        problems.append(("JobsMissing", f"ConfigMap {source.config_map.name} does not exist"))
+    before = dict(parsed)
+    parsed.clear()
+    for one in sorted(found, key=lambda one: one.name):
+        data: Mapping[str, str] = one.field("data") or {}
+        if key is not None and key not in data:
+            problems.append(("JobsMissing", f"ConfigMap {one.name} has no key {key!r}"))
+        for name in [key] if key is not None else sorted(data):
+            version, jobs = before.get((one.name, name), ("", []))
+            if version != one.resource_version:
+                try:
+                    version, jobs = one.resource_version, read_list(data.get(name, ""))
+                except ValueError as error:
+                    problems.append(("JobsUnreadable", f"ConfigMap {one.name}, key {name!r}: {error}"))
+            parsed[one.name, name] = version, jobs
+            entries += jobs
+    if len(entries) > MOST_JOBS:
+        problems.append(("JobsUnreadable", f"more than {MOST_JOBS:,} jobs; the others are ignored"))
+    return entries[:MOST_JOBS], problems
 
 
 def _text(selector: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jsonschema
 import pytest
 
 from controller_runtime.objects import from_dict
-from swarm import crd, spec
+from swarm import crd, job_lists, spec
 from swarm.controller.restarts import due
 from swarm.controller.worker_pods import shrink_pod, view
 from swarm.handover import transition
@@ -27,13 +29,13 @@ from swarm.slots import Pod
 )
 def test_lists_of_jobs(text, names):
     """Lines, YAML, and k8s-swarm's controller configuration."""
-    assert [job.name for job in spec.read_list(text)] == names
+    assert [job.name for job in job_lists.read_list(text)] == names
 
 
 def test_invalid_entry_is_an_error():
     """It is not skipped."""
     with pytest.raises(ValueError, match="not a job"):
-        spec.read_list("- {weight: 3}")
+        job_lists.read_list("- {weight: 3}")
 
 
 def test_duplicate_jobs_count_once():
@@ -67,6 +69,86 @@ def test_schema_is_structural_and_has_the_defaults_of_the_code():
     given = {name: field["default"] for name, field in job.items() if "default" in field}
     parsed = spec.parse({"workers": workers, "jobs": [{"name": "a"}, {"name": "a", **given}]})
     assert parsed.jobs[0] == parsed.jobs[1]
+
+
+_SELECTOR = {"matchLabels": {"a": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("jobs", [{}, "a", ["a"]]),
+        ("jobs.0.name", ["", 7, "x" * 1025, "a\x1b[31m", "a\nb", "a\x9b", None]),
+        ("jobs.0.weight", [0, -1, 1_000_001, 1 << 70, 1.5, "1", "1Gi"]),
+        ("jobs.0.qos", ["shared", "", 1]),
+        ("jobs.0.affinity", [[], "a"]),
+        ("jobs.0.affinity.clusters", ["a", [1], {}]),
+        ("jobs.0.affinity.workers", [[], {"matchLabels": {"a": "b,c"}}]),
+        ("jobsFrom", [[], "a"]),
+        ("jobsFrom.configMap.name", ["a,metadata.name!=b", "../b", 1, "x" * 254]),
+        ("jobsFrom.configMap.key", ["a/b", "", 1]),
+        ("jobsFrom.selector", [{"matchLabels": {"a": "b,c"}}, {"matchExpressions": [{"key": "a", "operator": "="}]}]),
+        ("workers", [[], "a", None]),
+        ("workers.statefulSet", ["A", "a_b", "x" * 254, 1]),
+        ("workers.deployment", ["../a", 1]),
+        ("workers.selector", ["a=b", {"matchLabels": {"a": "x" * 64}}]),
+        ("workers.httpPort", [-1, 65_536, "http", 1.5]),
+        ("maxPerWorker", [-1, "1", 0.5]),
+        ("strategy", ["sticky", 1]),
+        ("handover", ["None", ""]),
+        ("refresh", ["Always", True]),
+        ("unreadyGraceSeconds", [-1, 86_401, "30s", 1 << 70]),
+        ("maxUnavailable", [0, -1, "25%"]),
+        ("fenceSeconds", [-1, 86_401, "10s"]),
+        ("configMap", ["A", "../a", "x" * 254, 1]),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_refused_by_schema_and_code(field, values):
+    """The error of the code, which the Swarm's condition has, names the field."""
+    schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    *path, last = field.split(".")
+    for value in values:
+        good = {
+            "workers": {"selector": _SELECTOR},
+            "jobs": [{"name": "a", "affinity": {"workers": _SELECTOR}}],
+            "jobsFrom": {"configMap": {"name": "a"}},
+        }
+        del good["jobsFrom" if path[:1] == ["jobs"] or field == "jobs" else "jobs"]
+        if field in {"workers.statefulSet", "workers.deployment"}:
+            good["workers"] = {}
+        if field == "jobsFrom.selector":
+            good["jobsFrom"] = {}
+        assert jsonschema.Draft4Validator(schema).is_valid(good) or not all(good.values())
+        place: Any = good
+        for step in path:
+            place = place[int(step) if step.isdigit() else step]
+        place[last] = value
+        assert not jsonschema.Draft4Validator(schema).is_valid(good), value
+        named = "affinity.workers" if last == "workers" and path else last
+        with pytest.raises(ValueError, match=named):
+            spec.jobs_of(spec.parse(good).jobs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": {}}, "spec.workers: set exactly one of statefulSet, deployment, selector"),
+        ({"workers": {"statefulSet": "a", "deployment": "b"}}, "spec.workers: set exactly one"),
+        ({"jobs": [{"name": "a"}], "jobsFrom": {"selector": {}}}, "set jobs or jobsFrom"),
+        ({"jobsFrom": {}}, "spec.jobsFrom: set exactly one"),
+        (
+            {"workers": {"selector": {"matchLabels": {"a b": "c"}}}},
+            "spec.workers.selector: 'a b' is not a label key",
+        ),
+        ({"jobs": [{"name": "a"}] * 20_001}, "<= 20000 - at `..jobs`"),
+        ({"fenceSeconds": 4}, "spec.fenceSeconds must be 0 or at least 5"),
+        ({"fenceSeconds": 5, "workers": {"selector": {}, "httpPort": 1}}, "spec.workers.httpPort"),
+    ],
+)
+def test_fields_that_exclude_each_other(changes, message):
+    """As the schema's rules, for API servers that have an older schema."""
+    with pytest.raises(ValueError, match=message):
+        spec.parse({"workers": {"selector": {}}, **changes})
 
 
 def test_phase_set_by_garbage_collection_does_not_finish_a_pod():

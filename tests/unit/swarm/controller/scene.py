@@ -1,0 +1,93 @@
+"""The whole controller over an API server in memory, with pods that are ready and run nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from controller_runtime.resources import SWARMS
+from swarm.app import App, _Caches
+from swarm.options import Options
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
+from tests.waiting import becomes
+
+NAMESPACE = "ns"
+Body = dict[str, Any]
+
+
+class Scene:
+    """One namespace."""
+
+    def __init__(self) -> None:
+        self.server = Server(namespaces=(NAMESPACE, "kube-node-lease"))
+        self.client: Any = MemoryClient(self.server)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the controller."""
+        caches = _Caches.follow(self.client, None)
+        tasks = [asyncio.create_task(informer.run()) for informer in caches.all()]
+        tasks.append(asyncio.create_task(App(Options(leader_elect=False))._work(self.client, caches)))
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def swarm(self, name: str = "s", **spec: Any) -> Body:
+        """Create a Swarm; its workers are all pods by default."""
+        whole = {"workers": {"selector": {}}, **spec}
+        body = {
+            "apiVersion": SWARMS.api_version,
+            "kind": SWARMS.kind,
+            "metadata": {"name": name},
+            "spec": whole,
+        }
+        return self.server.create("swarms", body, namespace=NAMESPACE)
+
+    def pod(self, name: str = "w-0", **status: Any) -> Body:
+        """Create a pod that is ready."""
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], **status}
+        body = {"metadata": {"name": name}, "spec": {"nodeName": "n", "containers": [{"name": "a"}]}}
+        self.server.create("pods", body, namespace=NAMESPACE)
+        return self.server.change("pods", f"{NAMESPACE}/{name}", status=ready)
+
+    def config_map(self, name: str, data: dict[str, str], **metadata: Any) -> Body:
+        """Create a ConfigMap."""
+        body = {"metadata": {"name": name, **metadata}, "data": data}
+        return self.server.create("configmaps", body, namespace=NAMESPACE)
+
+    def acknowledge(self, lease: str, uid: str, **fields: Any) -> None:
+        """Write a worker's report into a Lease."""
+        report = {"podUID": uid, "session": "t", "life": 1, "version": 0, "running": [], **fields}
+        marks = {"swarm.virtual-node.io/acknowledged": json.dumps(report)}
+        self.server.change("leases", f"{NAMESPACE}/{lease}", metadata={"annotations": marks})
+
+    def find(self, plural: str, name: str) -> Body | None:
+        """Return an object, or None."""
+        return self.server.find(plural, f"{NAMESPACE}/{name}")
+
+    def status(self, name: str = "s") -> Body:
+        """Return the status of a Swarm."""
+        return (self.find("swarms", name) or {}).get("status") or {}
+
+    def condition(self, name: str = "s", kind: str = "Degraded") -> tuple[str, str]:
+        """Return reason and message of a condition."""
+        found = {one["type"]: one for one in self.status(name).get("conditions") or ()}
+        return found.get(kind, {}).get("reason", ""), found.get(kind, {}).get("message", "")
+
+    def events(self, reason: str) -> list[str]:
+        """Return the messages of Events."""
+        return [one["message"] for one in self.server.all("events") if one["reason"] == reason]
+
+
+async def so(check: Callable[[], Any], wanted: Any) -> None:
+    """Wait until a check returns the expected value."""
+
+    async def read() -> Any:
+        return check()
+
+    await becomes(read, wanted, within=30)

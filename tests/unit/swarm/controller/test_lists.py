@@ -1,0 +1,100 @@
+"""Lists of jobs in ConfigMaps, which anybody in the namespace may write."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller_runtime.errors import Invalid
+from swarm import job_lists, spec
+from tests.unit.swarm.controller.scene import Scene, so
+
+_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefghijk", "bcdefghijkl", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- {weight: 3}", "entry 1 is not a job.*name"),
+        ("- a\n- {name: b, weight: -5}", r"entry 2 is not a job.*>= 1 - at `\$.weight`"),
+        ("- {name: a, weight: 0}", r"\$.weight"),
+        ("- {name: a, weight: 99999999999999999999}", r"\$.weight"),
+        ("- {name: a, weight: heavy}", r"\$.weight"),
+        ("- {name: a, qos: Best}", r"\$.qos"),
+        ("- {name: a, affinity: {clusters: b}}", r"\$.affinity.clusters"),
+        ("- ''", r"\$.name"),
+        ("- [a]", "entry 1 is not a job"),
+        (f"- {'x' * 1025}", r"\$.name"),
+        ('- "a\\e[31m"', r"\$.name"),
+        ("x\n" * 20_001, "more than 20,000 jobs"),
+        (f"{_BOMB}jobs: [*l]", "aliases"),
+        ("[" * 100_000, "nested deeper"),
+        ("jobs: " + "{a: " * 5_000, "nested deeper"),
+    ],
+)
+def test_a_wrong_entry_is_an_error_that_names_the_field(text, message):
+    """At once, also if it would expand to gigabytes or exceed the stack."""
+    with pytest.raises(ValueError, match=message):
+        job_lists.read_list(text)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "message"),
+    [
+        ({"matchLabels": "a"}, "matchLabels"),
+        ({"matchExpressions": [{"key": "a", "operator": "Near"}]}, "operator 'Near'"),
+        ({"matchExpressions": [{"key": "a", "operator": "In"}]}, "need values"),
+    ],
+)
+def test_a_wrong_selector_names_the_job(affinity, message):
+    """The rest of the list cannot be assigned without it."""
+    with pytest.raises(ValueError, match=f"job b: affinity.workers: .*{message}"):
+        spec.jobs_of([spec.JobSpec("a"), spec.JobSpec("b", affinity=spec.Affinity(affinity))])
+
+
+async def test_unreadable_list_keeps_its_jobs_beside_a_readable_list():
+    """The Swarm is degraded, and other lists still change."""
+    scene = Scene()
+    label = {"list": "s"}
+    scene.config_map("one", {"jobs": "- a\n- {name: b, weight: 7}"}, labels=label)
+    scene.config_map("two", {"jobs": "c"}, labels=label)
+    scene.pod()
+    scene.swarm(jobsFrom={"selector": {"matchLabels": label}})
+    async with scene.running():
+        await so(lambda: scene.status().get("assignedCount"), 3)
+        scene.server.change("configmaps", "ns/one", data={"jobs": "- {name: b, weight: none}"})
+        scene.server.change("configmaps", "ns/two", data={"jobs": "c\nd"})
+        await so(lambda: scene.status()["assignedCount"], 4)
+        reason, message = scene.condition()
+    assert (reason, message.partition(":")[0]) == ("JobsUnreadable", "ConfigMap one, key 'jobs'")
+    assert "$.weight" in message
+
+
+async def test_lists_of_one_namespace_share_a_limit(monkeypatch: pytest.MonkeyPatch):
+    """A list beyond it is not kept in memory and is an error; it is read again when there is room."""
+    monkeypatch.setattr("swarm.controller.sources._BYTES", 5_000)
+    scene = Scene()
+    for name in "ab":
+        scene.config_map(name, {"jobs": "\n".join(f"{job:0100}" for job in range(30))}, labels={"list": name})
+        scene.swarm(name, jobsFrom={"selector": {"matchLabels": {"list": name}}})
+    async with scene.running():
+        await so(lambda: {scene.condition(name)[0] for name in "ab"}, {"JobsUnreadable", "Healthy"})
+        (full,) = (name for name in "ab" if scene.condition(name)[0] == "JobsUnreadable")
+        assert f"not read: ConfigMap {full}" in scene.condition(full)[1]
+        other = "ab".replace(full, "")
+        scene.server.remove("configmaps", f"ns/{other}")
+        scene.server.change("swarms", f"ns/{full}", spec={"maxPerWorker": 3})
+        await so(lambda: scene.condition(full)[0], "Healthy")
+
+
+async def test_refused_selector_is_an_error_of_the_swarm():
+    """Without it the Swarm would wait for ever and say nothing."""
+    scene = Scene()
+    scene.client.fault = lambda _verb, _plural, key: (
+        Invalid("unable to parse requirement") if key == "list=s" else None
+    )
+    scene.swarm(jobsFrom={"selector": {"matchLabels": {"list": "s"}}})
+    async with scene.running():
+        await so(scene.condition, ("JobsUnreadable", "spec.jobsFrom: unable to parse requirement"))
