@@ -51,15 +51,15 @@ class App:
         options = self._options
         for warning in options.warnings:
             self._log.warning(warning)
-        config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
+        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(
                 Client(config, qps=options.qps, burst=options.burst, user_agent=PROGRAM, cluster="upper")
             )
             view = self._view(client)
-            if options.health_address:
-                await stack.enter_async_context(HealthServer(options.health_address, checks=self._checks()))
+            if options.health_addr:
+                await stack.enter_async_context(HealthServer(options.health_addr, checks=self._checks()))
             lifecycle.tune_gc()
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
@@ -91,15 +91,12 @@ class App:
         return {"caches": caches}
 
     def _elector(self, client: Client, view: ClusterView) -> LeaderElector:
-        lease = self._options.lease
         return LeaderElector(
             client,
             namespace=self._options.freeze_namespace,
             name=PROGRAM,
             on_started=lambda: self._work(client, view),
-            lease_duration=lease["lease_duration"],
-            renew_deadline=lease["renew_deadline"],
-            retry_period=lease["retry_period"],
+            **self._options.lease,
         )
 
     async def _work(self, client: Client, view: ClusterView) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 
+from controller_runtime.leaderelection.flags import add_election_flags
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_boolean,
     add_duration,
     add_health_address,
     add_log_flags,
+    add_rate_flags,
     add_upper_flags,
 )
 
 PROGRAM = "virtual-node-descheduler"
-LEADER_FLAGS = ("leader_elect_lease_duration", "leader_elect_renew_deadline", "leader_elect_retry_period")
 
 
 def parser() -> Parser:
@@ -32,12 +33,7 @@ def parser() -> Parser:
     )
     cluster = flags.add_argument_group("upper cluster")
     add_upper_flags(cluster)
-    cluster.add_argument(
-        "--kube-api-qps", type=float, default=50.0, metavar="N", help="requests per second (50)"
-    )
-    cluster.add_argument(
-        "--kube-api-burst", type=int, default=100, metavar="N", help="burst of requests (100)"
-    )
+    add_rate_flags(cluster, qps=50.0, burst=100)
     cluster.add_argument(
         "--node-selector", default="", metavar="SELECTOR", help="virtual nodes to deschedule from (all)"
     )
@@ -93,7 +89,10 @@ def parser() -> Parser:
         help="moves per second off lost clusters (5)",
     )
     _add_moving(flags.add_argument_group("moving"))
-    _add_process(flags.add_argument_group("process"))
+    process = flags.add_argument_group("process")
+    add_health_address(process)
+    add_election_flags(process)
+    add_log_flags(process)
     return flags
 
 
@@ -142,11 +141,3 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
     add_duration(
         group, "--backoff", 60.0, "time between an owner's first and second round; doubles every round (1m)"
     )
-
-
-def _add_process(group: argparse._ArgumentGroup) -> None:
-    add_health_address(group)
-    add_boolean(group, "--leader-elect", default=True, help_text="only one of several replicas works (true)")
-    for flag, default in zip(LEADER_FLAGS, (15.0, 10.0, 2.0), strict=True):
-        add_duration(group, f"--{flag.replace('_', '-')}", default, f"({default:g}s)")
-    add_log_flags(group)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from controller_runtime.api import matching
 from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.elector import JITTER
-from controller_runtime.process.flags import comma_list, positive, take_klog
-from descheduler.command_line import LEADER_FLAGS, parser
+from controller_runtime.leaderelection.flags import lease_times
+from controller_runtime.process.flags import comma_list, options, positive, take_klog
+from descheduler.command_line import parser
 from descheduler.config import policy as policies
 from descheduler.config.move_limits import Limits
 from descheduler.config.options import EvictionOptions, Options
@@ -48,22 +48,17 @@ def parse(arguments: Sequence[str]) -> Options:
         matching.parse_selector(node_selector)
     except ValueError as error:
         raise ConfigError(f"--node-selector: {error}") from None
-    return Options(
+    return options(
+        Options,
+        given,
         strategies=strategies,
         eviction=_eviction(given, policy),
-        kubeconfig=given.kubeconfig,
-        server=given.master,
         node_selector=node_selector,
         interval=given.descheduling_interval,
-        freeze_namespace=given.freeze_namespace,
         freeze_period=positive("--freeze-period", given.freeze_period),
         qps=given.kube_api_qps,
         burst=given.kube_api_burst,
-        leader_elect=given.leader_elect,
-        lease=_lease(given),
-        health_address=given.health_addr,
-        log_level=given.log_level,
-        log_format=given.log_format,
+        lease=lease_times(given),
         klog=klog,
         warnings=_warnings(given),
     )
@@ -131,13 +126,3 @@ def _number(flag: int | None, policy: int | None) -> int:
     if value < 0:
         raise ConfigError(f"--max-pods-to-evict-per-node: {value}: write a number of pods, 0 for no limit")
     return value
-
-
-def _lease(given: argparse.Namespace) -> dict[str, float]:
-    duration, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
-    if not duration > deadline > period * JITTER > 0:
-        raise ConfigError(
-            "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
-            f"and that more than {JITTER} × --leader-elect-retry-period"
-        )
-    return {"lease_duration": duration, "renew_deadline": deadline, "retry_period": period}

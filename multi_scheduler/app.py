@@ -128,8 +128,8 @@ class App:
             }
             for name, check in checks.items():
                 server.add_check(name, check)
-            if options.health_address:
-                await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
+            if options.health_addr:
+                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
             await server.start()
             stack.push_async_callback(server.stop)
             self._log.info(
@@ -163,8 +163,8 @@ class App:
     def _server(self, extender: Extender, keeper: CertificateKeeper | None) -> ExtenderServer:
         options = self._options
         tls = keeper.tls if keeper is not None else None
-        if options.tls_cert:
-            tls = CertificateReloader(options.tls_cert, options.tls_key, client_ca=options.client_ca or None)
+        if options.tlscert:
+            tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca or None)
         if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
             self._log.warning(
                 "the extender authenticates no caller, so every client that reaches its port can reserve all room",
@@ -177,7 +177,7 @@ class App:
             tls=tls,
             extender=extender,
             serve_bind=options.bind,
-            metrics=not options.health_address,
+            metrics=not options.health_addr,
             max_body_bytes=options.max_body_bytes,
             client_names=options.client_names,
         )

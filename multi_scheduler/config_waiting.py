@@ -48,11 +48,11 @@ async def _usable(options: Options) -> Options:
     logger.error("configuration not applied", error=options.rejected)
     async with contextlib.AsyncExitStack() as stack:
         why = options.rejected
-        if options.health_address:
+        if options.health_addr:
             # If the address is in use, the log is the only report.
             with contextlib.suppress(ConfigError):
                 checks = {"configuration": lambda: why}
-                await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
+                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
         waited = 0.0
         while True:
             await asyncio.sleep(_POLL)

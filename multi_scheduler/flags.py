@@ -11,10 +11,13 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     Klog,
     add_boolean,
+    add_health_address,
     add_log_flags,
     add_upper_flags,
-    address,
+    check_serving,
     comma_list,
+    options,
+    service_hosts,
     take_klog,
 )
 from multi_scheduler import config as configuration
@@ -38,8 +41,8 @@ class Options:
     master: str
     address: str
     port: int
-    tls_cert: str
-    tls_key: str
+    tlscert: str
+    tlskey: str
     client_ca: str
     client_names: tuple[str, ...]
     """Common names of client certificates that are accepted; empty: any name."""
@@ -58,7 +61,7 @@ class Options:
     """VirtualNodes, LowerNodes (which includes virtual nodes), or None."""
     environment: Mapping[str, str]
     max_body_bytes: int
-    health_address: str
+    health_addr: str
     """Address for health and metrics without TLS; empty: the extender's port serves them."""
     log_level: str
     log_format: str
@@ -77,10 +80,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     flags = parser(environment).parse_args(rest)
     if not flags.config:
         raise ConfigError("--config: required; the file lists the lower clusters")
-    if not 0 <= flags.port <= 65535:
-        raise ConfigError(f"--port: {flags.port} is not a port number")
-    if bool(flags.tlscert) != bool(flags.tlskey):
-        raise ConfigError("--tlscert and --tlskey: give both or neither")
+    check_serving(flags)
     if flags.client_ca and not flags.tlscert:
         raise ConfigError("--client-ca: needs --tlscert and --tlskey")
     if flags.secret_name and flags.tlscert:
@@ -98,31 +98,18 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         if not flags.wait_for_config:
             raise
         rejected = str(error)
-    return Options(
+    hosts = [*service_hosts(flags.service_name, flags.namespace), *flags.hosts]
+    return options(
+        Options,
+        flags,
         config=config,
         config_file=flags.config,
         waits=flags.wait_for_config,
         rejected=rejected,
-        kubeconfig=flags.kubeconfig,
-        master=flags.master,
-        address=flags.address,
-        port=flags.port,
-        tls_cert=flags.tlscert,
-        tls_key=flags.tlskey,
-        client_ca=flags.client_ca,
         client_names=tuple(flags.client_names),
-        namespace=flags.namespace,
-        secret_name=flags.secret_name,
         client_secret_name=flags.client_secret_name or f"{flags.secret_name}-client",
-        hosts=_hosts(flags.service_name, flags.namespace, flags.hosts),
-        bind=flags.bind,
-        safe_scheduler_routes=flags.safe_scheduler_routes,
-        annotate=flags.annotate,
+        hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
         environment=environment,
-        max_body_bytes=flags.max_body_bytes,
-        health_address=flags.health_addr,
-        log_level=flags.log_level,
-        log_format=flags.log_format,
         klog=klog,
     )
 
@@ -223,18 +210,8 @@ def parser(environment: Mapping[str, str]) -> Parser:
         metavar="N",
         help=f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
     )
-    whole.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)",
+    add_health_address(
+        whole, help_text="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)"
     )
     add_log_flags(whole)
     return whole
-
-
-def _hosts(service: str, namespace: str, more: Sequence[str]) -> tuple[str, ...]:
-    name = f"{service}.{namespace}"
-    found = [f"{name}.svc", name, f"{name}.svc.cluster.local"] if service else []
-    return tuple(dict.fromkeys([*found, *more])) or ("localhost",)

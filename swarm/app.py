@@ -61,7 +61,7 @@ class App:
             ConfigError: a setting is wrong and the user must correct it.
         """
         options = self._options
-        config = await kubeconfig.load(options.kubeconfig or None, server=options.server or None)
+        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(
@@ -69,8 +69,8 @@ class App:
             )
             caches = _Caches.follow(client, options.namespace or None)
             self._informers = caches.all()
-            if options.health_address:
-                server = HealthServer(options.health_address, checks=self._checks())
+            if options.health_addr:
+                server = HealthServer(options.health_addr, checks=self._checks())
                 server.add_route("GET", "/internal/health", _internal_health)
                 await stack.enter_async_context(server)
             lifecycle.tune_gc()
@@ -90,15 +90,12 @@ class App:
         return {"caches": caches}
 
     def _elector(self, client: Client, caches: _Caches) -> LeaderElector:
-        lease = self._options.lease
         return LeaderElector(
             client,
             namespace=self._options.lease_namespace,
             name=PROGRAM,
             on_started=lambda: self._work(client, caches),
-            lease_duration=lease["lease_duration"],
-            renew_deadline=lease["renew_deadline"],
-            retry_period=lease["retry_period"],
+            **self._options.lease,
         )
 
     async def _work(self, client: Client, caches: _Caches) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller_runtime.errors import ConfigError
-from controller_runtime.leaderelection.elector import JITTER
-from controller_runtime.process.flags import Klog, positive, take_klog
+from controller_runtime.leaderelection.flags import lease_times
+from controller_runtime.process.flags import Klog, options, positive, take_klog
 from swarm import compatibility
-from swarm.command_line import LEADER_FLAGS, PROGRAM, parser
+from swarm.command_line import PROGRAM, parser
 from swarm.options import Options
 
 
@@ -23,25 +22,13 @@ def parse(arguments: Sequence[str]) -> Options:
     if compatibility.is_meant(rest):
         return _legacy(rest[1:], klog)
     given = parser().parse_args(rest)
-    duration_, deadline, period = (getattr(given, name) for name in LEADER_FLAGS)
-    if not duration_ > deadline > period * JITTER > 0:
-        raise ConfigError(
-            "--leader-elect-lease-duration must be more than --leader-elect-renew-deadline, "
-            f"and that more than {JITTER} × --leader-elect-retry-period"
-        )
-    return Options(
-        kubeconfig=given.kubeconfig,
-        server=given.master,
-        namespace=given.namespace,
-        lease_namespace=given.lease_namespace,
+    return options(
+        Options,
+        given,
         gone_after=positive("--gone-after", given.gone_after),
         qps=given.kube_api_qps,
         burst=given.kube_api_burst,
-        leader_elect=given.leader_elect,
-        lease={"lease_duration": duration_, "renew_deadline": deadline, "retry_period": period},
-        health_address=given.health_addr,
-        log_level=given.log_level,
-        log_format=given.log_format,
+        lease=lease_times(given),
         klog=klog,
     )
 
@@ -49,16 +36,11 @@ def parse(arguments: Sequence[str]) -> Options:
 def _legacy(arguments: Sequence[str], klog: Klog) -> Options:
     given = compatibility.parser(PROGRAM).parse_args(arguments)
     legacy = compatibility.read(given)
-    return Options(
+    return options(
+        Options,
+        given,
         legacy=legacy,
-        kubeconfig=given.kubeconfig,
-        server=given.master,
-        namespace=legacy.namespace,
         lease_namespace=legacy.namespace,
-        leader_elect=given.leader_elect,
-        lease={"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0},
-        health_address=f":{legacy.http_port}" if legacy.http_port else "",
-        log_level=given.log_level,
-        log_format=given.log_format,
+        health_addr=f":{legacy.http_port}" if legacy.http_port else "",
         klog=klog,
     )

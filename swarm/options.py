@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller_runtime.leaderelection.flags import LeaseTimes
 from controller_runtime.process.flags import Klog
 from swarm.compatibility import Legacy
 
@@ -16,7 +16,7 @@ class Options:
     legacy: Legacy | None = None
     """The Swarm of k8s-swarm's command line; None: not that command line."""
     kubeconfig: str = ""
-    server: str = ""
+    master: str = ""
     namespace: str = ""
     """Namespace of the Swarms to reconcile; empty: all namespaces."""
     lease_namespace: str = "kube-system"
@@ -24,8 +24,8 @@ class Options:
     qps: float = 200.0
     burst: int = 400
     leader_elect: bool = True
-    lease: Mapping[str, float] = field(default_factory=dict)
-    health_address: str = ""
+    lease: LeaseTimes = field(default_factory=LeaseTimes)
+    health_addr: str = ""
     log_level: str = "info"
     log_format: str = "auto"
     klog: Klog = field(default_factory=Klog)

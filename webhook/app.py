@@ -36,7 +36,7 @@ class App:
         """
         options = self._options
         config = await kubeconfig.load(
-            None if options.in_cluster else options.kubeconfig or None, server=options.master or None
+            None if options.incluster else options.kubeconfig or None, server=options.master or None
         )
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
@@ -53,21 +53,21 @@ class App:
             )
             group = await stack.enter_async_context(asyncio.TaskGroup())
             group.create_task(state.run(), name="caches")
-            if options.self_managed:
+            if not options.tlscert:
                 # A temporary certificate, so that the server can listen before the Secret has been read.
                 tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
                 unready = self._manage(client, tls, group)
             else:
                 tls = CertificateReloader(
-                    options.tls_cert, options.tls_key, client_ca=options.client_ca or None
+                    options.tlscert, options.tlskey, client_ca=options.client_ca or None
                 )
                 unready = _always_ready
             server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
             checks = {"caches": state.unready, "certificate": unready}
             for name, check in checks.items():
                 server.add_check(name, check)
-            if options.health_address:
-                await stack.enter_async_context(HealthServer(options.health_address, checks=checks))
+            if options.health_addr:
+                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
             await server.start()
             stack.push_async_callback(server.stop)
             self._log.info("serving", port=server.port, hosts=list(options.hosts))
@@ -75,7 +75,7 @@ class App:
             try:
                 await asyncio.Event().wait()
             finally:
-                await server.announce_shutdown(options.shutdown_delay)
+                await server.announce_shutdown(options.shutdown_delay_duration)
 
     def _manage(self, client: Client, tls: CertificateReloader, group: asyncio.TaskGroup) -> Check:
         """Start the tasks that serve the Secret's certificate and, as leader, renew it.
@@ -86,7 +86,7 @@ class App:
         registrar = Registrar(client, name=options.configuration_name, client_config=self._client_config())
         keeper = CertificateKeeper(
             client,
-            namespace=options.secret_namespace,
+            namespace=options.namespace,
             name=options.secret_name,
             hosts=options.hosts,
             announce=registrar.announce,
@@ -106,7 +106,7 @@ class App:
         if options.leader_elect:
             elector = LeaderElector(
                 client,
-                namespace=options.secret_namespace,
+                namespace=options.namespace,
                 name=PROGRAM,
                 on_started=keeper.keep,
             )
@@ -121,8 +121,9 @@ class App:
             return None
         if options.url:
             return lambda path, bundle: manifests.by_url(options.url, path, bundle)
-        namespace, name = options.service
-        return lambda path, bundle: manifests.by_service(namespace, name, path, bundle)
+        return lambda path, bundle: manifests.by_service(
+            options.namespace, options.service_name, path, bundle
+        )
 
 
 def _always_ready() -> None:

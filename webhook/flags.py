@@ -15,7 +15,10 @@ from controller_runtime.process.flags import (
     add_health_address,
     add_log_flags,
     add_upper_flags,
+    check_serving,
     comma_list,
+    options,
+    service_hosts,
     take_klog,
 )
 from webhook import manifests
@@ -31,29 +34,29 @@ class Options:
     port: int
     kubeconfig: str
     master: str
-    in_cluster: bool
+    incluster: bool
     ignore_keys: tuple[str, ...]
-    tls_cert: str
-    tls_key: str
+    tlscert: str
+    """Serving certificate; empty: the webhook creates its certificates and stores them in a Secret."""
+    tlskey: str
     client_ca: str
-    self_managed: bool
-    """Whether the webhook creates its certificates and stores them in a Secret."""
-    secret_namespace: str
+    namespace: str
+    """Namespace of the Secret, the Lease and the Service."""
     secret_name: str
     hosts: tuple[str, ...]
     configuration_name: str
     register: bool
     url: str
-    service: tuple[str, str]
-    """Namespace and name of the Service; empty: there is none."""
+    service_name: str
+    """Service of the webhook; empty: there is none."""
     freeze_namespace: str
     freeze_period: float
     scheduler_name: str
     require_virtual_node: bool
-    shutdown_delay: float
+    shutdown_delay_duration: float
     """Seconds for which the server keeps listening after the signal to stop."""
     leader_elect: bool
-    health_address: str
+    health_addr: str
     log_level: str
     log_format: str
     klog: Klog
@@ -69,50 +72,21 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
     flags = parser(environment).parse_args(rest)
-    if bool(flags.tlscert) != bool(flags.tlskey):
-        raise ConfigError("--tlscert and --tlskey: give both or none")
-    if not 0 <= flags.port <= 65535:
-        raise ConfigError(f"--port: {flags.port} is not a port number")
+    check_serving(flags)
     if flags.register and not flags.url and not flags.service_name:
         raise ConfigError("--register: give the webhook's address with --url or --service-name")
     if flags.url and not flags.url.startswith("https://"):
         raise ConfigError(f"--url: {flags.url!r} must begin with https://")
-    namespace = flags.namespace
-    hosts = list(flags.hosts)
-    service = (namespace, flags.service_name) if flags.service_name else ("", "")
-    if flags.service_name:
-        name = f"{flags.service_name}.{namespace}"
-        hosts += [f"{name}.svc", name, f"{name}.svc.cluster.local"]
+    hosts = [*flags.hosts, *service_hosts(flags.service_name, flags.namespace)]
     if flags.url:
         host = flags.url.removeprefix("https://").partition("/")[0]
         hosts.append(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
-    return Options(
-        address=flags.address,
-        port=flags.port,
-        kubeconfig=flags.kubeconfig,
-        master=flags.master,
-        in_cluster=flags.incluster,
+    return options(
+        Options,
+        flags,
         ignore_keys=tuple(comma_list(flags.ignore_selector_keys)),
-        tls_cert=flags.tlscert,
-        tls_key=flags.tlskey,
         client_ca=flags.CA,
-        self_managed=not flags.tlscert,
-        secret_namespace=namespace,
-        secret_name=flags.secret_name,
         hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
-        configuration_name=flags.configuration_name,
-        register=flags.register,
-        url=flags.url,
-        service=service,
-        freeze_namespace=flags.freeze_namespace,
-        freeze_period=flags.freeze_period,
-        scheduler_name=flags.scheduler_name,
-        require_virtual_node=flags.require_virtual_node,
-        shutdown_delay=flags.shutdown_delay_duration,
-        leader_elect=flags.leader_elect,
-        health_address=flags.health_addr,
-        log_level=flags.log_level,
-        log_format=flags.log_format,
         klog=klog,
     )
 

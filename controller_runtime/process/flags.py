@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import parse_address
@@ -36,6 +37,9 @@ _DURATION_UNITS = {
     "m": 60.0,
     "h": 3600.0,
 }
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +107,13 @@ def add_duration(group: argparse._ActionsContainer, flag: str, default: float, h
     group.add_argument(flag, type=duration, default=default, metavar="D", help=help_text)
 
 
-def add_health_address(group: argparse._ActionsContainer) -> None:
+def add_health_address(
+    group: argparse._ActionsContainer,
+    *,
+    help_text: str = "serve /healthz, /readyz and /metrics on this address (off)",
+) -> None:
     """Add ``--health-addr``, for ``HealthServer``."""
-    group.add_argument(
-        "--health-addr",
-        type=address,
-        default="",
-        metavar="HOST:PORT",
-        help="serve /healthz, /readyz and /metrics on this address (off)",
-    )
+    group.add_argument("--health-addr", type=address, default="", metavar="HOST:PORT", help=help_text)
 
 
 def add_upper_flags(parser: argparse._ActionsContainer) -> None:
@@ -138,6 +140,34 @@ def add_log_flags(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_rate_flags(group: argparse._ActionsContainer, *, qps: float, burst: int) -> None:
+    """Add ``--kube-api-qps`` and ``--kube-api-burst``, for ``Client``."""
+    group.add_argument(
+        "--kube-api-qps", type=float, default=qps, metavar="N", help=f"requests per second ({qps:g})"
+    )
+    group.add_argument(
+        "--kube-api-burst", type=int, default=burst, metavar="N", help=f"burst of requests ({burst})"
+    )
+
+
+def check_serving(given: argparse.Namespace) -> None:
+    """Check ``--port``, ``--tlscert`` and ``--tlskey``.
+
+    Raises:
+        ConfigError: the port is out of range, or only one of the two files is given.
+    """
+    if not 0 <= given.port <= 65535:
+        raise ConfigError(f"--port: {given.port} is not a port number")
+    if bool(given.tlscert) != bool(given.tlskey):
+        raise ConfigError("--tlscert and --tlskey: give both or neither")
+
+
+def service_hosts(name: str, namespace: str) -> list[str]:
+    """Return the host names of a Service, for certificates; none without a name."""
+    host = f"{name}.{namespace}"
+    return [f"{host}.svc", host, f"{host}.svc.cluster.local"] if name else []
+
+
 def read_text(flag: str, path: str | Path) -> str:
     """Return the text of a file that a flag names.
 
@@ -149,6 +179,12 @@ def read_text(flag: str, path: str | Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{flag} {path}: {why}") from None
+
+
+def options(kind: type[T], given: argparse.Namespace, **others: Any) -> T:
+    """Return a dataclass with these values; its other fields get the flags that have their names."""
+    names = {field.name for field in fields(kind) if hasattr(given, field.name)}  # type: ignore[arg-type]
+    return kind(**others, **{name: getattr(given, name) for name in names - others.keys()})
 
 
 def comma_list(text: str) -> list[str]:

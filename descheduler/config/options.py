@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller_runtime.api import names
+from controller_runtime.leaderelection.flags import LeaseTimes
 from controller_runtime.process.flags import Klog
 from descheduler.config.move_limits import Limits
 from descheduler.config.policy import StrategyConfig
@@ -39,7 +39,7 @@ class Options:
     strategies: tuple[StrategyConfig, ...] = ()
     eviction: EvictionOptions = field(default_factory=EvictionOptions)
     kubeconfig: str = ""
-    server: str = ""
+    master: str = ""
     node_selector: str = ""
     """Label selector of the virtual nodes to deschedule from; empty: all."""
     interval: float = 0.0
@@ -49,8 +49,8 @@ class Options:
     qps: float = 50.0
     burst: int = 100
     leader_elect: bool = True
-    lease: Mapping[str, float] = field(default_factory=dict)
-    health_address: str = ""
+    lease: LeaseTimes = field(default_factory=LeaseTimes)
+    health_addr: str = ""
     log_level: str = "info"
     log_format: str = "auto"
     klog: Klog = field(default_factory=Klog)

@@ -67,7 +67,7 @@ def test_webhook_accepts_the_manifests_arguments():
     found = webhook.flags.parse(
         ["--tlscert=/root/cert.pem", "--tlskey=/root/key.pem", "--port=443", "--v=6"], {}
     )
-    assert (found.tls_cert, found.tls_key, found.port) == ("/root/cert.pem", "/root/key.pem", 443)
+    assert (found.tlscert, found.tlskey, found.port) == ("/root/cert.pem", "/root/key.pem", 443)
     assert found.klog == Klog(6)
 
 

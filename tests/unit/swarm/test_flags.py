@@ -18,11 +18,11 @@ def test_command_line_of_k8s_swarm_describes_a_swarm(tmp_path, monkeypatch):
     # "y" is a job's name: k8s-swarm decodes the list as strings.
     expected = Legacy("swarm", "from-environment", "swarm-worker-config", ("stream:a", "y"), 9090)
     assert options.legacy == expected
-    assert (options.namespace, options.health_address) == ("swarm", ":9090")
+    assert (options.namespace, options.health_addr) == ("swarm", ":9090")
     line = ["--label=w", "--namespace=n", "--configmap=c", "--http-port=0", "--log-level=warn"]
     options = flags.parse(["controller", "external", *line])
     assert options.legacy == Legacy("n", "w", "c", ("stream:a", "y"), 0)
-    assert options.health_address == ""
+    assert options.health_addr == ""
     assert options.legacy.body()["spec"]["workers"] == {"statefulSet": "w", "httpPort": 0}
 
 

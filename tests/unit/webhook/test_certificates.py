@@ -122,14 +122,14 @@ def test_accepts_flags_of_tensile_kube():
     )  # fmt: skip
     assert (options.address, options.port, options.client_ca) == ("127.0.0.1", 9443, "ca")
     assert options.ignore_keys == ("clusterID", "zone")
-    assert not options.self_managed
+    assert options.tlscert
     assert options.klog.verbosity == 4
 
 
 def test_adds_dns_names_of_service_to_hosts():
     options = flags.parse(["--register", "--service-name=hook", "--namespace=ns"], {})
     assert "hook.ns.svc" in options.hosts
-    assert options.self_managed
+    assert not options.tlscert
 
 
 @pytest.mark.parametrize(
