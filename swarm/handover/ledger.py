@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
 
@@ -66,29 +67,40 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
         return {job: slot.name for slot in self.slots.values() for job in slot.jobs}
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Text = Annotated[str, msgspec.Meta(max_length=128)]
+_Jobs = Annotated[list[Annotated[str, msgspec.Meta(max_length=1024)]], msgspec.Meta(max_length=40_000)]
+"""The limits protect the record from a hostile worker. 40,000 is twice the largest number of jobs of a Swarm."""
+_ERRORS, _LONGEST_ERROR = 20, 200
+
+
 class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """What a worker reports; see docs/swarm-worker.md."""
 
-    pod_uid: str = msgspec.field(default="", name="podUID")
-    session: str = ""
-    life: int = 0
-    version: int = 0
-    running: list[str] | None = []
+    pod_uid: _Text = msgspec.field(default="", name="podUID")
+    session: _Text = ""
+    life: _Number = 0
+    version: _Number = 0
+    running: _Jobs | None = []
     """Jobs that run, or may start without a newer share; None: the list was too long."""
     running_count: int = 0
     """Number of running jobs if the list was too long."""
-    stopped: list[str] = []
+    stopped: _Jobs = []
     """Jobs with state ``stop`` in the share that do not run."""
     failing: dict[str, str] = {}
     draining: bool = False
-    fence_seconds: float = 0.0
+    fence_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Fence time in seconds that the worker applies; 0: none, or not read yet."""
-    jobs: list[str] | None = None
+    jobs: _Jobs | None = None
     """Jobs that a worker of k8s-swarm read when it started; it reports only these and the version, over HTTP."""
 
-    def releases(self, job: str) -> bool:
-        """Report whether a job does not run and cannot start without a newer share."""
-        return job in self.stopped if self.running is None else job not in self.running
+    def unreleased(self, jobs: Iterable[str]) -> list[str]:
+        """Return the jobs that run, or can start without a newer share."""
+        if self.running is None:
+            stopped = set(self.stopped)
+            return [job for job in jobs if job not in stopped]
+        running = set(self.running)
+        return [job for job in jobs if job in running]
 
 
 def dump(ledger: Ledger) -> str:
@@ -121,9 +133,17 @@ _LIMIT = 64 << 20
 def acknowledgement(text: str) -> Acknowledgement | None:
     """Parse a worker's acknowledgement; None if it is invalid. An invalid one releases no job."""
     try:
-        return msgspec.json.decode(text, type=Acknowledgement)
-    except msgspec.MsgspecError:
+        found = msgspec.json.decode(text, type=Acknowledgement)
+    except ValueError:
         return None
+    shown = sorted(found.failing.items())[:_ERRORS]
+    found.failing = {_printable(job): _printable(error) for job, error in shown}
+    return found
+
+
+def _printable(text: str) -> str:
+    """Return the beginning of a worker's text without control characters, which a terminal would execute."""
+    return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_ERROR])
 
 
 def contents(ledger: Ledger) -> dict[str, Any]:

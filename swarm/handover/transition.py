@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot, contents
 
 EXCLUSIVE = "Exclusive"
 OVERLAP = "Overlap"
+_UNLISTED = 65_536
+"""Characters of job names that are recorded for one worker although no worker shall run these jobs. Limited, because a
+hostile worker can report any names, and the record must fit into the Swarm."""
 
 
 def advance(
@@ -58,12 +61,14 @@ def advance(
     for uid in gone:
         after.holders.pop(uid, None)
     waiting = _waiting(after, current) if restarts else set()
+    listed = {job for slot in slots.values() for job in slot.jobs}
+    listed |= {job for holder in after.holders.values() for job in (*holder.start, *holder.stop)}
     for holder in after.holders.values():
         report = acknowledged.get(holder.uid)
         # A worker that already runs jobs is recorded even while it waits.
         if holder.uid in waiting and not holder.session and (report is None or report.running == []):
             continue
-        _absorb(holder, report, any_session=handover == OVERLAP)
+        _absorb(holder, report, listed, any_session=handover == OVERLAP)
     wanted = {slot.uid: set(slot.jobs) for slot in after.slots.values() if slot.uid in after.holders}
     if handover == EXCLUSIVE:
         _revoke(after, wanted)
@@ -97,7 +102,9 @@ def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
     return current.keys() - complete
 
 
-def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool) -> None:
+def _absorb(
+    holder: Holder, report: Acknowledgement | None, listed: Collection[str], *, any_session: bool
+) -> None:
     """Release the jobs that a worker acknowledged as stopped."""
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
@@ -111,13 +118,21 @@ def _absorb(holder: Holder, report: Acknowledgement | None, *, any_session: bool
             holder.stop = []
     holder.draining = holder.draining or report.draining
     if holder.draining:
-        holder.start = [job for job in holder.start if not report.releases(job)]
+        holder.start = report.unreleased(holder.start)
     if holder.draining or report.version >= holder.version:
-        holder.stop = [job for job in holder.stop if not report.releases(job)]
+        holder.stop = report.unreleased(holder.stop)
     # Jobs that run without a grant, because the record was lost or a job was forced: no other pod may start them
     # before they stop.
-    known = {*holder.start, *holder.stop}
-    holder.stop += [job for job in report.running or () if job not in known]
+    holder.stop += _ungranted(holder, report, listed)
+
+
+def _ungranted(holder: Holder, report: Acknowledgement, listed: Collection[str]) -> Iterator[str]:
+    known, room = {*holder.start, *holder.stop}, _UNLISTED
+    for job in dict.fromkeys(report.running or ()):
+        if job not in known:
+            room -= len(job) if job not in listed else 0
+            if job in listed or room >= 0:
+                yield job
 
 
 def _revoke(ledger: Ledger, wanted: Mapping[str, Collection[str]]) -> None:
@@ -131,36 +146,38 @@ def _revoke_replaced(
 ) -> None:
     """Revoke jobs from pods that are no longer assigned to them, as soon as another pod runs them."""
     assigned = {job for slot in ledger.slots.values() for job in slot.jobs}
+    running = {uid: _running(holder, acknowledged.get(uid)) for uid, holder in ledger.holders.items()}
     runners: dict[str, list[str]] = {}
     for uid, holder in ledger.holders.items():
         for job in holder.start:
             runners.setdefault(job, []).append(uid)
+    replaced: dict[str, list[str]] = {uid: [] for uid in ledger.holders}
     for job, uids in runners.items():
         # The assigned pod first, then pods that certainly run the job.
-        order = sorted(
-            uids, key=lambda uid: (job not in wanted.get(uid, ()), not _runs(ledger, uid, job, acknowledged))
-        )
+        order = sorted(uids, key=lambda uid: (job not in wanted.get(uid, ()), job not in running[uid]))
         best = order[0]
         keep = [best] if job in assigned else []
-        if keep and not _runs(ledger, best, job, acknowledged):
+        if keep and job not in running[best]:
             # The assigned pod has not acknowledged its start. Until then one other pod keeps running the job.
             keep = order[:2]
         for uid in uids:
             if uid not in keep:
-                _stop(ledger.holders[uid], [job])
+                replaced[uid].append(job)
+    for uid, jobs in replaced.items():
+        _stop(ledger.holders[uid], jobs)
 
 
-def _runs(ledger: Ledger, uid: str, job: str, acknowledged: Mapping[str, Acknowledgement]) -> bool:
-    report, holder = acknowledged.get(uid), ledger.holders[uid]
+def _running(holder: Holder, report: Acknowledgement | None) -> Collection[str]:
+    """Return the granted jobs that a pod certainly runs."""
     # An older report may date from before the job was revoked and granted again.
-    return (
-        report is not None
-        and report.session == holder.session
-        and report.version >= holder.version
-        and not report.draining
-        and job not in report.failing
-        and (report.running is None or job in report.running)
-    )
+    if (
+        report is None
+        or report.session != holder.session
+        or report.version < holder.version
+        or report.draining
+    ):
+        return set()
+    return set(holder.start if report.running is None else report.running) - report.failing.keys()
 
 
 def _grant(ledger: Ledger, leaving: Collection[str], *, others: int, needs_session: bool) -> None:
@@ -171,10 +188,11 @@ def _grant(ledger: Ledger, leaving: Collection[str], *, others: int, needs_sessi
         if holder is None or holder.draining or slot.uid in leaving or (needs_session and not holder.session):
             continue
         started, stopping = set(holder.start), set(holder.stop)
+        assigned = set(slot.jobs)
+        holder.stop = [job for job in holder.stop if job not in assigned]
         for job in slot.jobs:
             if job in stopping:
                 # Assigned to this pod again before it acknowledged the revocation.
-                holder.stop.remove(job)
                 holder.start.append(job)
             elif job not in started and holders[job] <= others:
                 holder.start.append(job)
@@ -183,7 +201,8 @@ def _grant(ledger: Ledger, leaving: Collection[str], *, others: int, needs_sessi
 
 def _stop(holder: Holder, jobs: Collection[str]) -> None:
     if jobs:
-        holder.start = [job for job in holder.start if job not in jobs]
+        stopping = set(jobs)
+        holder.start = [job for job in holder.start if job not in stopping]
         holder.stop = [*holder.stop, *jobs]
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
+from typing import Any
+
+import pytest
+
 from swarm.handover import ledger as ledgers
+from swarm.handover import transition
+from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
 
 
 def test_reads_acknowledgements_of_workers():
@@ -16,10 +24,78 @@ def test_reads_acknowledgements_of_workers():
         draining=True, stopped=["c"],
     )  # fmt: skip
     assert ledgers.acknowledgement(text) == expected
-    assert not expected.releases("a")
-    assert expected.releases("b")
+    assert expected.unreleased(["a", "b"]) == ["a"]
     long = ledgers.acknowledgement('{"podUID":"u","running":null,"runningCount":9,"stopped":["c"]}')
     assert long is not None
-    assert (long.releases("a"), long.releases("c")) == (False, True)
+    assert long.unreleased(["a", "c"]) == ["a"]
     assert ledgers.acknowledgement("{") is None
     assert ledgers.acknowledgement('{"version": "x"}') is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"session": "s" * 129},
+        {"life": 1 << 64},
+        {"life": -1},
+        {"version": 10**400},
+        {"running": ["a" * 1025]},
+        {"running": ["a"] * 40_001},
+        {"stopped": "a"},
+        {"fenceSeconds": -1},
+        {"fenceSeconds": "1e999"},
+    ],
+)
+def test_a_report_that_the_record_could_not_store_is_invalid(fields: dict[str, Any]):
+    """It releases no job; a number above 64 bits would make every later record impossible to write."""
+    assert ledgers.acknowledgement(json.dumps({"podUID": "u", "session": "s", **fields})) is None
+
+
+def test_error_texts_of_workers_are_cut_and_printable():
+    """They are shown in conditions, and so on terminals."""
+    failing = {f"job-{number:03}\x1b[2J": "\x1b]0;x\x07" + "e" * 10_000 for number in range(1000)}
+    found = ledgers.acknowledgement(json.dumps({"failing": failing}))
+    assert found is not None
+    assert len(found.failing) == 20
+    assert all(job.isprintable() and text.isprintable() for job, text in found.failing.items())
+    assert max(map(len, found.failing.values())) == 200
+
+
+def test_invented_jobs_are_recorded_up_to_a_limit():
+    """Jobs of the Swarm are recorded without a limit, because no other pod may start them before they stop."""
+    jobs = [f"job-{number}" for number in range(20_000)]
+    invented = [f"{number:064}" for number in range(20_000)]
+    report = Acknowledgement(
+        pod_uid="u", session="s", life=1, version=1, running=[*invented, *invented, *jobs]
+    )
+    found = transition.advance(
+        Ledger(),
+        slots={"w": Slot(name="w", index=0, jobs=jobs)},
+        acknowledged={"u": report},
+        gone=(),
+        present={"u": "w"},
+    ).holders["u"]
+    assert found.stop == [*invented[:1024], *jobs]
+
+
+@pytest.mark.parametrize("handover", [transition.EXCLUSIVE, transition.OVERLAP])
+def test_the_time_of_a_transition_does_not_grow_with_the_square_of_the_jobs(handover: str):
+    """20,000 jobs are revoked and acknowledged; a hostile report has 40,000 names."""
+    jobs = [f"job-{number}" for number in range(20_000)]
+    slots = {"w": Slot(name="w", index=0, uid="u", pod="w", jobs=jobs)}
+    holder = Holder(pod="w", uid="u", session="s", life=1, version=1, start=jobs)
+    ledger = Ledger(version=1, slots=slots, holders={"u": holder})
+    names = [f"other-{number}" for number in range(40_000)]
+
+    def advance(before: Ledger, running: list[str], **wanted: Slot) -> Ledger:
+        report = Acknowledgement(pod_uid="u", session="s", life=1, version=9, running=running)
+        return transition.advance(
+            before, slots=wanted, acknowledged={"u": report}, gone=(), present={"u": "w"}, handover=handover
+        )
+
+    start = time.process_time()
+    revoked = advance(ledger, jobs)
+    assert len(revoked.holders["u"].stop) == 20_000
+    assert advance(revoked, jobs, **slots).holders["u"].start == jobs
+    assert not set(jobs) & set(advance(revoked, names).holders["u"].stop)
+    assert time.process_time() - start < 5, "was 60 s"
