@@ -1,13 +1,13 @@
-"""The process: creates clients, agents and the server, and restarts them when a kubeconfig changes."""
+"""The process: creates agents and the server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+from collections.abc import Mapping
 
 from controller_runtime import log
-from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -16,8 +16,7 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler.annotator import Annotator
+from multi_scheduler import connections
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.directory import NodeDirectory
@@ -28,9 +27,6 @@ from multi_scheduler.flags import PROGRAM, Options
 from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
-
-_POLL = 2.0
-"""Seconds between checks of the kubeconfig files."""
 
 
 class App:
@@ -46,65 +42,15 @@ class App:
         Raises:
             ConfigError: a setting or file is wrong and the user must correct it.
         """
-        files = {cluster.name: cluster.kubeconfig for cluster in self._options.config.clusters}
-        changes = FileChanges(files)
-        while True:
-            serving = asyncio.create_task(self._serve(), name="serving")
-            changed: set[str] = set()
-            refusal = ""
-            try:
-                while True:
-                    changed |= set(changes.changed(files))
-                    if changed:
-                        if not (found := await self._unusable()):
-                            break
-                        if found != refusal:
-                            refusal = found
-                            self._log.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
-                    if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                        await serving
-                        return
-            finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
-            self._log.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
+        await connections.run(self._options, PROGRAM, self._serve)
 
-    async def _unusable(self) -> str:
-        """Return what is wrong with the current kubeconfig files; empty: they can be used.
-
-        Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
-        """
-        for cluster in self._options.config.clusters:
-            context, server = cluster.context or None, cluster.server or None
-            if found := await kubeconfig.trouble(cluster.kubeconfig, context=context, server=server):
-                return found
-        return ""
-
-    async def _serve(self) -> None:
+    async def _serve(self, upper: Client, lower: Mapping[str, Client]) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
-            config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
-            weaknesses.warn(config, cluster="upper")
-            upper = await stack.enter_async_context(Client(config, user_agent=PROGRAM, cluster="upper"))
-            lower = {}
-            for cluster in options.config.clusters:
-                found = await kubeconfig.load(
-                    cluster.kubeconfig,
-                    context=cluster.context or None,
-                    server=cluster.server or None,
-                    in_cluster=False,
-                )
-                weaknesses.warn(found, cluster=cluster.name)
-                client = Client(found, user_agent=PROGRAM, cluster=cluster.name)
-                lower[cluster.name] = await stack.enter_async_context(client)
             bound = bound_pods(upper)
             shared = Shared(options.config, upper, lower, bound)
             agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
-            annotator = None
-            if options.annotate != "None":
-                below = options.annotate == "LowerNodes"
-                annotator = Annotator(upper, lower, shared, directory, below=below)
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
@@ -145,8 +91,6 @@ class App:
                 for weighted in agents:
                     group.create_task(weighted.agent.run(), name=weighted.name)
                 group.create_task(shared.run(), name="view")
-                if annotator is not None:
-                    group.create_task(annotator.run(), name="annotator")
 
     def _keeper(self, upper: Client) -> CertificateKeeper | None:
         options = self._options

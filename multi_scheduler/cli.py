@@ -18,4 +18,5 @@ async def _run(options: flags.Options) -> int:
     from multi_scheduler import config_waiting  # noqa: PLC0415
     from multi_scheduler.app import App  # noqa: PLC0415
 
-    return await lifecycle.run_until_signal(config_waiting.run(options, lambda usable: App(usable).run()))
+    work = config_waiting.run(options, flags.PROGRAM, lambda usable: App(usable).run())
+    return await lifecycle.run_until_signal(work)

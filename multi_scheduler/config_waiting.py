@@ -6,24 +6,27 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.server import HealthServer
 from multi_scheduler import config as configuration
-from multi_scheduler.flags import PROGRAM, Options
+from multi_scheduler.options import ProcessOptions
 
 _POLL = 2.0
 """Seconds between checks of the file."""
 _AGAIN = 30.0
 """Seconds after which an unchanged configuration is tried again, because a kubeconfig that it names may have changed."""
+Options = TypeVar("Options", bound=ProcessOptions)
 
 
-async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> None:
+async def run(options: Options, program: str, work: Callable[[Options], Awaitable[None]]) -> None:
     """Run the program until cancelled; wait while its configuration cannot be used.
 
     Args:
         options: the parsed command line.
+        program: its name, for the log.
         work: the program. It raises ConfigError if the configuration cannot be used.
 
     Raises:
@@ -31,7 +34,7 @@ async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> N
     """
     while True:
         if options.rejected:
-            options = await _usable(options)
+            options = await _usable(options, program)
         try:
             await work(options)
         except ConfigError as error:
@@ -42,9 +45,9 @@ async def run(options: Options, work: Callable[[Options], Awaitable[None]]) -> N
             return
 
 
-async def _usable(options: Options) -> Options:
+async def _usable(options: Options, program: str) -> Options:
     """Report the rejected configuration until a changed file can be read, or a retry is due; return the new options."""
-    logger = log.get_logger(component=PROGRAM)
+    logger = log.get_logger(component=program)
     logger.error("configuration not applied", error=options.rejected)
     async with contextlib.AsyncExitStack() as stack:
         why = options.rejected

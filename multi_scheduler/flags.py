@@ -9,36 +9,25 @@ from dataclasses import dataclass
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
-    Klog,
     add_boolean,
     add_health_address,
     add_log_flags,
-    add_upper_flags,
     check_serving,
     comma_list,
     options,
     service_hosts,
     take_klog,
 )
-from multi_scheduler import config as configuration
-from multi_scheduler.config import Config
 from multi_scheduler.extender.server import MAX_BODY_BYTES
+from multi_scheduler.options import ProcessOptions, add_config_flags, read_config
 
 PROGRAM = "virtual-node-multi-scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """A parsed command line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ProcessOptions):
+    """A parsed command line. Without ``health_addr``, the extender's port serves health and metrics."""
 
-    config: Config
-    config_file: str
-    waits: bool
-    """``--wait-for-config``: report an unusable configuration and wait for a usable one."""
-    rejected: str
-    """Why the configuration cannot be used, with ``--wait-for-config``; empty: it can be parsed."""
-    kubeconfig: str
-    master: str
     address: str
     port: int
     tlscert: str
@@ -57,15 +46,8 @@ class Options:
     """Serve ``/bind``."""
     safe_scheduler_routes: bool
     """Serve the paths of kube-safe-scheduler as well."""
-    annotate: str
-    """VirtualNodes, LowerNodes (which includes virtual nodes), or None."""
     environment: Mapping[str, str]
     max_body_bytes: int
-    health_addr: str
-    """Address for health and metrics without TLS; empty: the extender's port serves them."""
-    log_level: str
-    log_format: str
-    klog: Klog
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Options:
@@ -78,8 +60,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
     flags = parser(environment).parse_args(rest)
-    if not flags.config:
-        raise ConfigError("--config: required; the file lists the lower clusters")
+    config, rejected = read_config(flags)
     check_serving(flags)
     if flags.client_ca and not flags.tlscert:
         raise ConfigError("--client-ca: needs --tlscert and --tlskey")
@@ -91,13 +72,6 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         raise ConfigError("--client-names: needs --client-ca or --secret-name")
     if flags.max_body_bytes < 1:
         raise ConfigError(f"--max-body-bytes: {flags.max_body_bytes} is less than 1")
-    config, rejected = Config(), ""
-    try:
-        config = configuration.load(flags.config)
-    except ConfigError as error:
-        if not flags.wait_for_config:
-            raise
-        rejected = str(error)
     hosts = [*service_hosts(flags.service_name, flags.namespace), *flags.hosts]
     return options(
         Options,
@@ -122,19 +96,7 @@ def parser(environment: Mapping[str, str]) -> Parser:
         "virtual node is chosen only if one of its lower nodes has room.",
         examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
     )
-    whole.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
-    )
-    add_boolean(
-        whole,
-        "--wait-for-config",
-        default=False,
-        help_text="while --config, or a file that it names, cannot be used: report the error and wait, not ready, instead of exiting",
-    )
-    add_upper_flags(whole)
+    add_config_flags(whole)
     whole.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
     whole.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
     whole.add_argument("--tlscert", default="", metavar="FILE", help="serving certificate (none: plain HTTP)")
@@ -196,12 +158,6 @@ def parser(environment: Mapping[str, str]) -> Parser:
         default=False,
         help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
         "for each agent (false)",
-    )
-    whole.add_argument(
-        "--annotate",
-        choices=("None", "VirtualNodes", "LowerNodes"),
-        default="None",
-        help="write free resources as annotations to virtual nodes, or to virtual and lower nodes (None)",
     )
     whole.add_argument(
         "--max-body-bytes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, VIRTUAL_NODE, Right
+from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
@@ -22,12 +22,6 @@ UPPER: tuple[Right, ...] = (
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
 """Added to ``UPPER`` if the extender binds pods."""
-
-ANNOTATE: tuple[Right, ...] = (
-    Right("", "nodes", ("patch",), "annotations of usage (--annotate)", "", "", (VIRTUAL_NODE,)),
-)
-"""Added to ``UPPER`` with ``--annotate``. ``--annotate=LowerNodes`` needs the same right on all lower nodes, which no
-command or chart grants."""
 
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "capacity of every lower node"),

@@ -108,6 +108,14 @@ class Shared:
             for feed in self._feeds:
                 group.create_task(feed.run(), name="usage")
 
+    async def follow(self) -> None:
+        """Follow nodes, pods and usage of the lower clusters until cancelled, without upper pods and reservations."""
+        async with asyncio.TaskGroup() as group:
+            for cluster in self._fit.feeds.values():
+                group.create_task(cluster.run(), name="cluster")
+            for feed in self._feeds:
+                group.create_task(feed.run(), name="usage")
+
 
 def _annotated(
     store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]

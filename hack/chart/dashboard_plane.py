@@ -51,6 +51,9 @@ _EXTENDER = [
         {
             "max by (cluster) (virtual_node_usage_source_failed)": "{{cluster}} source failed",
             rate("virtual_node_usage_neutral_total", "cluster, reason"): "{{cluster}} {{reason}}",
+            rate(
+                "virtual_node_annotator_writes_total", "cluster, result"
+            ): "{{cluster}} annotations {{result}}",
         },
         width=8,
         meaning="Scores without measured usage are neutral; no pod waits for it.",

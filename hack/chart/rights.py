@@ -10,6 +10,7 @@ import yaml
 from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import rights as multi_scheduler
+from multi_scheduler.annotator import rights as annotator
 from swarm import rights as swarm
 from virtual_node.rights import daemon as virtual_node
 from virtual_node.rights import operator
@@ -39,8 +40,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         "multiScheduler": {
             "upper": multi_scheduler.UPPER,
             "bind": multi_scheduler.BIND,
-            "annotate": multi_scheduler.ANNOTATE,
         },
+        "annotator": {"upper": annotator.UPPER},
     }
 
 

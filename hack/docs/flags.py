@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import descheduler.command_line
+import multi_scheduler.annotator.flags
 import multi_scheduler.flags
 import swarm.command_line
 import virtual_node.config.command_line
@@ -22,6 +23,7 @@ _PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "virtual-node-webhook": lambda: webhook.flags.parser({}),
     "virtual-node-descheduler": descheduler.command_line.parser,
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parser({}),
+    "virtual-node-annotator": lambda: multi_scheduler.annotator.flags.parser({}),
     "virtual-node-swarm": swarm.command_line.parser,
 }
 

@@ -16,6 +16,7 @@ _COMPONENTS = {
     "webhook": "virtual-node-webhook",
     "descheduler": "virtual-node-descheduler",
     "multi_scheduler": "virtual-node-multi-scheduler",
+    "multi_scheduler.annotator": "virtual-node-annotator",
     "swarm": "virtual-node-swarm",
 }
 _INTRODUCTION = """# Rights
@@ -59,7 +60,7 @@ def render() -> str:
     parts = [markdown.note(), _INTRODUCTION]
     for module in modules():
         told = attribute_docstrings(module)
-        parts.append(f"## {_COMPONENTS[module.__name__.partition('.')[0]]}")
+        parts.append(f"## {_COMPONENTS[module.__name__.partition('.rights')[0]]}")
         for name, needed in tables(module).items():
             parts += [f"### {name.replace('_', ' ').lower()}", markdown.prose(told.get(name, ""))]
             parts.append(

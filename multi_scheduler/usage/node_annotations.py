@@ -1,4 +1,4 @@
-"""Usage from annotations of lower nodes, as written by kube-safe-scheduler's annotator or the multi-scheduler's. No IO."""
+"""Usage from annotations of lower nodes, as written by kube-safe-scheduler's annotator or ``virtual-node-annotator``. No IO."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ PROGRAMS = (
     "virtual-node-webhook",
     "virtual-node-descheduler",
     "virtual-node-multi-scheduler",
+    "virtual-node-annotator",
     "virtual-node-swarm",
 )
 

@@ -31,7 +31,7 @@
 
 {{/* Names of the leader election Leases of all components, separated by commas. */}}
 {{- define "virtual-node.leases" -}}
-{{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,{{ include "virtual-node.component" (list . "scheduler") }}
+{{ include "virtual-node.fullname" . }},virtual-node-webhook,virtual-node-descheduler,virtual-node-annotator,{{ include "virtual-node.component" (list . "scheduler") }}
 {{- end }}
 
 {{/* Rules with the placeholders replaced by names: (list $ "webhook" $rules). A rule is omitted if its placeholders have no

@@ -49,6 +49,7 @@ spec:
 {{- if .Values.webhook.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "webhook" .Values.webhook)) }}{{ end }}
 {{- if .Values.descheduler.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "descheduler" .Values.descheduler)) }}{{ end }}
 {{- if .Values.swarm.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "swarm" .Values.swarm)) }}{{ end }}
+{{- if include "virtual-node.annotator" . }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "annotator" .Values.annotator)) }}{{ end }}
 {{- if include "virtual-node.multiScheduler" . }}
 {{- $names = append $names (include "virtual-node.serviceAccountName" (list . "multi-scheduler" .Values.multiScheduler)) }}
 {{- $names = append $names (include "virtual-node.component" (list . "scheduler")) }}

@@ -12,6 +12,8 @@ import yaml
 
 import descheduler.flags
 import descheduler.rights
+import multi_scheduler.annotator.flags
+import multi_scheduler.annotator.rights
 import multi_scheduler.config
 import multi_scheduler.flags
 import multi_scheduler.rights
@@ -68,7 +70,13 @@ def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
         EXTENDER_SECRET: _secrets(case),
         LEASE: [whole],
         TOKEN_SECRET: [secret.name for one in _configuration(case).clusters for secret in one.token_secrets],
-        LEASES: [whole, "virtual-node-webhook", "virtual-node-descheduler", f"{whole}-scheduler"],
+        LEASES: [
+            whole,
+            "virtual-node-webhook",
+            "virtual-node-descheduler",
+            "virtual-node-annotator",
+            f"{whole}-scheduler",
+        ],
     }
     return {
         (right.namespace, right.group, right.full_resource, verb, name)
@@ -150,8 +158,6 @@ def test_rights_are_those_of_the_tables(case):
     multi = list(multi_scheduler.rights.UPPER)
     if given.get("multiScheduler", {}).get("bind"):
         multi += multi_scheduler.rights.BIND
-    if given.get("multiScheduler", {}).get("annotate"):
-        multi += multi_scheduler.rights.ANNOTATE
     others = given.get("descheduler", {}).get("virtualNodes", [])
     name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
@@ -162,6 +168,7 @@ def test_rights_are_those_of_the_tables(case):
         "test": _asked(case, operator.DOCTOR),
         "uninstall": _asked(case, operator.UNINSTALL),
         "swarm": _asked(case, swarm.rights.UPPER),
+        "annotator": _asked(case, multi_scheduler.annotator.rights.UPPER),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
     installed = {
@@ -332,7 +339,7 @@ def test_configurations_parse(case):
 @pytest.mark.parametrize("case", CASES)
 def test_kubeconfigs_are_where_the_configuration_says(case):
     """The path of each lower cluster's kubeconfig is a key of a Secret that is mounted there."""
-    for component in ("virtual-node", "multi-scheduler"):
+    for component in ("virtual-node", "multi-scheduler", "annotator"):
         deployments = [
             item
             for item in objects(case)
@@ -358,6 +365,7 @@ def test_arguments_are_valid_flags(case, tmp_path):
         "-webhook": webhook.flags.parse,
         "-swarm": swarm.flags.parse,
         "-multi-scheduler": multi_scheduler.flags.parse,
+        "-annotator": multi_scheduler.annotator.flags.parse,
     }
     found = {item["metadata"]["name"] for item in objects(case) if item["kind"] == "Deployment"}
     for component, parse in programs.items():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import Forbidden
+from controller_runtime.errors import ConfigError, Forbidden
 from multi_scheduler.agent import VirtualNode
-from multi_scheduler.annotator import Annotator, Measurement, differ, values
+from multi_scheduler.annotator import flags
+from multi_scheduler.annotator.annotations import Measurement, differ, values
+from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
@@ -64,7 +67,7 @@ def test_pressure_is_the_mean_load_of_nodes_that_report_it() -> None:
 )
 def test_small_changes_are_not_written(old, new, expected) -> None:
     """A value that is added or removed is a change."""
-    assert differ({"a": old} if old else {}, {"a": new}) == expected
+    assert differ({"a": old} if old else {}, {"a": new}, 0.05) == expected
 
 
 class _Client:
@@ -72,10 +75,12 @@ class _Client:
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
+        self.tried: list[str] = []
         self.patched: list[tuple[str, dict[str, str | None]]] = []
         self.refuses = False
 
     async def patch(self, _resource: Any, name: str, patch: dict[str, Any]) -> None:
+        self.tried.append(name)
         if self.refuses:
             raise Forbidden("no right")
         self.patched.append((name, patch["metadata"]["annotations"]))
@@ -92,18 +97,34 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     upper, lower = _Client("upper"), _Client("a")
     clients: Any = {"a": lower}
     known: Any = directory
-    annotator = Annotator(upper, clients, scene.shared, known, below=True)  # type: ignore[arg-type]
+    above: Any = upper
+    writer = Writer(above, clients, scene.shared, known, refresh=300, threshold=0.05)
     lower.refuses = True
-    await annotator.annotate()
+    await writer.write()
     ((name, found),) = upper.patched
     assert (name, found["mean-free-cpu"], found["free-cpu"]) == ("vn-a", "4000", "8000")
     assert re.fullmatch(r"\d{4}-.*Z", found[names.ANNOTATION_USAGE_AT] or "")
     lower.refuses = False
     for _ in range(2):
-        await annotator.annotate()
+        await writer.write()
     assert [name for name, _ in lower.patched] == ["a-0", "a-1"]
     assert len(upper.patched) == 1
+    assert len(lower.tried) == 3, "without the right, the other nodes are not tried"
     scene.runs("a-1", "one", cpu="2")
-    await annotator.annotate()
+    await writer.write()
     assert [name for name, _ in upper.patched] == ["vn-a", "vn-a"]
     assert [name for name, _ in lower.patched] == ["a-0", "a-1", "a-1"]
+
+
+def test_bad_flags_are_named(tmp_path: Path) -> None:
+    """A threshold outside of percent, and durations of the Lease that contradict each other."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, clusters: [{name: a, kubeconfig: k}]}",
+        encoding="utf-8",
+    )
+    found = flags.parse([f"--config={file}", "--threshold=10", "--lower-nodes"], {"POD_NAMESPACE": "vn"})
+    assert (found.threshold, found.interval, found.namespace, found.lower_nodes) == (0.1, 60, "vn", True)
+    for argument in ("--threshold=101", "--interval=0s", "--leader-elect-lease-duration=1s"):
+        with pytest.raises(ConfigError, match=argument.partition("=")[0]):
+            flags.parse([f"--config={file}", argument], {})

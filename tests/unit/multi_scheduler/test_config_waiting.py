@@ -61,7 +61,7 @@ async def test_waits_with_an_invalid_configuration(
 
     with capture_logs() as logs:
         options = flags.parse([*arguments, "--wait-for-config"])
-        async with working(config_waiting.run(options, work)) as task:
+        async with working(config_waiting.run(options, "p", work)) as task:
             await asyncio.sleep(0.2)
             assert not task.done()
             status, text = await _readyz(port)
@@ -73,4 +73,4 @@ async def test_waits_with_an_invalid_configuration(
     assert said in line["error"]
     file.write_text(HEAD + wrong, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        await config_waiting.run(flags.parse(arguments), work)
+        await config_waiting.run(flags.parse(arguments), "p", work)

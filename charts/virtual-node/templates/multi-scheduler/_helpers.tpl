@@ -3,6 +3,11 @@
 {{- if and .Values.multiScheduler.enabled .Values.virtualNode.clusters }}true{{ end }}
 {{- end }}
 
+{{/* "true" if the annotator is installed. It reads the same lower clusters as the extender. */}}
+{{- define "virtual-node.annotator" -}}
+{{- if and .Values.annotator.enabled .Values.virtualNode.clusters }}true{{ end }}
+{{- end }}
+
 {{/* "true" if scheduler and extender authenticate each other with certificates. */}}
 {{- define "virtual-node.extenderTls" -}}
 {{- if ne (toString .Values.multiScheduler.tls.enabled) "false" }}true{{ end }}
@@ -21,21 +26,23 @@
 {{ include "virtual-node.component" (list . "scheduler") }}-tls
 {{- end }}
 
+{{/* Configuration of the extender and of the annotator: (list $ $usage $clusterUsage). */}}
 {{- define "virtual-node.extenderConfig" -}}
+{{- $root := index . 0 }}{{ $usage := index . 1 }}{{ $clusterUsage := index . 2 | default dict -}}
 apiVersion: virtual-node.io/v1alpha1
 kind: MultiSchedulerConfiguration
 agents:
-  {{- toYaml .Values.multiScheduler.agents | nindent 2 }}
-{{- with .Values.multiScheduler.usage }}
+  {{- toYaml $root.Values.multiScheduler.agents | nindent 2 }}
+{{- with $usage }}
 usage:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 clusters:
-  {{- range .Values.virtualNode.clusters }}
+  {{- range $root.Values.virtualNode.clusters }}
   {{- $config := .config | default dict }}
   - name: {{ toYaml .name }}
     kubeconfig: {{ include "virtual-node.kubeconfigPath" . }}
-    {{- with get ($.Values.multiScheduler.clusterUsage | default dict) .name }}
+    {{- with get $clusterUsage .name }}
     usage:
       {{- toYaml . | nindent 6 }}
     {{- end }}

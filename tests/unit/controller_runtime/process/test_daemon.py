@@ -10,6 +10,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 import pytest
 
 import descheduler.cli
+import multi_scheduler.annotator.cli
 import multi_scheduler.cli
 import webhook.cli
 from controller_runtime.errors import ConfigError
@@ -20,6 +21,7 @@ PROGRAMS = {
     "virtual-node-webhook": webhook.cli.main,
     "virtual-node-descheduler": descheduler.cli.main,
     "virtual-node-multi-scheduler": multi_scheduler.cli.main,
+    "virtual-node-annotator": multi_scheduler.annotator.cli.main,
 }
 
 

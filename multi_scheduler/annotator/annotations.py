@@ -1,0 +1,89 @@
+"""The annotations of nodes: free resources by measured usage and by requests. No IO.
+
+The keys are those of kube-safe-scheduler's annotators: CPU in millicores, everything else in its base unit. A virtual
+node gets the sums over its lower nodes and the deviation of that sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controller_runtime.api import names
+from multi_scheduler.formulas import pressure
+from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
+from multi_scheduler.usage.store import Usage
+
+_SMALL = 0.5
+"""Smaller values are compared as if they were this value, because differences between small loads do not matter."""
+REQUESTED = ("cpu", "memory", "pods", "ephemeral-storage")
+"""Resources whose requests are reported."""
+_MEASURED = ("cpu", "memory")
+_KEYS = tuple(form.format(resource) for form in (MEAN, DEVIATION, FORECAST) for resource in _MEASURED)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Capacity, requests and measured usage of one lower node."""
+
+    allocatable: Mapping[str, int]
+    requested: Mapping[str, int]
+    usage: Usage | None
+
+
+def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
+    """Return the annotations for a group of nodes; value None: unknown, so the annotation is removed.
+
+    Deviations are combined as for independent variables. Measured values are sums over the nodes with known usage.
+    """
+    found = list(nodes)
+    annotations: dict[str, str | None] = dict.fromkeys(_KEYS)
+    loads = [load for one in found if (load := _load(one)) is not None]
+    annotations[names.ANNOTATION_PRESSURE] = f"{sum(loads) / len(loads):.2f}" if loads else None
+    for resource in REQUESTED:
+        offered = sum(one.allocatable.get(resource, 0) for one in found)
+        requested = sum(one.requested.get(resource, 0) for one in found)
+        annotations[f"requested-{resource}"] = str(requested)
+        annotations[f"free-{resource}"] = str(max(0, offered - requested))
+    for resource in _MEASURED:
+        known = [
+            (one.allocatable.get(resource, 0), measured)
+            for one in found
+            if one.usage is not None
+            and (measured := one.usage.cpu if resource == "cpu" else one.usage.memory) is not None
+        ]
+        if known:
+            annotations[MEAN.format(resource)] = _whole(sum(size - one.mean for size, one in known))
+            annotations[DEVIATION.format(resource)] = _whole(
+                math.sqrt(sum(one.deviation**2 for _, one in known))
+            )
+            if all(one.forecast is not None for _, one in known):
+                ahead = sum(size - (one.forecast or 0.0) for size, one in known)
+                annotations[FORECAST.format(resource)] = _whole(ahead)
+    return annotations
+
+
+def _load(node: Measurement) -> float | None:
+    """Return a node's load by the pressure agent's formula; None: unknown."""
+    usage, pods, cpus = node.usage, node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
+    if usage is None or usage.pressure is None:
+        return None
+    share = node.requested.get("pods", 0) / pods if pods else 0.0
+    utilisation = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
+    return 1 - pressure.score(share, usage.pressure, utilisation=utilisation, is_pressed=usage.is_pressed)
+
+
+def differ(old: Mapping[str, str | None], new: Mapping[str, str | None], threshold: float) -> bool:
+    """Report whether a value was added, was removed, or changed by more than the threshold, which is relative."""
+    return any(_differs(number(old.get(key)), number(value), threshold) for key, value in new.items())
+
+
+def _differs(old: float | None, new: float | None, threshold: float) -> bool:
+    if old is None or new is None:
+        return old is not new
+    return abs(new - old) > threshold * max(abs(old), _SMALL)
+
+
+def _whole(value: float) -> str:
+    return str(round(max(0.0, value)))

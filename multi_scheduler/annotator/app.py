@@ -1,0 +1,74 @@
+"""The annotator's process: the view of the lower clusters, leader election, and the writer while this process leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from controller_runtime.client.client import Client
+from controller_runtime.leaderelection.elector import LeaderElector
+from controller_runtime.process import lifecycle
+from controller_runtime.serving.health import Check
+from controller_runtime.serving.server import HealthServer
+from multi_scheduler import connections
+from multi_scheduler.annotator.flags import PROGRAM, Options
+from multi_scheduler.annotator.writer import Writer
+from multi_scheduler.directory import NodeDirectory
+from multi_scheduler.shared import Shared
+
+
+async def run(options: Options) -> None:
+    """Take part in leader election and annotate nodes while leading, until cancelled.
+
+    Raises:
+        ConfigError: a setting or file is wrong and the user must correct it.
+    """
+
+    async def work(upper: Client, lower: Mapping[str, Client]) -> None:
+        await _work(options, upper, lower)
+
+    await connections.run(options, PROGRAM, work)
+
+
+async def _work(options: Options, upper: Client, lower: Mapping[str, Client]) -> None:
+    shared = Shared(options.config, upper, lower)
+    directory = NodeDirectory(upper, options.config)
+
+    async def write() -> None:
+        # Created for every term of leadership, because another process may have written since the last term.
+        await Writer(
+            upper,
+            lower if options.lower_nodes else {},
+            shared,
+            directory,
+            refresh=options.refresh,
+            threshold=options.threshold,
+        ).run(options.interval)
+
+    checks: dict[str, Check] = {
+        "nodes": lambda: (
+            None if directory.nodes.has_synced else "the upper cluster's nodes have not been read yet"
+        ),
+        # One readable lower cluster is enough, as others may be unreachable.
+        "view": lambda: (
+            "no lower cluster has been read yet" if all(map(shared.trouble, shared.indexes)) else None
+        ),
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        if options.health_addr:
+            await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
+        lifecycle.tune_gc()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(directory.nodes.run(), name="nodes")
+            group.create_task(shared.follow(), name="view")
+            if options.leader_elect:
+                await LeaderElector(
+                    upper,
+                    namespace=options.namespace,
+                    name=PROGRAM,
+                    on_started=write,
+                    **options.lease,
+                ).run()
+            else:
+                await write()

@@ -1,0 +1,88 @@
+"""Clients of the upper cluster and the lower clusters, created again when a kubeconfig file changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from controller_runtime import log
+from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.client.client import Client
+from controller_runtime.util.file_changes import FileChanges
+from multi_scheduler.config import SchedulerClusterConfig
+from multi_scheduler.options import ProcessOptions
+
+_POLL = 2.0
+"""Seconds between checks of the kubeconfig files."""
+
+Work = Callable[[Client, Mapping[str, Client]], Awaitable[None]]
+"""Called with the client of the upper cluster, and the clients of the lower clusters by name."""
+
+
+async def run(options: ProcessOptions, program: str, work: Work) -> None:
+    """Run the work with clients until cancelled; start it again with new clients when a kubeconfig file changed.
+
+    Args:
+        options: the parsed command line.
+        program: name of the program, for the API servers' logs.
+        work: the program's work; it ends only when it is cancelled.
+
+    Raises:
+        ConfigError: a setting or file is wrong and the user must correct it.
+    """
+    clusters = options.config.clusters
+    files = {cluster.name: cluster.kubeconfig for cluster in clusters}
+    changes = FileChanges(files)
+    logger = log.get_logger(component=program)
+    while True:
+        serving = asyncio.create_task(_connected(options, program, work), name="serving")
+        changed: set[str] = set()
+        refusal = ""
+        try:
+            while True:
+                changed |= set(changes.changed(files))
+                if changed:
+                    if not (found := await _unusable(clusters)):
+                        break
+                    if found != refusal:
+                        refusal = found
+                        logger.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
+                if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                    await serving
+                    return
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        logger.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
+
+
+async def _unusable(clusters: Sequence[SchedulerClusterConfig]) -> str:
+    """Return what is wrong with the current kubeconfig files; empty: they can be used.
+
+    Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
+    """
+    for cluster in clusters:
+        context, server = cluster.context or None, cluster.server or None
+        if found := await kubeconfig.trouble(cluster.kubeconfig, context=context, server=server):
+            return found
+    return ""
+
+
+async def _connected(options: ProcessOptions, program: str, work: Work) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+        weaknesses.warn(config, cluster="upper")
+        upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
+        lower = {}
+        for cluster in options.config.clusters:
+            found = await kubeconfig.load(
+                cluster.kubeconfig,
+                context=cluster.context or None,
+                server=cluster.server or None,
+                in_cluster=False,
+            )
+            weaknesses.warn(found, cluster=cluster.name)
+            client = Client(found, user_agent=program, cluster=cluster.name)
+            lower[cluster.name] = await stack.enter_async_context(client)
+        await work(upper, lower)

@@ -1,0 +1,63 @@
+"""Options that the programs of this package share: the configuration file, the upper cluster, health and logs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.flags import Klog, add_boolean, add_upper_flags
+from multi_scheduler import config as configuration
+from multi_scheduler.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """A parsed command line, as far as the programs share it."""
+
+    config: Config
+    config_file: str
+    waits: bool
+    """``--wait-for-config``: report an unusable configuration and wait for a usable one."""
+    rejected: str
+    """Why the configuration cannot be used, with ``--wait-for-config``; empty: it can be parsed."""
+    kubeconfig: str
+    master: str
+    health_addr: str
+    """Address for health and metrics without TLS; empty: none."""
+    log_level: str
+    log_format: str
+    klog: Klog
+
+
+def add_config_flags(group: argparse._ActionsContainer) -> None:
+    """Add ``--config``, ``--wait-for-config`` and the flags of the upper cluster."""
+    group.add_argument(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
+    )
+    add_boolean(
+        group,
+        "--wait-for-config",
+        default=False,
+        help_text="while --config, or a file that it names, cannot be used: report the error and wait, not ready, instead of exiting",
+    )
+    add_upper_flags(group)
+
+
+def read_config(given: argparse.Namespace) -> tuple[Config, str]:
+    """Return the configuration that ``--config`` names, and why it cannot be used; empty: it can be used.
+
+    Raises:
+        ConfigError: the flag is missing, or the configuration is unusable and ``--wait-for-config`` is off.
+    """
+    if not given.config:
+        raise ConfigError("--config: required; the file lists the lower clusters")
+    try:
+        return configuration.load(given.config), ""
+    except ConfigError as error:
+        if not given.wait_for_config:
+            raise
+        return Config(), str(error)
