@@ -32,6 +32,7 @@ from swarm.controller import worker_pods
 from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import Liveness
 from swarm.controller.owned_objects import INDEX_SWARM, LABEL_SWARM, by_swarm, shrink_config_map
+from swarm.controller.polls import Polls
 from swarm.controller.reconciler import Reconciler
 from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
@@ -101,17 +102,18 @@ class App:
     async def _work(self, client: Client, caches: _Caches) -> None:
         """Run the leader's tasks until cancelled."""
         recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
+        # Conflicts with acknowledgements are frequent, so first retries are fast and the longest delay is short.
+        queue = WorkQueue[str](
+            "swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST)
+        )
         delivery = Delivery(client, config_maps=caches.config_maps, leases=caches.leases)
-        reports = Reports(delivery)
+        polls = Polls(on_change=queue.add, node_addresses=caches.node_addresses)
+        reports = Reports(delivery, polls)
         liveness = Liveness(
             client, nodes=caches.nodes, leases=caches.heartbeats, settle=self._options.gone_after
         )
         pods = WorkerPods(
             pods=caches.pods, stateful_sets=caches.stateful_sets, deployments=caches.deployments
-        )
-        # Conflicts with acknowledgements are frequent, so first retries are fast and the longest delay is short.
-        queue = WorkQueue[str](
-            "swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST)
         )
         sources = Sources(client, on_change=queue.add)
         reconciler = Reconciler(
@@ -141,7 +143,7 @@ class App:
         finally:
             for registration in registrations:
                 registration.remove()
-            await reports.close()
+            await polls.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,11 @@ class _Caches:
 
     def all(self) -> list[Informer]:
         return [getattr(self, name) for name in self.__slots__]
+
+    def node_addresses(self, name: str) -> list[str]:
+        """Return the addresses of a node."""
+        node = self.nodes.store.get(name)
+        return [one["address"] for one in (node.status or {}).get("addresses") or ()] if node else []
 
     def connect(self, queue: WorkQueue[str], liveness: Liveness) -> list[Registration]:
         """Queue a Swarm when an object that it depends on changes; return the handlers' registrations."""
@@ -256,12 +263,14 @@ _SWARM = {INDEX_SWARM: by_swarm}
 
 
 def _shrink_node(node: Object) -> Object:
-    """Reduce a Node to the fields that ``liveness`` reads."""
+    """Reduce a Node to the fields that ``liveness`` and ``node_addresses`` read."""
     conditions = [
         {"type": "Ready", "status": one.get("status")}
         for one in (node.status or {}).get("conditions") or ()
         if one.get("type") == "Ready"
     ]
+    addresses = (node.status or {}).get("addresses") or []
     return node.with_fields(
-        spec={"taints": (node.spec or {}).get("taints") or []}, status={"conditions": conditions}
+        spec={"taints": (node.spec or {}).get("taints") or []},
+        status={"conditions": conditions, "addresses": addresses},
     )

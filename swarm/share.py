@@ -29,6 +29,12 @@ class Settings:
     weights: Mapping[str, int] | None = None
     """Weights of jobs; missing jobs have weight 1."""
 
+    def digest(self) -> str:
+        """Return a text that changes with the fields other than the name."""
+        weights = sorted((self.weights or {}).items())
+        text = repr((self.handover, self.refresh, self.fence_seconds, weights))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     @staticmethod
     def fits_file(shares: Mapping[str, str]) -> bool:
         """Report whether the shares of all workers fit into k8s-swarm's ConfigMap, beside its table of assignments."""

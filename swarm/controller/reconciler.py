@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -70,6 +69,7 @@ class Reconciler:
         swarm = self._swarms.store.get(key)
         if swarm is None:
             self._sources.forget(key)
+            self._reports.forget(key)
             self._written.pop(key, None)
             metrics.forget(key)
             return None
@@ -100,7 +100,7 @@ class Reconciler:
     ) -> Result | None:
         deleting = swarm.metadata.deletion_timestamp is not None
         pods = self._pods.of(swarm.namespace, parsed.workers)
-        acknowledged = await self._reports.of(swarm, parsed, pods)
+        acknowledged = self._reports.of(swarm, parsed, pods)
         confirmed = {text.strip() for text in swarm.annotations.get(ANNOTATION_GONE, "").split(",")}
         gone, unknown = await self._liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
@@ -110,7 +110,7 @@ class Reconciler:
             ledger.version = await self._delivery.known_version(swarm, parsed.config_map)
         now = time.time()
         observed = planning.Observed(pods, acknowledged, gone)
-        settings = _settings(swarm, parsed, wanted)
+        settings = _settings(swarm, parsed, wanted.jobs)
         # In a thread, because for a large Swarm this would delay the renewal of the leader Lease.
         after, assignment = await asyncio.to_thread(
             planning.advance,
@@ -177,7 +177,7 @@ class Reconciler:
             strategy=parsed.strategy,
             handover=parsed.handover,
             restarts=parsed.refresh == "Restart",
-            settings=_digest(parsed, jobs),
+            settings=_settings(swarm, parsed, jobs).digest(),
         )
         return wanted, problems
 
@@ -283,17 +283,11 @@ def _verdicts(rendered: Mapping[str, Any]) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in rendered.get("conditions") or ()}
 
 
-def _digest(parsed: SwarmSpec, jobs: Sequence[Job]) -> str:
-    weights = [(job.name, job.weight) for job in jobs if job.weight != 1]
-    text = repr((parsed.handover, parsed.refresh, parsed.fence_seconds, sorted(weights)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _settings(swarm: Object, parsed: SwarmSpec, wanted: planning.Wanted) -> share.Settings:
+def _settings(swarm: Object, parsed: SwarmSpec, jobs: Sequence[Job]) -> share.Settings:
     return share.Settings(
         swarm=swarm.name,
         handover=parsed.handover,
         refresh=parsed.refresh,
         fence_seconds=parsed.fence_seconds,
-        weights={job.name: job.weight for job in wanted.jobs if job.weight != 1},
+        weights={job.name: job.weight for job in jobs if job.weight != 1},
     )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import aiohttp
-
 from controller_runtime.objects import Object
 from swarm.controller.delivery import Delivery
 from swarm.controller.owned_objects import ANNOTATION_ENDED
+from swarm.controller.polls import Polls
 from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Acknowledgement, Ledger
 from swarm.slots import Pod
 from swarm.spec import SwarmSpec
 
-_HTTP_SECONDS = 1.0
-_HTTP_BYTES = 4 << 20
-_AT_ONCE = 50
 _FENCE_MARGIN = 1.25
 """Largest ratio of our clock rate to the worker's that fencing tolerates."""
 
@@ -40,22 +35,24 @@ class _Renewal:
 class Reports:
     """Reads acknowledgements. A worker's report affects only its own Swarm."""
 
-    def __init__(self, delivery: Delivery, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, delivery: Delivery, polls: Polls, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._delivery = delivery
+        self._polls = polls
         self._clock = clock
         self._renewals: dict[str, _Renewal] = {}
         """UID of the Lease → its resourceVersion, and when this was first seen."""
         self._ended: dict[str, str] = {}
         """UID of the pod → its last ended session, of which a cached acknowledgement is ignored."""
-        self._session: aiohttp.ClientSession | None = None
         self._plain: dict[str, dict[str, list[str]]] = {}
 
-    async def close(self) -> None:
-        """Close the connections to workers."""
-        if self._session is not None:
-            await self._session.close()
+    def forget(self, swarm: str) -> None:
+        """Stop reading the reports of a deleted Swarm."""
+        self._polls.forget(swarm)
+        self._plain.pop(swarm, None)
 
-    async def of(self, swarm: Object, parsed: SwarmSpec, pods: Sequence[Pod]) -> dict[str, Acknowledgement]:
+    def of(self, swarm: Object, parsed: SwarmSpec, pods: Sequence[Pod]) -> dict[str, Acknowledgement]:
         """Return the newest report of each pod, by UID."""
         found: dict[str, Acknowledgement] = {}
         for uid, text, _ in self._delivery.acknowledgements(swarm).values():
@@ -64,7 +61,7 @@ class Reports:
                 found[uid] = report
         if parsed.workers.http_port:
             silent = [pod for pod in pods if pod.uid not in found and pod.ip and not pod.finished]
-            polled = await self._poll(silent, parsed.workers.http_port)
+            polled = self._polls.reports(swarm.key, silent, parsed.workers.http_port)
             # A report without the pod's UID may come from another pod that has the IP now.
             found |= {uid: report for uid, report in polled.items() if report.pod_uid == uid}
             self._plain[swarm.key] = {
@@ -105,28 +102,3 @@ class Reports:
                 self._ended[uid] = report.session
                 fenced.add(uid)
         return fenced
-
-    async def _poll(self, pods: Sequence[Pod], port: int) -> Mapping[str, Acknowledgement]:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=_HTTP_SECONDS),
-                connector=aiohttp.TCPConnector(limit=_AT_ONCE),
-            )
-        reports = await asyncio.gather(*(self._ask(self._session, pod, port) for pod in pods))
-        return {pod.uid: report for pod, report in zip(pods, reports, strict=True) if report is not None}
-
-    @staticmethod
-    async def _ask(session: aiohttp.ClientSession, pod: Pod, port: int) -> Acknowledgement | None:
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        try:
-            async with session.get(
-                f"http://{host}:{port}/internal/version", allow_redirects=False
-            ) as response:
-                body = await response.content.read(_HTTP_BYTES)
-                return (
-                    ledgers.acknowledgement(body.decode("utf-8", "replace"))
-                    if response.status == 200
-                    else None
-                )
-        except (TimeoutError, aiohttp.ClientError):
-            return None

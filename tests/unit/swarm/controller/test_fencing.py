@@ -32,7 +32,8 @@ class Scene:
             "fenceSeconds": 10,
             "running": ["a"],
         }
-        self.reports = Reports(self, clock=lambda: self.now)  # type: ignore[arg-type]
+        polls: Any = None
+        self.reports = Reports(self, polls, clock=lambda: self.now)  # type: ignore[arg-type]
 
     def acknowledgements(self, _: Any) -> dict[str, Any]:
         return {"w": ("u", json.dumps(self.report), self.lease)}
@@ -62,7 +63,7 @@ async def test_ends_a_session_by_a_write_after_the_fence_time(scene):
     scene.renews = False
     assert await scene.fenced(13) == {"u"}
     assert scene.ended == ["s"]
-    assert await scene.reports.of(None, scene.spec, []) == {}
+    assert scene.reports.of(None, scene.spec, []) == {}
 
 
 async def test_renewal_restarts_the_fence_time(scene):
