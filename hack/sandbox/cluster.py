@@ -22,6 +22,9 @@ LOOPBACK = "127.0.0.1"
 GO_ENVIRONMENT = {"GOGC": "400"}
 """With Go's default, control planes this small collect garbage all the time; memory is cheaper here than CPU time."""
 
+_NO_SERVER = "--secure-port=0"
+"""Nothing reads these programs' health and metrics; making a certificate would take half of their start-up."""
+
 
 class Cluster:
     """A kube-apiserver, a controller manager and a scheduler, with an etcd prefix of their own.
@@ -238,13 +241,12 @@ class Cluster:
         kubeconfig = self.write_kubeconfig("controller-manager")
         return [
             f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
             "--controllers=*,bootstrapsigner,tokencleaner",
             f"--root-ca-file={self.ca}",
             f"--service-account-private-key-file={pki.directory / 'sa.key'}",
-            f"--cluster-signing-cert-file={self.ca}",
-            f"--cluster-signing-key-file={pki.key('ca')}",
+            # Only this signer is used, and each one takes an inotify instance (see inotify.py).
+            f"--cluster-signing-kubelet-serving-cert-file={self.ca}",
+            f"--cluster-signing-kubelet-serving-key-file={pki.key('ca')}",
             "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--kube-api-qps=500",
@@ -252,7 +254,7 @@ class Cluster:
             # Short, so that a test can wait for an autoscaler.
             "--horizontal-pod-autoscaler-sync-period=5s",
             "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
-            *self._own_port(),
+            _NO_SERVER,
         ]
 
     async def reconfigure_scheduler(self, configuration: Mapping[str, object]) -> None:
@@ -262,30 +264,18 @@ class Cluster:
         client = {"clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000}}
         file.write_text(json.dumps({**configuration, **client}, indent=1), encoding="utf-8")
         await self.scheduler.stop()
-        arguments = [
-            f"--config={file}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            *self._own_port(),
-        ]
-        self.scheduler = self._process("kube-scheduler", arguments)
+        self.scheduler = self._process("kube-scheduler", [f"--config={file}", _NO_SERVER])
         await self.scheduler.start()
 
     def _scheduler_args(self) -> list[str]:
         kubeconfig = self.write_kubeconfig("scheduler")
         return [
             f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
             "--leader-elect=false",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            *self._own_port(),
+            _NO_SERVER,
         ]
-
-    def _own_port(self) -> list[str]:
-        (port,) = free_ports(1)
-        return [f"--bind-address={LOOPBACK}", f"--secure-port={port}"]
 
 
 def _environment() -> dict[str, str]:

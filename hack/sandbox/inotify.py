@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hack.sandbox.errors import SandboxError
 
-PER_CLUSTER = 12
-"""kube-apiserver 6, kube-controller-manager 5, one to spare."""
+PER_CLUSTER = 9
+"""kube-apiserver 6, kube-controller-manager 2, one to spare."""
 PER_REAL_NODE = 8
 """kubelet 6, containerd 1, one to spare."""
 _PATIENCE, _PAUSE = 60.0, 1.0
