@@ -93,6 +93,10 @@ class Agent:
         """Return the nodes that must not take the pod."""
         return NOTHING
 
+    def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
+        """Return why a pod must not use real nodes of the upper cluster; empty: the scheduler decides about them."""
+        return ""
+
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Note the nodes that passed the filters of all agents; the scheduler chooses among them."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from controller_runtime import resources
+from controller_runtime.api.pod.groups import group_of
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 
 BY_NODE = "node"
 """Name of the index from a node's name to its pods."""
+BY_GROUP = "group"
+"""Name of the index from a pod group's key to its pods."""
 PENDING = "Pending"
 _BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
@@ -24,9 +27,15 @@ def bound_pods(client: Client) -> Informer:
         resources.PODS,
         field_selector=_BOUND,
         transform=shrink,
-        indexers={BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")]},
+        indexers={BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")], BY_GROUP: group_key},
         name="bound-pods",
     )
+
+
+def group_key(pod: Object) -> list[str]:
+    """Return the key of the pod's group; empty: it has none."""
+    group = group_of(pod.namespace, pod.labels, pod.annotations)
+    return [group.key] if group is not None else []
 
 
 def shrink(pod: Object) -> Object:

@@ -41,7 +41,10 @@ class Filtered:
 
 
 class Extender:
-    """Filters, prioritizes, preempts and binds. Real nodes always pass, because the scheduler itself decides about them."""
+    """Filters, prioritizes, preempts and binds.
+
+    Real nodes pass, because the scheduler itself decides about them, unless an agent bars the pod from all of them.
+    """
 
     def __init__(self, agents: Sequence[Weighted], directory: NodeDirectory, *, upper: Client) -> None:
         self._agents = agents
@@ -65,7 +68,8 @@ class Extender:
         uid = asked.pod["metadata"].get("uid", "")
         self._decisions.begin(uid)
         failed: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
+        bar = self._bars_real_nodes(asked.pod)
+        unresolvable = {name: bar for name in asked.names if bar and name not in virtual}
         for weighted in self._agents:
             if not left:
                 break
@@ -105,15 +109,20 @@ class Extender:
         return {name: total / weights for name, total in totals.items()} if weights else totals
 
     async def preempt(self, pod: Mapping[str, Any], victims: Mapping[str, Victims]) -> dict[str, Victims]:
-        """Return the nodes where evicting the victims makes room in the lower cluster; real nodes are returned unchanged.
+        """Return the nodes where evicting the victims makes room in the lower cluster.
+
+        Real nodes are returned unchanged, unless the pod is barred from them.
 
         Raises:
             NotReadyError: the virtual nodes have not been listed yet.
         """
         virtual = await self._virtual(list(victims), None)
+        bar = self._bars_real_nodes(pod)
         kept: dict[str, Victims] = {}
         for name, found in victims.items():
             node = virtual.get(name)
+            if node is None and bar:
+                continue
             uids = found.uids if node is None else await self._chosen(pod, node, found.uids)
             if uids is not None:
                 kept[name] = replace(found, uids=uids)
@@ -146,6 +155,10 @@ class Extender:
         opinions = self._decisions.settle(uid)
         is_virtual = self._directory.find(node, None) is not None
         return sentence(node, opinions) if opinions is not None and is_virtual else ""
+
+    def _bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
+        """Return why a pod must not use real nodes; empty: no agent bars it."""
+        return next((bar for one in self._agents if (bar := one.agent.bars_real_nodes(pod))), "")
 
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from controller_runtime import log
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
-from multi_scheduler.config import SchedulerClusterConfig
-from multi_scheduler.fit import reasons
-from multi_scheduler.fit.admission.gate import AdmissionGate, GateResult
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
+from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.groups.group_filter import GroupFilter
+from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
@@ -54,14 +50,6 @@ class FitAgent(Agent):
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
-        self._gates = {
-            cluster: AdmissionGate(
-                context.clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
-                admission,
-                enforces=self._settings.admission == "Reject",
-            )
-            for cluster, admission in self.admissions.items()
-        }
         self.reservations = Reservations(self.indexes, self.admissions, clock=_now)
         self.feeds = {
             cluster: Feed(
@@ -74,7 +62,17 @@ class FitAgent(Agent):
             )
             for cluster, client in context.lower.items()
         }
+        self._judge = Judge(self._settings, context.clusters, self.indexes, self.admissions, self.feeds)
         self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
+        self.groups = GroupFilter(
+            context.upper,
+            judge=self.judge,
+            reservations=self.reservations,
+            indexes=self.indexes,
+            feeds=self.feeds,
+            bound_pods=self._bound_pods,
+            strategy=self._settings.score,
+        )
         self._log = log.get_logger(component="fit")
         self.judged: dict[str, dict[str, Prediction]] = {}
         """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""
@@ -83,20 +81,33 @@ class FitAgent(Agent):
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bound_pods.run())
+            group.create_task(self.groups.pending.informer.run())
             group.create_task(self._sweeping())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
         """Return why the agent is not ready; None: ready. One synced lower cluster is enough, as others may be unreachable."""
-        if not self._bound_pods.has_synced:
+        if not self._bound_pods.has_synced or not self.groups.pending.informer.has_synced:
             return "the upper cluster's pods have not been read yet"
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
             return "no lower cluster has been read yet"
         return None
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Reject every virtual node without a lower node for the pod, with kube-scheduler's reasons."""
+        """Reject every virtual node without a lower node for the pod, or without room for the pod's group."""
+        if (group := self.groups.group(pod)) is None:
+            return await self._filter_alone(pod, nodes)
+        verdict = await self.groups.filter(pod, nodes, group)
+        if verdict.alone is not None:
+            found = await self._filter_alone(pod, verdict.alone)
+            return Rejections(found.resolvable, {**found.unresolvable, **verdict.rejections.unresolvable})
+        uid = pod["metadata"].get("uid", "")
+        self.judged.pop(uid, None)
+        self.judged[uid] = dict(verdict.judged)
+        return verdict.rejections
+
+    async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         uid = pod["metadata"].get("uid", "")
         # Release the reservation of an earlier attempt first, so that it does not block the pod itself.
         self.reservations.release(uid)
@@ -115,6 +126,11 @@ class FitAgent(Agent):
         # Reserve before other agents answer, so that a concurrent call does not count on the same room.
         self.reservations.reserve(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
+
+    def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
+        """Bar pods of groups, because room on real nodes cannot be reserved."""
+        group = self.groups.group(pod)
+        return f"pods of pod group {group} start together on virtual nodes only" if group is not None else ""
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Keep the pod's reservations only on nodes that the scheduler may still choose."""
@@ -138,10 +154,10 @@ class FitAgent(Agent):
             return victims if self._settings.unreachable == "Pass" else None
         # The pod's own reservation of an earlier attempt must not block it.
         self.reservations.release(pod["metadata"].get("uid", ""))
-        gated = self._gates[node.cluster].judge(pod, node)
+        gated = self._judge.gates[node.cluster].judge(pod, node)
         if gated.refusal:
             return None
-        wanted = self._demand(gated, node)
+        wanted = self._judge.demand(gated, node)
         keys = [key for uid in victims for key in self._keys(feed, uid, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
@@ -164,44 +180,8 @@ class FitAgent(Agent):
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
         """Predict the pod's lower node behind each virtual node, or the reason for rejection, without reserving room."""
-        found = Judgement()
-        demands: dict[Any, Demand] = {}
-        differs = bool(claim_names(pod))
-        text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
         self._adopt(nodes)
-        for node in nodes:
-            feed = self.feeds.get(node.cluster)
-            if feed is None:
-                continue  # not a configured lower cluster, so the node passes
-            if trouble := feed.trouble():
-                if self._settings.unreachable == "Reject":
-                    found.unresolvable[node.name] = (
-                        f"lower cluster {node.cluster} cannot be looked into: {trouble}"
-                    )
-                continue
-            gated = self._gates[node.cluster].judge(pod, node)
-            if gated.refusal:
-                found.unresolvable[node.name] = gated.refusal
-                found.counted_by = max(found.counted_by, gated.counted_by)
-                if gated.may_change:
-                    found.retryable.append((node.cluster, None))
-                continue
-            # Virtual nodes share a demand unless their pools, lower namespaces, rules, volumes or upper terms differ.
-            key = (repr(node.pool), gated.demand_key)
-            wanted = demands.get(key)
-            if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
-                wanted = demands[key] = self._demand(gated, node)
-            rejections: Counter[str] = Counter()
-            index = self.indexes[node.cluster]
-            if slots := index.feasible(wanted, rejections):
-                predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
-                found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
-            else:
-                sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
-                rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
-                rejected[node.name] = sentence
-                found.retryable.append((node.cluster, wanted))
-        return found
+        return self._judge.judge(pod, nodes)
 
     def _may_change(self, uid: str, retryable: Sequence[tuple[str, Demand | None]]) -> bool:
         """Report whether the pod would find a place if reservations of other pods were released."""
@@ -211,21 +191,10 @@ class FitAgent(Agent):
                 return True
         return False
 
-    def _demand(self, gated: GateResult, node: VirtualNode) -> Demand:
-        feed, pod = self.feeds[node.cluster], gated.pod
-        namespace = pod["metadata"].get("namespace", "")
-        volumes = [
-            found
-            for claim in claim_names(pod)
-            if (found := feed.volume_affinity(namespace, claim)) is not None
-        ]
-        return demand(
-            pod, gated.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes
-        )
-
     def _bound_above(self, pod: Object) -> bool:
         """Handle a newly bound upper pod; return whether its lower pod or a reservation counts its room."""
         self.judged.pop(pod.uid, None)
+        self.groups.bound(pod.uid)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
             return True
@@ -258,11 +227,11 @@ class FitAgent(Agent):
                 break
 
     def _adopt_one(self, pod: Object, node: VirtualNode, feed: Feed) -> None:
-        gated = self._gates[node.cluster].judge(pod.to_dict(), node)
+        gated = self._judge.gates[node.cluster].judge(pod.to_dict(), node)
         has_arrived = pod.uid in feed.lower_uid
         if gated.refusal and not has_arrived:
             return  # the lower pod is never created, or only after another pod is gone
-        index, wanted = self.indexes[node.cluster], self._demand(gated, node)
+        index, wanted = self.indexes[node.cluster], self._judge.demand(gated, node)
         if slots := index.feasible(wanted):
             charge = None if has_arrived else gated.charge
             place = Place(node.cluster, predict(index, wanted, slots, self._settings.lower).place, charge)
@@ -272,6 +241,7 @@ class FitAgent(Agent):
     def sweep(self) -> None:
         """Release expired reservations, and drop the oldest predictions above the limit."""
         self.reservations.expire()
+        self.groups.sweep()
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]
 

@@ -46,6 +46,8 @@ class ClusterIndex:
         """Sums of the requests of pods and reservations on known nodes."""
         self.version = 0
         """Increases when a node is added or removed, or its labels, taints or cordon change."""
+        self.changes = 0
+        """Increases with every change of nodes, pods and reservations."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -55,6 +57,7 @@ class ClusterIndex:
     def upsert_node(self, node: Mapping[str, Any]) -> None:
         """Store a new or changed node."""
         fresh = read_node(node)
+        self.changes += 1
         slot = self._slots.get(fresh.name)
         old = self._nodes[slot] if slot is not None else None
         if old is None or not old.is_like(fresh):
@@ -90,6 +93,7 @@ class ClusterIndex:
     def _nodes_changed(self) -> None:
         self._node_filter.changed()
         self.version += 1
+        self.changes += 1
 
     def _take_slot(self, name: str) -> int:
         if self._empty:
@@ -159,6 +163,7 @@ class ClusterIndex:
         return self._placed.get(uid)
 
     def _count(self, uid: str, placed: Placed, sign: int) -> None:
+        self.changes += 1
         slot = self._slots.get(placed.node)
         if slot is None:
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from controller_runtime.objects import Object
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.bound_pods import BY_NODE, PENDING, bound_pods
+from multi_scheduler.bound_pods import BY_GROUP, BY_NODE, PENDING, bound_pods
 
 
 class BoundPods:
@@ -47,6 +47,11 @@ class BoundPods:
     def on(self, node: str) -> list[Object]:
         """Return the pods that are bound to a node."""
         return self._pods.store.by_index(BY_NODE, node)
+
+    def of_group(self, key: str) -> list[Object]:
+        """Return the members of a pod group that are bound, not finished and not being deleted."""
+        found = self._pods.store.by_index(BY_GROUP, key)
+        return [pod for pod in found if pod.metadata.deletion_timestamp is None]
 
     def unaccounted(self, nodes: Collection[str]) -> list[Object]:
         """Return pending pods on these nodes that another scheduler bound."""

@@ -30,7 +30,7 @@ class Mirrored:
 
 def suffices(index: ClusterIndex, wanted: Demand, keys: Iterable[str]) -> bool:
     """Report whether the pod would fit without the pods with these index keys."""
-    with _without(index, keys):
+    with without(index, keys):
         return bool(index.feasible(wanted))
 
 
@@ -57,7 +57,7 @@ def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) 
 def _on_node(index: ClusterIndex, wanted: Demand, node: str, candidates: list[Mirrored]) -> list[Mirrored]:
     """Return the victims on one node. Candidates are kept while the pod still fits, those with the highest priority first."""
     candidates.sort(key=lambda one: (-one.priority, one.uid))
-    with _without(index, [one.key for one in candidates]) as put_back:
+    with without(index, [one.key for one in candidates]) as put_back:
         if not index.feasible(wanted, only=node):
             return []
         victims = []
@@ -75,7 +75,7 @@ def _cost(victims: list[Mirrored]) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
-def _without(index: ClusterIndex, keys: Iterable[str]) -> Iterator[Callable[[str], Callable[[], object]]]:
+def without(index: ClusterIndex, keys: Iterable[str]) -> Iterator[Callable[[str], Callable[[], object]]]:
     """Remove pods from the index inside the block. Yields a function that puts one pod back, and returns a function to undo this."""
     lifted = {key: placed for key in keys if (placed := index.remove(key)) is not None}
 

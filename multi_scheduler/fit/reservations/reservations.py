@@ -9,6 +9,7 @@ quotas is held only until the lower pod exists.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -65,29 +66,34 @@ class Reservations:
         self._held: dict[str, _Reservation] = {}
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
         self._changed = asyncio.Event()
+        self.changes = 0
+        """Number of changes so far."""
         for admission in admissions.values():
             admission.recounted = self._note
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def reserve(self, uid: str, places: Mapping[str, Place]) -> None:
+    def reserve(self, uid: str, places: Mapping[str, Place], *, is_of_group: bool = False) -> None:
         """Reserve places for a pod; replaces its earlier reservation.
 
         Args:
             uid: UID of the upper pod.
             places: place by virtual node.
+            is_of_group: keep the reservation until ``release`` or ``bind``. No filter call waits for its release, because
+                the other pods of the group are filtered after such a call.
         """
         self.release(uid)
         if not places:
             return
         self._held[uid] = _Reservation(
             on={node: place.cluster for node, place in places.items()},
-            deadline=self._clock() + TENTATIVE_SECONDS,
+            deadline=math.inf if is_of_group else self._clock() + TENTATIVE_SECONDS,
         )
         for node, place in places.items():
             self._indexes[place.cluster].place(_key(uid, node), place.placed)
-            self._tentative[place.cluster].add(uid)
+            if not is_of_group:
+                self._tentative[place.cluster].add(uid)
             if place.charge is not None:
                 # ``hold`` counts the charge once, even if several virtual nodes represent the cluster.
                 self._admissions[place.cluster].hold(uid, place.charge)
@@ -169,6 +175,7 @@ class Reservations:
                 self._admissions[cluster].drop(uid)
 
     def _note(self) -> None:
+        self.changes += 1
         self._changed.set()
 
 

@@ -281,7 +281,7 @@ async def test_releases_nodes_that_a_later_agent_rejects():
 async def test_unread_cluster_gets_the_lowest_score(score):
     """If such clusters pass at all."""
     agent, extender = _fit(a="8", b="8")
-    agent._settings = FitSettings(score=score, unreachable="Pass")
+    agent._settings = agent._judge._settings = FitSettings(score=score, unreachable="Pass")
     agent.feeds["b"]._unreachable = "no answer"
     await extender.filter(_asked(_pod("first"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a", "vn-b")
@@ -389,14 +389,14 @@ async def test_unreadable_bound_pod_does_not_fail_other_calls(monkeypatch):
     """Any tenant can bind pods with spec.nodeName and arbitrary content."""
     agent, extender = _fit(a="3")
     agent._bound_pods.added(_bound("broken", "vn-a"))
-    judge = agent._gates["a"].judge
+    judge = agent._judge.gates["a"].judge
 
     def fail(pod: Any, node: VirtualNode) -> Any:
         if pod["metadata"]["uid"] == "broken":
             raise TypeError("not what the API describes")
         return judge(pod, node)
 
-    monkeypatch.setattr(agent._gates["a"], "judge", fail)
+    monkeypatch.setattr(agent._judge.gates["a"], "judge", fail)
     assert (await extender.filter(_asked(_pod("one"), "vn-a"))).passing == ["vn-a"]
 
 

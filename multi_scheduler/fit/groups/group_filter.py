@@ -1,0 +1,301 @@
+"""Answers filter calls for pods of groups: a group gets room for all members that must start together, or it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller_runtime.api.pod.groups import Group, group_of
+from controller_runtime.client.client import Client
+from multi_scheduler.agent import Rejections, VirtualNode
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.scoring import Prediction, Strategy
+from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.groups.held import HeldGroups
+from multi_scheduler.fit.groups.pending_pods import PendingPods
+from multi_scheduler.fit.groups.planning import Homes, Judge, Planner, Shortfall, within
+from multi_scheduler.fit.groups.standing import Standing, standing
+from multi_scheduler.fit.reservations.bound_pods import BoundPods
+from multi_scheduler.fit.reservations.preemption import without
+from multi_scheduler.fit.reservations.reservations import Reservations
+
+_CACHE_SECONDS = 0.5
+"""Seconds that a filter call waits for the pod's own watch event. Members that were created earlier may be missing before it."""
+_SETTLE_SECONDS = 2.0
+"""Seconds that a filter call waits for the release of other pods' reservations."""
+_MOST_EARLIER = 5
+"""Number of groups with precedence that may get room in one filter call."""
+_REMEMBERED_SECONDS = 1.0
+"""Seconds for which a group that does not fit is not computed again while no room changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision about one pod of a group."""
+
+    judged: Mapping[str, Prediction] = field(default_factory=dict)
+    """Predictions by virtual node that passes; empty: none passes."""
+    rejections: Rejections = field(default_factory=lambda: Rejections({}, {}))
+    alone: Sequence[VirtualNode] | None = None
+    """The virtual nodes of which the pod may use any by itself; None: it starts with its group."""
+    shortfall: Shortfall | None = None
+    """Set if the group lacks room."""
+
+
+class GroupFilter:
+    """Decides about pods of groups.
+
+    Args:
+        upper: client of the upper cluster.
+        judge: predicts the lower nodes of one pod.
+        reservations: the reservations.
+        indexes: indexes by lower cluster.
+        feeds: feeds by lower cluster.
+        bound_pods: the bound upper pods.
+        strategy: by which clusters are preferred.
+    """
+
+    def __init__(
+        self,
+        upper: Client,
+        *,
+        judge: Judge,
+        reservations: Reservations,
+        indexes: Mapping[str, ClusterIndex],
+        feeds: Mapping[str, Feed],
+        bound_pods: BoundPods,
+        strategy: Strategy,
+    ) -> None:
+        self._judge = judge
+        self._reservations = reservations
+        self._indexes = indexes
+        self._feeds = feeds
+        self._bound_pods = bound_pods
+        self._planner = Planner(judge, reservations, indexes, strategy)
+        self.held = HeldGroups(reservations.release, clock=_now)
+        self.pending = PendingPods(upper, gone=self._gone)
+        self._nodes: dict[str, VirtualNode] = {}
+        """All virtual nodes that were candidates so far."""
+        self._candidates: dict[str, frozenset[str]] = {}
+        """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+        self._lacking: dict[str, tuple[object, float, Shortfall]] = {}
+        """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
+
+    @staticmethod
+    def group(pod: Mapping[str, Any]) -> Group | None:
+        """Return the group of a pod; None: it starts alone."""
+        metadata = pod["metadata"]
+        return group_of(
+            metadata.get("namespace", ""), metadata.get("labels") or {}, metadata.get("annotations") or {}
+        )
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group) -> Verdict:
+        """Return the decision about a pod of a group, after reserving room for the group if there is enough."""
+        metadata = pod["metadata"]
+        uid = metadata.get("uid", "")
+        if group.problem:
+            return _rejected(nodes, f"pod group {group}: {group.problem}")
+        await self.pending.wait_for(f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS)
+        self._nodes |= {node.name: node for node in nodes}
+        self._candidates[uid] = frozenset(node.name for node in nodes)
+        deadline = _now() + _SETTLE_SECONDS
+        while True:
+            verdict = self._decide(uid, pod, nodes, group)
+            short = verdict.shortfall
+            if short is None:
+                return verdict
+            until = deadline if self._may_change(group) else min(deadline, short.counted_by)
+            if until <= (now := _now()):
+                return verdict
+            await self._reservations.wait(until - now)
+
+    def bound(self, uid: str) -> None:
+        """Note that a pod is bound."""
+        self.held.bound(uid)
+        self._candidates.pop(uid, None)
+
+    def sweep(self) -> None:
+        """Release expired reservations of groups, and forget groups without pending pods."""
+        self.held.expire()
+        for key in self._lacking.keys() - self.pending.groups():
+            del self._lacking[key]
+
+    def _gone(self, uid: str) -> None:
+        self.held.deleted(uid)
+        self._candidates.pop(uid, None)
+
+    def _decide(
+        self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
+    ) -> Verdict:
+        if (passing := self._use_reservation(uid, pod, nodes, group)) is not None:
+            return passing
+        found = self._standing(group.key)
+        if found is None or found.waits_for:
+            return _rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
+        if self.held.count(group.key) < found.needed:
+            self.held.drop(group.key)
+            if seconds := self.held.barred_for(group.key):
+                text = f"pod group {group} did not use its reserved room; it may reserve again in {seconds:.0f} s"
+                return _rejected(nodes, text)
+            if (short := self._reserve_in_order(found)) is not None:
+                reasons = {
+                    node.name: short.reasons.get(node.name)
+                    or f"pod group {group} needs its room in one place"
+                    for node in nodes
+                }
+                empty: dict[str, str] = {}
+                both = (reasons, empty) if short.is_resolvable else (empty, reasons)
+                return Verdict(rejections=Rejections(*both), shortfall=short)
+            if (passing := self._use_reservation(uid, pod, nodes, group)) is not None:
+                return passing
+        return self._alone(nodes, found)
+
+    def _use_reservation(
+        self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
+    ) -> Verdict | None:
+        """Pass the virtual node on which the group reserved room for the pod.
+
+        Returns:
+            the decision; None if there is no such room, or it is no longer there, which releases the group's reservations.
+        """
+        node = self.held.node(uid)
+        if node is None:
+            return None
+        self._reservations.release(uid)
+        found = self._judge(pod, [node]) if node.name in {one.name for one in nodes} else None
+        if found is None or not found.places:
+            self.held.drop(group.key)
+            return None
+        self._reservations.reserve(uid, found.places, is_of_group=True)
+        self.held.passed(uid)
+        text = f"room for pod group {group} is reserved on {node.name}"
+        others = {one.name: text for one in nodes if one.name != node.name}
+        return Verdict(judged=found.judged, rejections=Rejections({}, others))
+
+    def _alone(self, nodes: Sequence[VirtualNode], found: Standing) -> Verdict:
+        """Let a pod start by itself, where the other members run if the group needs one place."""
+        homes = self._homes(found.group)
+        allowed = [node for node in nodes if not homes.clusters or node.cluster in homes.clusters]
+        if homes.domains:
+            topology = found.group.topology
+            limited = (within(node, topology, value) for node in allowed for value in homes.domains)
+            allowed = [node for node in limited if node is not None]
+        names = {node.name for node in allowed}
+        text = f"the other pods of pod group {found.group} run in {', '.join(sorted(homes.clusters))}"
+        others = {node.name: text for node in nodes if node.name not in names}
+        return Verdict(rejections=Rejections({}, others), alone=allowed)
+
+    def _reserve_in_order(self, ready: Standing) -> Shortfall | None:
+        """Reserve room for a group, after groups with precedence that fit as well; return what is lacking, None: nothing."""
+        if (short := self._reserve(ready)) is not None:
+            return short
+        earlier = [
+            found
+            for key in self.pending.groups()
+            if key not in self.held
+            and not self.held.barred_for(key)
+            and (found := self._standing(key)) is not None
+            and found.needed
+            and not found.waits_for
+            and found.rank < ready.rank
+            and any(one.uid in self._candidates for one in found.members)
+        ]
+        if not earlier:
+            return None
+        self.held.drop(ready.group.key)
+        for other in sorted(earlier, key=lambda one: one.rank)[:_MOST_EARLIER]:
+            self._reserve(other)
+        return self._reserve(ready)
+
+    def _reserve(self, ready: Standing) -> Shortfall | None:
+        """Reserve room for a group; return what is lacking, None: nothing."""
+        key = ready.group.key
+        state = (
+            tuple((one.uid, self._candidates.get(one.uid)) for one in ready.members),
+            self._reservations.changes,
+            [index.changes for index in self._indexes.values()],
+        )
+        known = self._lacking.pop(key, None)
+        if known is not None and known[0] == state and _now() < known[1] + _REMEMBERED_SECONDS:
+            self._lacking[key] = known
+            return known[2]
+        planned = self._plan(ready)
+        if isinstance(planned, Shortfall):
+            after = (*state[:1], self._reservations.changes, [one.changes for one in self._indexes.values()])
+            self._lacking[key] = after, _now(), planned
+            return planned
+        self.held.hold(key, planned)
+        return None
+
+    def _plan(self, ready: Standing) -> dict[str, VirtualNode] | Shortfall:
+        offered = {name for one in ready.members for name in self._candidates.get(one.uid, ())}
+        nodes = [self._nodes[name] for name in sorted(offered)]
+        return self._planner.plan(ready, nodes, self._candidates, self._homes(ready.group))
+
+    def _may_change(self, group: Group) -> bool:
+        """Report whether the group would get room if pods outside of groups released their reservations."""
+        found = self._standing(group.key)
+        if found is None or not any(
+            self._reservations.tentative(cluster, besides="") for cluster in self._indexes
+        ):
+            return False
+        with self._without_tentative():
+            planned = self._plan(found)
+            if isinstance(planned, Shortfall):
+                return False
+            for uid in planned:
+                self._reservations.release(uid)
+        return True
+
+    @contextlib.contextmanager
+    def _without_tentative(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for cluster, index in self._indexes.items():
+                stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
+            yield
+
+    def _standing(self, key: str) -> Standing | None:
+        """Return what a group needs to start, by the declaration of its oldest pending member; None: it has none."""
+        members = self.pending.members(key)
+        if not members:
+            return None
+        pod = min(members, key=lambda one: (one.created, one.name)).pod
+        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        if group is None or group.problem:
+            return None
+        bound = [one.uid for one in self._bound_pods.of_group(key)]
+        pending = [one for one in members if one.uid not in bound]
+        return standing(group, pending, len(bound), now=time.time())
+
+    def _homes(self, group: Group) -> Homes:
+        """Return where the bound members of a group run, if it must run in one place."""
+        if not group.is_one_cluster:
+            return Homes()
+        clusters, domains = set(), set()
+        for pod in self._bound_pods.of_group(group.key):
+            name = (pod.spec or {}).get("nodeName", "")
+            if (node := self._nodes.get(name)) is None:
+                continue
+            clusters.add(node.cluster)
+            if group.topology:
+                domains.add(self._domain(pod.uid, node, group.topology))
+        return Homes(frozenset(clusters), frozenset(domains - {""}))
+
+    def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
+        """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
+        index, feed = self._indexes[node.cluster], self._feeds[node.cluster]
+        placed = index.placed(feed.lower_uid.get(uid, "")) or index.placed(f"{uid}@{node.name}")
+        lower = index.node(placed.node) if placed is not None else None
+        return lower.labels.get(topology, "") if lower is not None else ""
+
+
+def _rejected(nodes: Sequence[VirtualNode], text: str) -> Verdict:
+    return Verdict(rejections=Rejections({}, {node.name: text for node in nodes}))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,120 @@
+"""Which groups hold reservations for members that are not bound yet, and how long. No IO.
+
+The reservations themselves are in ``fit.reservations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from multi_scheduler.agent import VirtualNode
+
+HELD_SECONDS = 60.0
+"""Seconds without progress after which a group loses its reservations. Progress: a member passes the filter or is bound."""
+DELETED_SECONDS = 3.0
+"""Seconds after which a member that is no longer pending loses its reservation, unless it is reported as bound."""
+_PENALTIES = (30.0, 120.0, 600.0)
+"""Seconds during which a group may not reserve room after its reservations expired, by the number of times."""
+_REMEMBERED = 1000
+
+
+@dataclass(slots=True)
+class _Held:
+    nodes: dict[str, VirtualNode]
+    """UID of a member → virtual node, until the member is bound."""
+    deadline: float
+
+
+class HeldGroups:
+    """The groups with reservations.
+
+    Args:
+        release: releases the reservation of a pod, by UID.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, release: Callable[[str], None], *, clock: Callable[[], float]) -> None:
+        self._release = release
+        self._clock = clock
+        self._held: dict[str, _Held] = {}
+        self._group_of: dict[str, str] = {}
+        """Key of the group by UID of a member with a reservation."""
+        self._deleted: dict[str, float] = {}
+        """By UID: when the reservation of a member that is no longer pending ends."""
+        self._expiries: dict[str, tuple[int, float]] = {}
+        """By group: how often its reservations expired, and until when it may not reserve."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def hold(self, key: str, nodes: Mapping[str, VirtualNode]) -> None:
+        """Note that a group has reservations for these members; replaces its earlier ones, which the caller has released."""
+        self.drop(key)
+        if nodes:
+            self._held[key] = _Held(dict(nodes), self._clock() + HELD_SECONDS)
+            self._group_of.update(dict.fromkeys(nodes, key))
+
+    def node(self, uid: str) -> VirtualNode | None:
+        """Return the virtual node on which a member has a reservation; None: it has none."""
+        key = self._group_of.get(uid)
+        return self._held[key].nodes[uid] if key is not None else None
+
+    def count(self, key: str) -> int:
+        """Return the number of a group's members with reservations."""
+        held = self._held.get(key)
+        return len(held.nodes) if held is not None else 0
+
+    def passed(self, uid: str) -> None:
+        """Note that a member passed the filter."""
+        if (key := self._group_of.get(uid)) is not None:
+            self._held[key].deadline = self._clock() + HELD_SECONDS
+
+    def bound(self, uid: str) -> None:
+        """Note that a member is bound; its reservation no longer belongs to the group."""
+        self.passed(uid)
+        if key := self._forget(uid):
+            self._expiries.pop(key, None)
+
+    def deleted(self, uid: str) -> None:
+        """Note that a pod is no longer pending: it was deleted, or it is bound, which is reported separately."""
+        if uid in self._group_of:
+            self._deleted[uid] = self._clock() + DELETED_SECONDS
+
+    def drop(self, key: str) -> None:
+        """Release all reservations of a group."""
+        held = self._held.get(key)
+        for uid in list(held.nodes) if held is not None else ():
+            self._forget(uid)
+            self._release(uid)
+
+    def expire(self) -> None:
+        """Release reservations of deleted members, and of groups without progress."""
+        now = self._clock()
+        for uid in [uid for uid, until in self._deleted.items() if until <= now]:
+            self._forget(uid)
+            self._release(uid)
+        for key in [key for key, held in self._held.items() if held.deadline <= now]:
+            self.drop(key)
+            times = self._expiries.pop(key, (0, 0.0))[0]
+            self._expiries[key] = times + 1, now + _PENALTIES[min(times, len(_PENALTIES) - 1)]
+        for key in list(self._expiries)[: max(0, len(self._expiries) - _REMEMBERED)]:
+            del self._expiries[key]
+
+    def barred_for(self, key: str) -> float:
+        """Return the seconds during which a group may not reserve room, because its reservations expired unused."""
+        return max(0.0, self._expiries.get(key, (0, 0.0))[1] - self._clock())
+
+    def _forget(self, uid: str) -> str:
+        """Forget a member's reservation; return the key of its group, or an empty string."""
+        self._deleted.pop(uid, None)
+        key = self._group_of.pop(uid, "")
+        if key:
+            held = self._held[key]
+            del held.nodes[uid]
+            if not held.nodes:
+                del self._held[key]
+        return key

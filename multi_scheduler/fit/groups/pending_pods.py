@@ -1,0 +1,101 @@
+"""Follows the upper pods without a node, and finds the members of a group among them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from multi_scheduler.bound_pods import group_key
+from multi_scheduler.fit.groups.standing import Member
+
+_PENDING = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+class PendingPods:
+    """The upper pods without a node."""
+
+    def __init__(self, client: Client, *, gone: Callable[[str], None]) -> None:
+        """Create the informer; the caller runs it.
+
+        Args:
+            client: client of the upper cluster.
+            gone: called with the UID of a pod that is deleted, or has a node now.
+        """
+        self.informer = Informer(
+            client, resources.PODS, field_selector=_PENDING, transform=_shrink, name="pending-pods"
+        )
+        self._gone = gone
+        self._members: dict[str, dict[str, Member]] = {}
+        """By key of the group and UID."""
+        self._key_of: dict[str, str] = {}
+        """Key of the group by UID of a member."""
+        self._added = asyncio.Event()
+        self.informer.add_handler(
+            on_add=lambda pod, _initial: self._put(pod),
+            on_update=lambda _old, new: self._put(new),
+            on_delete=self._removed,
+        )
+
+    async def wait_for(self, key: str, uid: str, seconds: float) -> None:
+        """Wait until the cache contains a pod, and therefore all pods that were created before it.
+
+        Args:
+            key: namespace and name.
+            uid: UID of the pod.
+            seconds: longest time to wait.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while (pod := self.informer.store.get(key)) is None or pod.uid != uid:
+                    self._added.clear()
+                    await self._added.wait()
+        except TimeoutError:
+            return
+
+    def groups(self) -> Collection[str]:
+        """Return the keys of all groups with pending members."""
+        return self._members.keys()
+
+    def members(self, key: str) -> Collection[Member]:
+        """Return the members of a group that have no node and are not being deleted."""
+        return self._members.get(key, {}).values()
+
+    def _put(self, pod: Object) -> None:
+        self._added.set()
+        self._forget(pod.uid)
+        if pod.metadata.deletion_timestamp is None:
+            for key in group_key(pod):
+                self._members.setdefault(key, {})[pod.uid] = _member(pod)
+                self._key_of[pod.uid] = key
+
+    def _removed(self, pod: Object) -> None:
+        self._forget(pod.uid)
+        self._gone(pod.uid)
+
+    def _forget(self, uid: str) -> None:
+        key = self._key_of.pop(uid, None)
+        if key is not None:
+            del self._members[key][uid]
+            if not self._members[key]:
+                del self._members[key]
+
+
+def _shrink(pod: Object) -> Object:
+    """Drop the status, and the spec of pods without a group."""
+    return pod.with_fields(status={}) if group_key(pod) else pod.with_fields(spec={}, status={})
+
+
+def _member(pod: Object) -> Member:
+    spec = pod.spec or {}
+    try:
+        created = timestamps.parse(pod.metadata.creation_timestamp or "").timestamp()
+    except ValueError:
+        created = 0.0
+    return Member(
+        pod.uid, pod.name, created, spec.get("priority") or 0, bool(spec.get("schedulingGates")), pod
+    )

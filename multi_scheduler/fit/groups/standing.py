@@ -1,0 +1,84 @@
+"""Decides whether a group may start now, and which group is first. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from controller_runtime.api.pod.groups import Group
+from controller_runtime.objects import Object
+
+DERIVED_PATIENCE = 60.0
+"""Seconds after which the pods of an incomplete group that only labels declare start alone. The controller may be waiting
+for the first pod to be Ready before it creates the others, which no label of the pods shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod of a group that has no node yet."""
+
+    uid: str
+    name: str
+    created: float
+    """Seconds since the epoch."""
+    priority: int = 0
+    is_gated: bool = False
+    """Whether scheduling gates keep the pod from the scheduler."""
+    pod: Object | None = None
+    """The Pod object; None in tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a group needs to start."""
+
+    group: Group
+    members: Sequence[Member]
+    """Members without a node that the scheduler may schedule, in the order in which they get room."""
+    bound: int
+    """Number of members that have a node."""
+    needed: int = 0
+    """Number of members that must get room at once; 0: each member starts alone."""
+    waits_for: str = ""
+    """What the group lacks apart from room; empty: nothing."""
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Return the key by which groups are sorted: highest priority first, then the oldest.
+
+        The member of lowest priority counts, so that one important pod does not bring others forward.
+        """
+        priority = min((one.priority for one in self.members), default=0)
+        return -priority, min((one.created for one in self.members), default=0.0), self.group.key
+
+
+def standing(group: Group, pending: Collection[Member], bound: int, *, now: float) -> Standing:
+    """Return what a group needs to start.
+
+    A started group, of which fewer pods exist than its minimum, lost pods or some have finished. Its new pods start
+    alone, because the others do not wait for room.
+
+    Args:
+        group: the group, with its minimum.
+        pending: members without a node.
+        bound: number of members with a node that are not finished or being deleted.
+        now: seconds since the epoch.
+    """
+    members = sorted(
+        (one for one in pending if not one.is_gated), key=lambda one: (-one.priority, one.created, one.name)
+    )
+    needed = group.minimum - bound
+    if needed <= 0:
+        return Standing(group, members, bound)
+    if len(members) >= needed:
+        return Standing(group, members, bound, needed)
+    if bound:
+        return Standing(group, members, bound)
+    oldest = min((one.created for one in pending), default=now)
+    if group.is_derived and now - oldest >= DERIVED_PATIENCE:
+        return Standing(group, members, bound)
+    gated = len(pending) - len(members)
+    text = f"pod group {group} has {len(members)} of {group.minimum} pods"
+    if gated:
+        text += f" ({gated} more have scheduling gates)"
+    return Standing(group, members, bound, needed, text)

@@ -1,0 +1,167 @@
+"""A model of the stock scheduler with the extender: a queue of pods, events that requeue them, and late lower pods."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from controller_runtime.objects import from_dict
+from multi_scheduler import config
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.bound_pods import shrink
+from multi_scheduler.extender import protocol
+from multi_scheduler.extender.extender import Extender, Weighted
+from multi_scheduler.fit.agent import FitAgent
+from multi_scheduler.fit.cluster.pod_info import Placed
+
+GROUP = "virtual-node.io/pod-group"
+MINIMUM = "virtual-node.io/min-members"
+
+
+class _Directory:
+    async def wait(self, _seconds: float) -> bool:
+        return True
+
+    def find(self, name: str, _node: Any) -> VirtualNode | None:
+        return VirtualNode(name, name.removeprefix("vn-"), {}, {}) if name.startswith("vn-") else None
+
+
+def pod(
+    name: str,
+    group: str = "",
+    minimum: int = 8,
+    *,
+    cpu: str = "1",
+    priority: int = 0,
+    at: int = 0,
+    **annotations: str,
+) -> dict[str, Any]:
+    """Return a pod, of a group if the group has a name; ``at``: second of its creation."""
+    own = {GROUP: group, MINIMUM: str(minimum)} if group else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "uid": name,
+            "resourceVersion": "1",
+            "creationTimestamp": f"2026-01-01T00:00:{at:02}Z",
+            "annotations": own | annotations,
+        },
+        "spec": {
+            "priority": priority,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+class World:
+    """Lower clusters, each with nodes of given cores, and an upper cluster with the fit agent.
+
+    Args:
+        clusters: cores of the nodes by cluster; a pair gives the node's zone, too.
+    """
+
+    def __init__(self, *, random: Random | None = None, **clusters: list[Any]) -> None:
+        self.random = random or Random(0)
+        fake: Any = SimpleNamespace(cluster="test")
+        configured = {name: config.SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters}
+        self.agent = FitAgent(AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured))
+        self.names = [f"vn-{name}" for name in clusters]
+        for name, nodes in clusters.items():
+            for informer in self.agent.feeds[name].informers:
+                informer._synced.set()
+            for number, found in enumerate(nodes):
+                cores, zone = found if isinstance(found, tuple) else (found, "z")
+                self.agent.indexes[name].upsert_node(
+                    {
+                        "metadata": {"name": f"{name}-{number}", "labels": {"zone": zone}},
+                        "status": {"allocatable": {"cpu": str(cores), "pods": "999"}},
+                    }
+                )
+        directory: Any = _Directory()
+        self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
+        self.queue: list[dict[str, Any]] = []
+        self.rejected: list[dict[str, Any]] = []
+        """Pods that wait for an event, as in the scheduler's pool of unschedulable pods."""
+        self.node_of: dict[str, str] = {}
+        """Virtual node by UID of a bound pod."""
+        self.reasons: dict[str, str] = {}
+        """By UID: why the last filter call rejected the pod."""
+
+    def create(self, *pods: dict[str, Any]) -> None:
+        """Create upper pods; the scheduler's queue and the agent's cache get them."""
+        for one in pods:
+            self.agent.groups.pending.informer.change("ADDED", from_dict(one))
+            self.queue.append(one)
+
+    async def ask(self, one: dict[str, Any]) -> str:
+        """Filter a pod and bind it to a virtual node that passes; return the node, empty: none passes."""
+        answer = await self.extender.filter(protocol.Candidates(one, self.names, None))
+        uid = one["metadata"]["uid"]
+        self.reasons[uid] = next(iter({**answer.failed, **answer.unresolvable}.values()), "")
+        if not answer.passing:
+            return ""
+        node = self.random.choice(answer.passing)
+        bound = {**one, "spec": {**one["spec"], "nodeName": node}}
+        steps = [
+            lambda: self.agent.groups.pending.informer.change("DELETED", from_dict(one)),
+            lambda: self.agent._bound_pods._pods.change("ADDED", shrink(from_dict(bound))),
+        ]
+        self.random.shuffle(steps)  # they come by different watches
+        for step in steps:
+            step()
+        self.node_of[uid] = node
+        self._event()
+        return node
+
+    async def run(self) -> None:
+        """Schedule until no pod is in the queue; rejected pods return to it only after an event."""
+        while self.queue:
+            one = self.queue.pop(self.random.randrange(len(self.queue)))
+            if not await self.ask(one):
+                self.rejected.append(one)
+            if self.random.random() < 0.3:
+                self.start_lower()
+
+    def start_lower(self) -> None:
+        """Let the lower schedulers place the lower pods of some bound pods where the agent expects them."""
+        for uid, node in self.node_of.items():
+            index, feed = (
+                self.agent.indexes[node.removeprefix("vn-")],
+                self.agent.feeds[node.removeprefix("vn-")],
+            )
+            if uid in feed.visible or (reserved := index.placed(f"{uid}@{node}")) is None:
+                continue
+            index.place(f"lower-{uid}", Placed(reserved.node, reserved.requests))
+            feed.lower_uid[uid] = f"lower-{uid}"
+            feed.visible.add(uid)
+            self.agent._seen_below(uid)
+
+    def finish(self, one: dict[str, Any]) -> None:
+        """End a bound pod, which requeues rejected pods."""
+        uid = one["metadata"]["uid"]
+        self.start_lower()
+        feed = self.agent.feeds[(node := self.node_of.pop(uid)).removeprefix("vn-")]
+        self.agent.indexes[node.removeprefix("vn-")].remove(f"lower-{uid}")
+        feed.lower_uid.pop(uid, None)
+        feed.visible.discard(uid)
+        bound = {**one, "spec": {**one["spec"], "nodeName": node}}
+        self.agent._bound_pods._pods.change("DELETED", shrink(from_dict(bound)))
+        self._event()
+
+    async def later(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(int(seconds)):
+            await asyncio.sleep(1)
+            self.agent.sweep()
+
+    def bound(self, prefix: str) -> int:
+        """Return the number of bound pods whose names have a prefix."""
+        return sum(uid.startswith(prefix) for uid in self.node_of)
+
+    def _event(self) -> None:
+        self.queue += self.rejected
+        self.rejected = []
