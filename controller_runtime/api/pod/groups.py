@@ -89,10 +89,10 @@ def _declared(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tupl
     own = annotations.get(names.ANNOTATION_POD_GROUP)
     if own is not None:
         return ("annotation", own, 0) if own else None
-    if label := labels.get(LABEL_POD_GROUP):
+    is_set = names.ANNOTATION_MIN_MEMBERS in annotations
+    if (label := labels.get(LABEL_POD_GROUP)) and is_set:
         return "PodGroup", label, 0
     # A derived group of one pod is not a group, unless the annotation gives another minimum.
-    is_set = names.ANNOTATION_MIN_MEMBERS in annotations
     if (name := labels.get(_LWS_NAME)) and (index := labels.get(_LWS_INDEX)):
         # With exclusive topology, the controller creates workers only after their leader has a node.
         size = 0 if _LWS_EXCLUSIVE in annotations else _number(annotations.get(_LWS_SIZE, ""))

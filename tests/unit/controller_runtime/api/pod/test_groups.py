@@ -27,7 +27,7 @@ MINIMUM = {"virtual-node.io/min-members": "16"}
         ({}, {}, None),
         ({}, MINIMUM, None),
         ({}, OURS, ("annotation", "train", 8)),
-        (PLUGINS, {}, ("PodGroup", "train", 0)),
+        (PLUGINS, {}, None),
         (PLUGINS, MINIMUM, ("PodGroup", "train", 16)),
         (PLUGINS, OURS, ("annotation", "train", 8)),
         (PLUGINS, {"virtual-node.io/pod-group": ""}, None),
