@@ -51,7 +51,7 @@ class App:
         options = self._options
         for warning in options.warnings:
             self._log.warning(warning)
-        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+        config = await kubeconfig.load(options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(

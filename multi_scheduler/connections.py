@@ -63,24 +63,22 @@ async def _unusable(clusters: Sequence[SchedulerClusterConfig]) -> str:
     Called before the running clients are stopped, so that a bad file of one cluster does not stop scheduling for all.
     """
     for cluster in clusters:
-        context, server = cluster.context or None, cluster.server or None
-        if found := await kubeconfig.trouble(cluster.kubeconfig, context=context, server=server):
+        if found := await kubeconfig.trouble(
+            cluster.kubeconfig, context=cluster.context, server=cluster.server
+        ):
             return found
     return ""
 
 
 async def _connected(options: ProcessOptions, program: str, work: Work) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+        config = await kubeconfig.load(options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
         lower = {}
         for cluster in options.config.clusters:
             found = await kubeconfig.load(
-                cluster.kubeconfig,
-                context=cluster.context or None,
-                server=cluster.server or None,
-                in_cluster=False,
+                cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
             )
             weaknesses.warn(found, cluster=cluster.name)
             client = Client(found, user_agent=program, cluster=cluster.name)

@@ -62,7 +62,7 @@ class App:
             ConfigError: a setting is wrong and the user must correct it.
         """
         options = self._options
-        config = await kubeconfig.load(options.kubeconfig or None, server=options.master or None)
+        config = await kubeconfig.load(options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(

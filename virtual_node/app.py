@@ -113,11 +113,9 @@ class App:
             # Without a configuration file there is one lower cluster, so a bad kubeconfig ends the process.
             start_checks.refuse_files(self._config.kubelet)
             for cluster in self._config.clusters:
-                await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+                await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
         async with contextlib.AsyncExitStack() as stack:
-            upper_config = await kubeconfig.load(
-                self._config.kubeconfig or None, server=self._config.server or None
-            )
+            upper_config = await kubeconfig.load(self._config.kubeconfig, server=self._config.server)
             weaknesses.warn(upper_config, cluster="upper")
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
@@ -266,7 +264,7 @@ class App:
             for cluster in self._config.clusters:
                 if cluster.name not in changed:
                     continue
-                why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context or None)
+                why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context)
                 if not why:
                     rotated.append(cluster.name)
                 elif why != refused.get(cluster.name):

@@ -103,7 +103,7 @@ async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncEx
 async def _publish(config: Config, status: ConfigStatus) -> None:
     """Write events, if the known configuration suffices to reach the upper cluster."""
     try:
-        upper = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        upper = await kubeconfig.load(config.kubeconfig, server=config.server)
     except ConfigError as error:
         structlog.get_logger(component=COMPONENT).warning("no event is written", error=str(error))
         return

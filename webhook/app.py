@@ -35,9 +35,7 @@ class App:
             ConfigError: the kubeconfig, a flag or a certificate file is wrong.
         """
         options = self._options
-        config = await kubeconfig.load(
-            None if options.incluster else options.kubeconfig or None, server=options.master or None
-        )
+        config = await kubeconfig.load("" if options.incluster else options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(

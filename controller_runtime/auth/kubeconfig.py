@@ -42,26 +42,26 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 async def load(
-    path: str | None = None, *, context: str | None = None, in_cluster: bool = True, server: str | None = None
+    path: str = "", *, context: str = "", in_cluster: bool = True, server: str = ""
 ) -> ConnectionConfig:
     """Return the configuration of one cluster; run its credential plugin if it has one.
 
     Args:
         path: a kubeconfig, or several as in $KUBECONFIG. If given, there is no fallback, because a lower
-            cluster must never become the upper one.
-        context: the kubeconfig's context; None: its current one.
+            cluster must never become the upper one. Empty: found as kubectl finds it.
+        context: the kubeconfig's context; empty: its current one.
         in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
             ~/.kube/config.
-        server: overrides the server's URL, as kubectl's ``--server``.
+        server: overrides the server's URL, as kubectl's ``--server``; empty: that of the kubeconfig.
 
     Raises:
         ConfigError: names the file, the field and what is wrong with it.
     """
-    found = _find(path, context=context or "")
+    found = _find(path, context=context)
     if found is not None:
-        config = _from_context(found, server=server or "")
+        config = _from_context(found, server=server)
     elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        config = _from_pod(server=server or "")
+        config = _from_pod(server=server)
     elif server and not context:
         config = ConnectionConfig(
             server,
@@ -77,7 +77,7 @@ async def load(
     return config
 
 
-async def trouble(path: str, *, context: str | None = None, server: str | None = None) -> str:
+async def trouble(path: str, *, context: str = "", server: str = "") -> str:
     """Return what is wrong with a kubeconfig; empty if it can be used.
 
     Called before a kubeconfig in use is replaced: if the new one cannot be used, the old one stays in use.
@@ -94,7 +94,7 @@ async def trouble(path: str, *, context: str | None = None, server: str | None =
     return ""
 
 
-def _find(path: str | None, *, context: str) -> Context | None:
+def _find(path: str, *, context: str) -> Context | None:
     if path:
         return kubeconfig_file.read(path.split(os.pathsep), context=context, must_exist=True)
     listed = os.environ.get("KUBECONFIG")

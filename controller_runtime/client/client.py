@@ -148,9 +148,7 @@ class Client(ObjectVerbs):
             ApiError: any other failure.
         """
         path = resource.path(namespace=namespace)
-        params = _selectors(label_selector, field_selector)
-        if resource_version is not None:
-            params["resourceVersion"] = resource_version
+        params = _params(label_selector, field_selector, resource_version)
         items: list[Object] = []
         pages = ListPages(params, size=limit)
         while True:
@@ -221,13 +219,10 @@ class Client(ObjectVerbs):
             ResponseTooLarge: an event exceeds a limit.
             ApiError: the server refused the watch or sent an error event.
         """
-        params = _selectors(label_selector, field_selector)
-        params["watch"] = "1"
-        params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
+        params = _params(label_selector, field_selector, resource_version)
+        params |= {"watch": "1", "timeoutSeconds": str(max(1, int(timeout_seconds)))}
         if allow_bookmarks:
             params["allowWatchBookmarks"] = "true"
-        if resource_version is not None:
-            params["resourceVersion"] = resource_version
         silence = read_timeout if read_timeout is not None else timeout_seconds + _WATCH_GRACE
         path = resource.path(namespace=namespace)
         async with self._transport.stream(
@@ -292,10 +287,9 @@ class Client(ObjectVerbs):
         return f"<Client {self.cluster} {self.config.server}>"
 
 
-def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    params: dict[str, str] = {}
-    if label_selector:
-        params["labelSelector"] = label_selector
-    if field_selector:
-        params["fieldSelector"] = field_selector
-    return params
+def _params(
+    label_selector: str | None, field_selector: str | None, resource_version: str | None
+) -> dict[str, str]:
+    selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    params = {name: text for name, text in selectors.items() if text}
+    return params if resource_version is None else {**params, "resourceVersion": resource_version}

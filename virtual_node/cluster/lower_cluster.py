@@ -97,10 +97,8 @@ class LowerCluster:
             ExceptionGroup: a controller failed with an unexpected error.
         """
         settings, config = self._settings, self.config
-        upper_config = await kubeconfig.load(settings.kubeconfig or None, server=settings.server or None)
-        lower_config = await kubeconfig.load(
-            config.kubeconfig, context=config.context or None, in_cluster=False
-        )
+        upper_config = await kubeconfig.load(settings.kubeconfig, server=settings.server)
+        lower_config = await kubeconfig.load(config.kubeconfig, context=config.context, in_cluster=False)
         weaknesses.warn(lower_config, cluster=config.name)
         agent = f"{COMPONENT}/{config.name}"
         async with contextlib.AsyncExitStack() as clients:

@@ -92,7 +92,7 @@ async def unusable(config: Config) -> str:
     Lower clusters' kubeconfigs are not read here, because a bad one does not stop the other clusters.
     """
     try:
-        await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        await kubeconfig.load(config.kubeconfig, server=config.server)
         refuse_files(config.kubelet)
     except ConfigError as error:
         return str(error)
@@ -108,7 +108,7 @@ async def refuse(cluster: LowerClusterConfig, *, upper: Client) -> None:
     """
     with contextlib.suppress(ApiError):
         await refuse_real_nodes(upper, [node.name for node in cluster.virtual_nodes()])
-    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context or None, in_cluster=False)
+    loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
     with contextlib.suppress(ApiError, TimeoutError):
         async with asyncio.timeout(_PATIENCE), Client(loaded, cluster=cluster.name) as lower:
             refuse_same_cluster(

@@ -18,7 +18,7 @@ from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.process.argparser import Parser
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
-from virtual_node.commands.common import connect, daemon_flags, output, probes, service_ranges
+from virtual_node.commands.common import connect, daemon_flags, output, permissions, probes, service_ranges
 from virtual_node.config import program
 from virtual_node.config.flags import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config, LowerClusterConfig
@@ -92,7 +92,7 @@ async def _collect(cluster: str, checks: AsyncIterator[CheckResult]) -> list[Che
 
 
 async def _upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
-    loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+    loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
     async for finding in _answering(
         "upper",
         loaded,
@@ -106,7 +106,7 @@ async def _upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
 
 async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[CheckResult]:
     context = cluster.context
-    loaded = await kubeconfig.load(cluster.kubeconfig, context=context or None, in_cluster=False)
+    loaded = await kubeconfig.load(cluster.kubeconfig, context=context, in_cluster=False)
     async for finding in _answering(
         cluster.name, loaded, rights.LOWER, path=cluster.kubeconfig, context=context, patience=patience
     ):
@@ -209,20 +209,12 @@ async def _rights(
 
 async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:
     """Return the denied verbs, each followed by the object name that the right is limited to, if any."""
-    denied: list[str] = []
     async with limit:
-        for attributes in right.attributes():
-            review = await client.create(
-                resources.SELF_SUBJECT_ACCESS_REVIEWS,
-                {
-                    "apiVersion": "authorization.k8s.io/v1",
-                    "kind": "SelfSubjectAccessReview",
-                    "spec": {"resourceAttributes": attributes},
-                },
-            )
-            if not (review.get("status") or {}).get("allowed"):
-                denied.append(" ".join(filter(None, (attributes["verb"], attributes.get("name")))))
-    return denied
+        return [
+            " ".join(filter(None, (attributes["verb"], attributes.get("name"))))
+            for attributes in right.attributes()
+            if not await permissions.may(client, attributes)
+        ]
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
@@ -298,9 +290,6 @@ def _own() -> Parser:
         notes="The other flags are those of the daemon; they select the clusters.",
         exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
     )
-    parser.add_argument(
-        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
-    )
-    parser.add_argument("--no-headers", action="store_true", help="omit the headings")
+    output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)
     return parser

@@ -35,7 +35,5 @@ def parser() -> Parser:
         examples=(("As JSON, with the version of Python and the platform", "version -o json"),),
         notes=f"The version of each virtual node is its label {names.LABEL_VERSION}: {program.name('status')} -o wide.",
     )
-    own.add_argument(
-        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
-    )
+    output.add_flags(own, "text", *output.DATA)
     return own

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(config: Config, own: argparse.Namespace) -> None:
-    loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+    loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
     async with Client(
         loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
     ) as client:

@@ -68,7 +68,7 @@ async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Cli
         ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; the message
             has the next step.
     """
-    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
+    config = await kubeconfig.load(options.kubeconfig, context=options.context)
     async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.request_timeout) as client:
         try:
             yield client
@@ -100,7 +100,7 @@ async def by_file(
     Raises:
         ConfigError: as for ``upper``.
     """
-    config = await kubeconfig.load(path, context=context or None, in_cluster=False)
+    config = await kubeconfig.load(path, context=context, in_cluster=False)
     async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         try:
             yield client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-FORMATS = ("table", "wide", "json", "yaml", "name")
 DATA = ("json", "yaml")
 GOOD, BAD, DOUBTFUL, NOTHING = "✓", "✗", "•", "-"
 """Marks of listing entries."""
@@ -25,6 +25,14 @@ _GREEN, _RED, _YELLOW = (
     frozenset({"False", "NotReady", "Unknown", "no", "fail", "broken", "error"}),
     frozenset({"warning"}),
 )
+
+
+def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Declare ``-o`` with these formats, of which the first is the default; with tables also ``--no-headers``."""
+    about = f"{', '.join(formats[:-1])} or {formats[-1]}"
+    parser.add_argument("-o", "--output", default=formats[0], choices=formats, help=about)
+    if "table" in formats:
+        parser.add_argument("--no-headers", action="store_true", help="omit the headings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime import resources
@@ -31,6 +31,11 @@ class Need:
         """Return verb and resource: ``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
         full = "/".join(filter(None, (self.resource, self.name, self.subresource)))
         return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
+
+    def attributes(self) -> dict[str, str]:
+        """Return ``spec.resourceAttributes`` of a SelfSubjectAccessReview."""
+        fields = ("verb", "group", "resource", "subresource", "namespace", "name")
+        return {field: getattr(self, field) for field in fields}
 
     @property
     def question(self) -> str:
@@ -89,19 +94,16 @@ async def missing(client: Client, needs: Sequence[Need]) -> list[Need]:
     Raises:
         ApiError: the server does not answer.
     """
-    allowed = await asyncio.gather(*(_may(client, one) for one in needs))
-    return [one for one, may in zip(needs, allowed, strict=True) if not may]
+    allowed = await asyncio.gather(*(may(client, one.attributes()) for one in needs))
+    return [one for one, is_allowed in zip(needs, allowed, strict=True) if not is_allowed]
 
 
-async def _may(client: Client, one: Need) -> bool:
-    attributes = {
-        "verb": one.verb,
-        "group": one.group,
-        "resource": one.resource,
-        "subresource": one.subresource,
-        "namespace": one.namespace,
-        "name": one.name,
-    }
+async def may(client: Client, attributes: Mapping[str, str]) -> bool:
+    """Return whether the caller may send a request with these ``resourceAttributes``.
+
+    Raises:
+        ApiError: the server does not answer.
+    """
     review = await client.create(
         resources.SELF_SUBJECT_ACCESS_REVIEWS, {"spec": {"resourceAttributes": attributes}}
     )

@@ -42,14 +42,12 @@ async def check(config: Config, patience: float) -> dict[str, Verdict]:
     if not asked:
         return found
     with contextlib.suppress(ApiError, ConfigError):
-        loaded = await kubeconfig.load(config.kubeconfig or None, server=config.server or None)
+        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
         async with _client(loaded, "upper", patience) as upper:
             wanted = _ends(await read(upper))
         for cluster in asked:
             with contextlib.suppress(ApiError, ConfigError):
-                loaded = await kubeconfig.load(
-                    cluster.kubeconfig, context=cluster.context or None, in_cluster=False
-                )
+                loaded = await kubeconfig.load(cluster.kubeconfig, context=cluster.context, in_cluster=False)
                 async with _client(loaded, cluster.name, patience) as lower:
                     fits = {
                         one: _all([await _refusal(lower, address) for address in ends])

@@ -75,9 +75,7 @@ class _Asking:
             file = self._file(question.dest.replace("context", "kubeconfig"))
             self._add(kubeconfig_file.contexts(kubeconfig_file.places(file)))
             return
-        config = await kubeconfig.load(
-            self._file("kubeconfig") or None, context=self._word("context") or None
-        )
+        config = await kubeconfig.load(self._file("kubeconfig"), context=self._word("context"))
         agent = "virtual-node-completion"
         async with Client(config, user_agent=agent, cluster="upper", timeout=LIMIT) as client:
             match question.names:

@@ -148,7 +148,5 @@ def parser() -> Parser:
         metavar="FILE",
         help="kubeconfig of the lower cluster, to read it too",
     )
-    own.add_argument(
-        "-o", "--output", default="text", choices=("text", *output.DATA), help="text, json or yaml"
-    )
+    output.add_flags(own, "text", *output.DATA)
     return own

@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _read(options: argparse.Namespace) -> DoctorFacts:
-    config = await kubeconfig.load(options.kubeconfig or None, context=options.context or None)
+    config = await kubeconfig.load(options.kubeconfig, context=options.context)
     async with _client(config, "upper", options) as upper:
         above, lower = await asyncio.gather(
             reading.read_upper(upper, namespace=options.namespace),
@@ -131,9 +131,7 @@ def parser() -> Parser:
         metavar="NS",
         help="namespace in which a labelled pod is created as a dry run (default)",
     )
-    own.add_argument(
-        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
-    )
+    output.add_flags(own, "table", *output.DATA)
     own.add_argument(
         "--ignore",
         default=[],
@@ -143,5 +141,4 @@ def parser() -> Parser:
         help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
         "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",
     )
-    own.add_argument("--no-headers", action="store_true", help="omit the headings")
     return own

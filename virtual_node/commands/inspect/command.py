@@ -84,16 +84,14 @@ async def run(
 async def _opened(config: Config, context: str, patience: float) -> AsyncIterator[reading.Opened]:
     agent = "virtual-node-inspect"
     credentials = expiries.of_kubeconfig(UPPER, config.kubeconfig, context=context, in_cluster=True)
-    upper_config = await kubeconfig.load(
-        config.kubeconfig or None, context=context or None, server=config.server or None
-    )
+    upper_config = await kubeconfig.load(config.kubeconfig, context=context, server=config.server)
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_(cluster: LowerClusterConfig) -> Client | ConfigError:
             nonlocal credentials
             where, context = cluster.kubeconfig, cluster.context
             try:
-                loaded = await kubeconfig.load(where, context=context or None, in_cluster=False)
+                loaded = await kubeconfig.load(where, context=context, in_cluster=False)
                 credentials += expiries.of_kubeconfig(cluster.name, where, context=context, in_cluster=False)
             except ConfigError as error:
                 return error
@@ -171,10 +169,7 @@ def _own() -> Parser:
         "cluster could not be read",
     )
     parser.add_argument("--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig")
-    parser.add_argument(
-        "-o", "--output", default="table", choices=("table", *output.DATA), help="table, json or yaml"
-    )
-    parser.add_argument("--no-headers", action="store_true", help="omit the headings")
+    output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)
     parser.add_argument(
         "--fail-on",

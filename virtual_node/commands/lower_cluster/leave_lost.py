@@ -50,7 +50,7 @@ async def require_unreachable(options: argparse.Namespace) -> None:
     if not options.client_kubeconfig:
         return
     config = await kubeconfig.load(
-        options.client_kubeconfig, context=options.client_context or None, in_cluster=False
+        options.client_kubeconfig, context=options.client_context, in_cluster=False
     )
     async with Client(config, user_agent=AGENT, cluster=options.name, timeout=connect.TIMEOUT) as lower:
         try:

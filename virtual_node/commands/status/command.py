@@ -215,14 +215,11 @@ def parser() -> Parser:
     own.add_argument(
         "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"
     )
-    own.add_argument(
-        "-o", "--output", default="table", choices=output.FORMATS, help="table, wide, json, yaml or name"
-    )
+    output.add_flags(own, "table", "wide", *output.DATA, "name")
     own.add_argument(
         "-w",
         "--watch",
         action="store_true",
         help="keep running, and print a line for each virtual node that changes",
     )
-    own.add_argument("--no-headers", action="store_true", help="omit the headings")
     return own
