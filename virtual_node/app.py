@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -22,12 +22,14 @@ from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.command_line import Options
-from virtual_node.config.types import Config
+from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 from virtual_node.process_health import ProcessHealth
+from virtual_node.sharding.member import Member
+from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
 
 _CONFIG_POLL = 2.0
@@ -53,6 +55,9 @@ class App:
         self._cluster_id = ""
         self._standby = False
         self._elector: LeaderElector | None = None
+        self._shards: Shards | None = None
+        self._changing = asyncio.Lock()
+        """Held while clusters are stopped and started, because the configuration and the shards may change at once."""
         self._health: ProcessHealth | None = None
         self.clusters = self._supervisor.clusters
         """The running lower clusters, by name."""
@@ -89,8 +94,15 @@ class App:
 
     @property
     def configured(self) -> Sequence[str]:
-        """Return the names of the lower clusters in the applied configuration."""
-        return [cluster.name for cluster in self._config.clusters]
+        """Return the names of the lower clusters in the applied configuration that this replica shall run."""
+        return [cluster.name for cluster in self._own(self._config).clusters]
+
+    def _own(self, config: Config) -> Config:
+        """Return the configuration with the lower clusters of this replica only."""
+        if self._shards is None:
+            return config
+        held = self._shards.held
+        return msgspec.structs.replace(config, clusters=[one for one in config.clusters if one.name in held])
 
     @property
     def grace(self) -> float:
@@ -134,27 +146,18 @@ class App:
                     self, upper=upper, replicas_in=self._replicas_namespace, leader=self._leader
                 )
             if self._config.web_address and self._health is not None:
-                from virtual_node.web.overview import Overview  # noqa: PLC0415 - loaded only if the page is served
-                from virtual_node.web.pod_events import PodEvents, events_of  # noqa: PLC0415
-                from virtual_node.web.server import WebServer  # noqa: PLC0415
-                from virtual_node.web.swarms import Swarms  # noqa: PLC0415
+                from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
 
-                judged, swarms = self._health, Swarms(upper)
-                overview = Overview(
-                    self.clusters,
-                    leader=self._leader,
-                    health=lambda: judged.health(swarms.known()),
-                    failures=lambda: self.failures,
-                    waiting=judged.waiting,
-                    reach={
-                        "namespace": self._config.leader_election.namespace,
-                        "port": self._config.web_address.rpartition(":")[2],
-                    },
-                    pod_events=PodEvents(events_of(upper)).of,
-                    swarms=swarms.known,
+                await stack.enter_async_context(
+                    page(
+                        self._config,
+                        upper=upper,
+                        clusters=self.clusters,
+                        health=self._health,
+                        leader=self._leader,
+                        failures=lambda: self.failures,
+                    )
                 )
-                page = WebServer(self._config.web_address, overview=overview)
-                await stack.enter_async_context(page)
             self._cluster_id = self._config.cluster_id or await upper_identity.read(
                 upper, startup_timeout=self._options.startup_timeout
             )
@@ -172,42 +175,66 @@ class App:
                 return
             self._standby = True
             await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by()))
+            member = Member(election) if election.mode == SHARDED else None
             self._elector = LeaderElector(
                 upper,
                 namespace=election.namespace,
-                name=election.name,
+                name=member.lease if member else election.name,
+                identity=member.name if member else "",
+                metadata=member.metadata if member else dict,
                 lease_duration=election.lease_duration,
                 renew_deadline=election.renew_deadline,
                 retry_period=election.retry_period,
-                on_started=lambda: self._lead(endpoints),
+                on_started=lambda: self._lead(endpoints, upper, member),
             )
             await self._elector.run()
 
-    async def _lead(self, endpoints: KubeletEndpoints) -> None:
+    async def _lead(self, endpoints: KubeletEndpoints, upper: Client, member: Member | None) -> None:
         self._standby = False
+        if member is not None:
+            self._shards = Shards(
+                upper,
+                self._config.leader_election,
+                member=member,
+                clusters=lambda: [cluster.name for cluster in self._config.clusters],
+                start=lambda: self._apply(endpoints),
+                stop=lambda names: self._hand_over(names, endpoints),
+            )
         try:
             await self._work(endpoints)
         finally:
-            self._standby = True
+            self._standby, self._shards = True, None
 
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
         # Drop changes from the standby time: the clusters that start now read the new files.
         self._kubeconfig_changes.changed(_kubeconfigs(self._config))
-        judging = asyncio.create_task(self._health.run(), name="health") if self._health else None
         try:
-            self._apply(endpoints)
-            await self._follow_config(endpoints)
+            async with asyncio.TaskGroup() as group:
+                if self._health is not None:
+                    group.create_task(self._health.run(), name="health")
+                if self._shards is not None:
+                    group.create_task(self._shards.run(), name="shards")
+                self._apply(endpoints)
+                await self._follow_config(endpoints)
         finally:
-            if judging is not None:
-                judging.cancel()
-                await asyncio.gather(judging, return_exceptions=True)
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             await self._supervisor.stop(list(self._supervisor.configs))
+            if self._shards is not None:
+                await self._shards.release(list(self._shards.held))
 
     def _apply(self, endpoints: KubeletEndpoints) -> None:
-        self._supervisor.apply(self._config, cluster_id=self._cluster_id, endpoints=endpoints)
+        self._supervisor.apply(self._own(self._config), cluster_id=self._cluster_id, endpoints=endpoints)
+
+    async def _hand_over(self, clusters: Collection[str], endpoints: KubeletEndpoints) -> None:
+        """Stop clusters that another replica will run; it needs a moment to publish its address."""
+        async with self._changing:
+            endpoints.begin_shutdown(lame_duck=self._lame_duck)
+            try:
+                await self._supervisor.stop([name for name in clusters if name in self._supervisor.configs])
+            finally:
+                endpoints.begin_work()
 
     @property
     def _replicas_namespace(self) -> str:
@@ -218,8 +245,12 @@ class App:
     def _identity(self) -> Identity | None:
         """Return the holder of the virtual nodes' Leases that all replicas share; None: the process itself."""
         election = self._config.leader_election
+        # Not the same for both modes, because during an upgrade replicas of both modes run.
+        suffix = "/shards" if election.mode == SHARDED else ""
         return (
-            Identity(f"{election.namespace}/{election.name}", is_exclusive=True) if election.enabled else None
+            Identity(f"{election.namespace}/{election.name}{suffix}", is_exclusive=True)
+            if election.enabled
+            else None
         )
 
     def _leader(self) -> str:
@@ -274,19 +305,23 @@ class App:
             self._refused = refused
             if rotated:
                 self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
-                await self._supervisor.stop([name for name in rotated if name in self._supervisor.configs])
-                self._apply(endpoints)
+                async with self._changing:
+                    await self._supervisor.stop(
+                        [name for name in rotated if name in self._supervisor.configs]
+                    )
+                    self._apply(endpoints)
             await asyncio.sleep(_CONFIG_POLL)
 
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}
-        going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
         # Set before anything stops, because a replica that loses its lease meanwhile does not read the
         # change again.
+        before = {cluster.name for cluster in self._config.clusters}
         self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
-        before = set(self._supervisor.configs)
-        await self._supervisor.stop(going)
-        self._apply(endpoints)
+        async with self._changing:
+            going = [name for name, old in self._supervisor.configs.items() if wanted.get(name) != old]
+            await self._supervisor.stop(going)
+            self._apply(endpoints)
         self._log.info(
             "configuration applied",
             added=sorted(set(wanted) - before),

@@ -77,6 +77,12 @@ ANNOTATION_WANTS_CA = f"{DOMAIN}/wants-ca"
 """``true`` on a webhook configuration that the webhook did not create but writes its CA into."""
 LABEL_LOWER_CLUSTER = f"{DOMAIN}/lower-cluster"
 """On a virtual node: name of its lower cluster in the configuration."""
+LABEL_ELECTION = f"{DOMAIN}/election"
+"""On the Leases of a process with ``leaderElection.mode: Sharded``: name of the election."""
+ANNOTATION_SHARE = f"{DOMAIN}/share"
+"""On the Lease of a replica with that mode: weight with which lower clusters are assigned to it, up to 1."""
+ANNOTATION_REPLICA = f"{DOMAIN}/replica"
+"""On the Lease of a virtual node in ``kube-node-lease``: the replica that runs its lower cluster, with that mode."""
 ANNOTATION_FAULTS = f"{DOMAIN}/faults"
 """On the Lease of a virtual node in ``kube-node-lease``: JSON of faults that only its process knows:
 ``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster

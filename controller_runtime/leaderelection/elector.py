@@ -68,6 +68,7 @@ class LeaderElector:
             ``lease_duration - renew_deadline``.
         release_on_cancel: whether to release the lease after the work has stopped, so that another candidate
             leads within a retry period.
+        metadata: returns labels and annotations to write to the Lease with each renewal; absent ones are kept.
         now: wall clock, for tests.
 
     Raises:
@@ -86,6 +87,7 @@ class LeaderElector:
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
         release_on_cancel: bool = True,
+        metadata: Callable[[], Mapping[str, Any]] = dict,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         identity = identity or f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
@@ -109,6 +111,7 @@ class LeaderElector:
         self._renew_deadline = renew_deadline
         self._retry_period = retry_period
         self._release_on_cancel = release_on_cancel
+        self._metadata = metadata
         self._now = now
         self._lease: dict[str, Any] | None = None
         self._observed_at = 0.0
@@ -265,6 +268,7 @@ class LeaderElector:
         return True
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
+        lease = {**lease, "metadata": lease["metadata"] | self._metadata()}
         return record.held(lease, identity=self._identity, duration=self._lease_duration, now=self._now())
 
     async def _write(self, lease: dict[str, Any]) -> None:

@@ -14,6 +14,9 @@ _STALLS = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 _INTERVAL = 0.05
+_WINDOW = 30.0
+"""Seconds over which ``recent`` is the mean."""
+_recent = 0.0
 
 
 @contextlib.asynccontextmanager
@@ -27,9 +30,17 @@ async def measured() -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+def recent() -> float:
+    """Return the mean delay of timers in seconds; delays of the last 30 s have most weight."""
+    return _recent
+
+
 async def _measure() -> None:
+    global _recent
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + _INTERVAL
         await asyncio.sleep(_INTERVAL)
-        _STALLS.observe(max(0.0, loop.time() - due))
+        delay = max(0.0, loop.time() - due)
+        _STALLS.observe(delay)
+        _recent += (delay - _recent) * min(1.0, (_INTERVAL + delay) / _WINDOW)

@@ -50,8 +50,13 @@ _OVERVIEW = [
         {"sum by (component) (virtual_node_leader)": "{{component}}"},
         kind="stat",
         width=8,
-        meaning="One for each component that runs with leader election.",
+        meaning="One for each component that runs with leader election; with mode Sharded one for each replica.",
         thresholds=_UP,
+    ),
+    Panel(
+        "Lower clusters by replica",
+        {"sum by (pod) (virtual_node_owned_cluster)": "{{pod}}"},
+        meaning="With mode Sharded. The sum is the number of configured lower clusters.",
     ),
     Panel(
         "Pods",

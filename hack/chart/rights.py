@@ -27,6 +27,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         "virtualNode": {
             "upper": virtual_node.UPPER,
             "election": virtual_node.UPPER_ELECTION,
+            "shards": virtual_node.UPPER_SHARDS,
             "page": virtual_node.UPPER_PAGE,
             "renewal": virtual_node.UPPER_RENEWAL,
             "csr": virtual_node.UPPER_CSR,

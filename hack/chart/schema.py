@@ -139,6 +139,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
+    ("virtualNode.mode", {"type": "string", "enum": ["Standby", "Sharded"]}),
     ("revisionHistoryLimit", {"type": "integer", "minimum": 0}),
     ("*.updateStrategy", _STRATEGY),
     ("extraObjects", {"type": "array", "items": {"type": "object", "required": ["apiVersion", "kind"]}}),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -15,7 +17,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from tests.e2e.conftest import create, eventually, get, make_namespace, node_ready, pod, ready
+from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from tests.e2e.test_faults import MIRRORING, in_log
 
 NODE = "vn-twice"
@@ -143,3 +145,80 @@ async def test_second_process_starts_at_once_when_the_first_stops(twice: Sandbox
     assert time.monotonic() - begin < _SOON
     assert (await _holder(twice.upper) == "kube-system/twice") is elected
     await second.stop()
+
+
+async def test_sharded_replicas_divide_the_lower_clusters(twice: Sandbox):
+    """A second replica takes half of them; it takes all within the lease duration after the first was killed."""
+    upper, namespace = twice.upper, "sharded"
+    nodes = [f"shard-{number}" for number in range(4)]
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "leaderElection": {
+            "enabled": True, "mode": "Sharded", "name": "shards", "leaseDuration": _SHORT, "renewDeadline": 5,
+            "retryPeriod": 1,
+        },
+        "clusters": [{"name": node, "kubeconfig": str(twice.lower[0].kubeconfig)} for node in nodes],
+    }  # fmt: skip
+    file = twice.directory / "sharded.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    await make_namespace(upper, namespace)
+
+    async def owners() -> dict[str, str]:
+        """Return the holder of each cluster's Lease."""
+        leases = await get(upper, "kube-system", "leases", labels="virtual-node.io/lower-cluster")
+        return {
+            lease["metadata"]["labels"]["virtual-node.io/lower-cluster"]: lease["spec"]["holderIdentity"]
+            for lease in leases["items"]
+        }
+
+    async def counts() -> list[int]:
+        return sorted(Counter((await owners()).values()).values())
+
+    async def ports() -> dict[str, int]:
+        """Return the kubelet port of each node, which shows the process that serves it."""
+        found = (await get(upper, "", "nodes"))["items"]
+        return {
+            node["metadata"]["name"]: node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+            for node in found
+            if node["metadata"]["name"] in nodes
+        }
+
+    def start(name: str) -> Any:
+        return twice.start_virtual_node(f"--config={file}", name=name, env={"KUBELET_PORT": "0"})
+
+    first = await start("shards-1")
+    for node in nodes:
+        await node_ready(upper, node)
+    await create(upper, namespace, *[pod(f"on-{node}", "sleep 3600", node=node) for node in nodes])
+    for node in nodes:
+        await ready(upper, namespace, f"on-{node}")
+    before = await get(twice.lower[0], namespace, "pods")
+    alone = await ports()
+    second = await start("shards-2")
+    await becomes(counts, [2, 2])
+    await in_log(second, MIRRORING, times=2)
+
+    async def moved() -> int:
+        return sum(port != alone[node] for node, port in (await ports()).items())
+
+    await becomes(moved, 2)
+    begin = time.monotonic()
+    await first.kill()
+    await in_log(second, MIRRORING, times=4)
+    assert time.monotonic() - begin < _SHORT + _SOON
+    await create(upper, namespace, *[pod(f"later-{node}", "sleep 3600", node=node) for node in nodes])
+    for node in nodes:
+        await ready(upper, namespace, f"later-{node}")
+    # A rolling update: the successor is there first.
+    third = await start("shards-3")
+    await becomes(counts, [2, 2])
+    await second.stop()
+    await in_log(third, MIRRORING, times=4)
+    after = await get(twice.lower[0], namespace, "pods")
+    assert {one["metadata"]["uid"] for one in before["items"]} <= {
+        one["metadata"]["uid"] for one in after["items"]
+    }
+    assert len(after["items"]) == 2 * len(nodes)
+    await third.stop()
+    assert set((await owners()).values()) == {""}

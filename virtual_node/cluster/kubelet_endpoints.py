@@ -140,12 +140,13 @@ class KubeletEndpoints:
             services: the cluster's kubelet APIs.
             clients: the clients that their streams need; closed after the last stream.
         """
+        lame_duck = self._lame_duck
 
         async def drain() -> None:
             async with clients:
                 ends = await asyncio.gather(
                     *(
-                        service.stop(lame_duck=self._lame_duck, grace=self._config.drain_timeout)
+                        service.stop(lame_duck=lame_duck, grace=self._config.drain_timeout)
                         for service in services
                     ),
                     return_exceptions=True,

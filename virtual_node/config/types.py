@@ -37,6 +37,9 @@ PV_CONTROLLERS = "PVControllers"
 SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
+STANDBY = "Standby"
+SHARDED = "Sharded"
+
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 
@@ -198,14 +201,18 @@ class LimitsConfig(_Base):
 
 
 class LeaderElectionConfig(_Base):
-    """Leader election between replicas of a virtual-node process: one works, the others wait for its Lease."""
+    """How replicas of a virtual-node process divide the work."""
 
     enabled: Annotated[bool, Setting(PROCESS, "--leader-elect")] = False
-    """One of several replicas works, the others wait."""
+    """Run as one of several replicas."""
+    mode: Annotated[Literal["Standby", "Sharded"], Setting(PROCESS, "--leader-elect-mode")] = "Standby"
+    """Standby: one replica works, the others wait for its Lease. Sharded: every replica runs a part of the lower
+    clusters."""
     namespace: Annotated[str, Setting(PROCESS, "--leader-elect-resource-namespace NS")] = "kube-system"
     """Namespace of the Lease, in the upper cluster."""
     name: Annotated[str, Setting(PROCESS, "--leader-elect-resource-name NAME")] = "virtual-node"
-    """Name of the Lease. Two installations in one upper cluster need different names."""
+    """Name of the Lease. Two installations in one upper cluster need different names. With mode Sharded the names of
+    all Leases begin with it."""
     lease_duration: Positive = 15.0
     """Seconds without renewal after which another replica takes over."""
     renew_deadline: Positive = 10.0

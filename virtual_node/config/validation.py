@@ -12,7 +12,15 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.listening import parse_address
 from virtual_node.config import namespace_validation
-from virtual_node.config.types import API_VERSION, KIND, KNOWN_CONTROLLERS, TAINT_EFFECTS, Config, NodeConfig
+from virtual_node.config.types import (
+    API_VERSION,
+    KIND,
+    KNOWN_CONTROLLERS,
+    SHARDED,
+    TAINT_EFFECTS,
+    Config,
+    NodeConfig,
+)
 
 _DNS1123 = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -45,6 +53,15 @@ def validate(config: Config) -> list[str]:
             "leaderElection: leaseDuration must be greater than renewDeadline, and that greater than "
             f"{JITTER} × retryPeriod"
         )
+    if election.mode == SHARDED:
+        if not election.enabled:
+            problems.append("leaderElection.mode: Sharded needs leaderElection.enabled (--leader-elect)")
+        problems += [
+            f"clusters[{position}].name: {cluster.name!r} must be a DNS-1123 label of at most 63 characters, because "
+            "leaderElection.mode Sharded names a Lease after it"
+            for position, cluster in enumerate(config.clusters)
+            if not _DNS1123.fullmatch(cluster.name) or "." in cluster.name or len(cluster.name) > 63
+        ]
     if config.kubernetes_service_url and not split_url(config.kubernetes_service_url).hostname:
         problems.append(
             f"kubernetesServiceUrl: {config.kubernetes_service_url!r} is not a URL such as https://10.0.0.1:6443"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
-from virtual_node.config.types import Config
+from virtual_node.config.types import SHARDED, Config
 from virtual_node.translate.storage.pv import DRIVER
 
 _NODE = (VIRTUAL_NODE,)
@@ -52,6 +52,19 @@ UPPER_ELECTION: tuple[Right, ...] = (
     Right("coordination.k8s.io", "leases", ("get", "update"), "--leader-elect", "", OWN_NAMESPACE, (LEASE,)),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with several replicas."""
+
+UPPER_SHARDS: tuple[Right, ...] = (
+    # Not limited to names, because every replica has a Lease with a name of its own.
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        (*READ, "create", "update", "delete"),
+        "divide the lower clusters (--leader-elect-mode=sharded)",
+        "",
+        OWN_NAMESPACE,
+    ),
+)
+"""Needed in the upper cluster instead of ``UPPER_ELECTION`` with ``leaderElection.mode: Sharded``."""
 
 UPPER_PAGE: tuple[Right, ...] = (
     Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
@@ -113,7 +126,7 @@ def upper(config: Config) -> tuple[Right, ...]:
     tables = [*UPPER]
     election = config.leader_election
     if election.enabled:
-        tables += UPPER_ELECTION
+        tables += UPPER_SHARDS if election.mode == SHARDED else UPPER_ELECTION
     if config.web_address:
         tables += UPPER_PAGE
     if config.kubelet.certificate_source == "CSR":

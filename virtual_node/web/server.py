@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,12 +17,18 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from controller_runtime.client.client import Client
 from controller_runtime.process.listening import is_loopback, parse_address
 from controller_runtime.serving.bodies import RETRY_AFTER
 from controller_runtime.serving.connections import ConnectionLimits
 from controller_runtime.serving.server import HttpsServer
+from virtual_node.cluster.lower_cluster import LowerCluster
+from virtual_node.config.types import Config
+from virtual_node.process_health import ProcessHealth
 from virtual_node.web.overview import Overview, Parts
+from virtual_node.web.pod_events import PodEvents, events_of
 from virtual_node.web.streams import Changes, pause
+from virtual_node.web.swarms import Swarms
 from virtual_node.web.view import View, of_query
 
 _STATIC = Path(__file__).parent / "static"
@@ -47,6 +53,42 @@ _MOST_STREAMS = 64
 """Maximum number of watching browsers."""
 _KEEP_ALIVE = 20.0
 """Seconds without changes after which a stream sends a comment, so that proxies keep it open."""
+
+
+def page(
+    config: Config,
+    *,
+    upper: Client,
+    clusters: Mapping[str, LowerCluster],
+    health: ProcessHealth,
+    leader: Callable[[], str],
+    failures: Callable[[], Mapping[str, str]],
+) -> WebServer:
+    """Return the page of a process, for ``async with``.
+
+    Args:
+        config: of the process, with ``webAddress``.
+        upper: client of the upper cluster.
+        clusters: the running lower clusters, by name.
+        health: evaluates them.
+        leader: returns the leader's host name while this replica stands by; empty: this replica works.
+        failures: returns why lower clusters do not run, by name.
+    """
+    swarms = Swarms(upper)
+    overview = Overview(
+        clusters,
+        leader=leader,
+        health=lambda: health.health(swarms.known()),
+        failures=failures,
+        waiting=health.waiting,
+        reach={
+            "namespace": config.leader_election.namespace,
+            "port": config.web_address.rpartition(":")[2],
+        },
+        pod_events=PodEvents(events_of(upper)).of,
+        swarms=swarms.known,
+    )
+    return WebServer(config.web_address, overview=overview)
 
 
 @dataclass(slots=True)

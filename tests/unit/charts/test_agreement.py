@@ -148,7 +148,11 @@ def test_rights_are_those_of_the_tables(case):
     kubelet = given.get("virtualNode", {}).get("kubelet", {})
     virtual = [
         *virtual_node.rights.daemon.UPPER,
-        *virtual_node.rights.daemon.UPPER_ELECTION,
+        *(
+            virtual_node.rights.daemon.UPPER_SHARDS
+            if given.get("virtualNode", {}).get("mode") == "Sharded"
+            else virtual_node.rights.daemon.UPPER_ELECTION
+        ),
         *virtual_node.rights.daemon.UPPER_RENEWAL,
     ]
     if kubelet.get("servingCertificate") == "CSR":

@@ -107,6 +107,7 @@ nodes may use. */}}
 {{- $config := dict "apiVersion" "virtual-node.io/v1alpha1" "kind" "VirtualNodeConfiguration" "kubelet" $kubelet }}
 {{- /* Also with one replica, because two pods run during an upgrade. */}}
 {{- $_ := set $config "leaderElection" (dict "enabled" true "namespace" .Release.Namespace "name" (include "virtual-node.fullname" .)) }}
+{{- if ne $values.mode "Standby" }}{{ $_ := set $config.leaderElection "mode" $values.mode }}{{ end }}
 {{- if $values.web.enabled }}
 {{- $_ := set $config "webAddress" (printf "127.0.0.1:%d" (int $values.web.port)) }}
 {{- end }}

@@ -1,0 +1,85 @@
+"""A replica as a member of the distribution: its name, its Lease, and its share of the clusters. No IO."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.objects import Object
+from virtual_node.config.types import LeaderElectionConfig
+
+OVERLOADED = 0.2
+"""Mean delay of the event loop's timers in seconds from which a replica counts as overloaded."""
+RELAXED = 0.05
+"""Mean delay in seconds below which a replica may take clusters back."""
+LEAST = 0.125
+"""Smallest share. A share is never 0, because a slow replica is better than none."""
+_WINDOW = 30.0
+"""Seconds between two reductions, because the start of a moved cluster needs some of them."""
+_FIRST_PAUSE = 300.0
+_LONGEST_PAUSE = 3600.0
+
+
+class Member:
+    """This replica.
+
+    Attributes:
+        name: unique; no other process ever has it.
+        share: weight of this replica in ``assignment.assign``: 1 normally, halved while the event loop is late.
+    """
+
+    def __init__(self, election: LeaderElectionConfig) -> None:
+        """Create with the election that the replica takes part in."""
+        host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-")[:63]
+        self.name = f"{host or 'replica'}-{secrets.token_hex(4)}"
+        self.share = 1.0
+        self._election = election.name
+        self._pause = _FIRST_PAUSE
+        self._decided_at: float | None = None
+
+    @property
+    def lease(self) -> str:
+        """Return the name of the replica's Lease."""
+        return lease_of(self._election, self.name)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return labels and annotations of the replica's Lease."""
+        return {
+            "labels": {names.LABEL_ELECTION: self._election},
+            "annotations": {names.ANNOTATION_SHARE: f"{self.share:g}"},
+        }
+
+    def evaluate(self, delay: float, now: float) -> None:
+        """Reduce or raise the share.
+
+        It rises after a pause, which doubles with each first reduction. So a replica on a slow machine does not take
+        the same clusters every few minutes and lose them again.
+
+        Args:
+            delay: mean delay of the event loop's timers in seconds.
+            now: monotonic time in seconds.
+        """
+        since = float("inf") if self._decided_at is None else now - self._decided_at
+        if delay > OVERLOADED and self.share > LEAST and since >= _WINDOW:
+            if self.share == 1.0 and self._decided_at is not None:
+                self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self.share, self._decided_at = self.share / 2, now
+        elif delay < RELAXED and self.share < 1.0 and since >= self._pause:
+            self.share, self._decided_at = self.share * 2, now
+
+
+def lease_of(election: str, member: str) -> str:
+    """Return the name of a replica's Lease."""
+    return f"{election}-replica-{member}"
+
+
+def share_of(lease: Object) -> float:
+    """Return the share that a replica has written to its Lease; 1 if it is absent or invalid."""
+    try:
+        share = float(lease.annotations.get(names.ANNOTATION_SHARE, "1"))
+    except ValueError:
+        return 1.0
+    return share if LEAST <= share <= 1 else 1.0

@@ -1,0 +1,271 @@
+"""Takes lower clusters for one replica, and releases them, by Leases in the upper cluster.
+
+There are two kinds of Leases, in the namespace of the election:
+
+- Each replica renews a Lease of its own (``leaderelection.elector``). The replica works only while it is renewed.
+- Each lower cluster has a Lease whose holder is the replica that runs it. It is written only when the holder changes.
+  It is valid as long as the Lease of its holder.
+
+So the number of renewals does not depend on the number of clusters, and all clusters of a replica that has ended can
+be taken at the same time. Two replicas do not run a cluster at once:
+
+- A replica starts a cluster only after it has written the cluster's Lease, also if it is already its holder. The write
+  fails if another replica wrote first.
+- A replica takes a cluster from another one only if the other one's Lease, read from the API server, has not changed
+  for ``leaseDuration`` on the replica's own clock. A replica that cannot renew its Lease has stopped its clusters
+  before (``renewDeadline``).
+- A replica that gives a cluster away releases the Lease after the cluster has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from prometheus_client import Gauge
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
+from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
+from controller_runtime.leaderelection import record
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.process import loop_stalls
+from virtual_node.config.types import LeaderElectionConfig
+from virtual_node.sharding.assignment import assign
+from virtual_node.sharding.member import Member, lease_of, share_of
+
+_OWNED = Gauge(
+    "virtual_node_owned_cluster",
+    "1 for each lower cluster that this replica runs, with mode Sharded.",
+    ["cluster"],
+)
+_RELEASING = 2.0
+"""Seconds that the release of Leases may take when the process stops; otherwise they expire."""
+_FORGOTTEN = 20
+"""Number of lease durations after which the Lease of a replica that has ended is deleted."""
+
+
+class Shards:
+    """The lower clusters of one replica.
+
+    Attributes:
+        held: Leases of the clusters that this replica may run, as last written, by cluster.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        election: LeaderElectionConfig,
+        *,
+        member: Member,
+        clusters: Callable[[], Collection[str]],
+        start: Callable[[], None],
+        stop: Callable[[Collection[str]], Awaitable[None]],
+    ) -> None:
+        """Create without any IO.
+
+        Args:
+            client: client of the upper cluster.
+            election: namespace, name and durations of the Leases.
+            member: this replica.
+            clusters: returns the names of all configured lower clusters.
+            start: called after ``held`` has grown.
+            stop: stops clusters; returns when they write no more.
+        """
+        self.held: dict[str, dict[str, Any]] = {}
+        self._client, self._election, self._member = client, election, member
+        self._clusters, self._start, self._stop = clusters, start, stop
+        self._leases = Informer(
+            client,
+            resources.LEASES,
+            namespace=election.namespace,
+            label_selector=f"{names.LABEL_ELECTION}={election.name}",
+            name="shards",
+        )
+        self._changed = asyncio.Event()
+        self._observed: dict[str, tuple[int, float]] = {}
+        """Newest known resourceVersion of each replica's Lease, and when this replica saw it first, by Lease."""
+        self._log = structlog.get_logger(component="sharding", replica=member.name)
+
+    async def run(self) -> None:
+        """Take and release clusters until cancelled; the caller then stops them and calls ``release``."""
+        self._leases.add_handler(
+            on_add=lambda *_: self._changed.set(),
+            on_update=lambda *_: self._changed.set(),
+            on_delete=lambda *_: self._changed.set(),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leases.run(), name="shards informer")
+            await self._leases.wait_synced()
+            while True:
+                self._changed.clear()
+                self._member.evaluate(loop_stalls.recent(), _time())
+                try:
+                    await self._reconcile()
+                except ApiError as error:
+                    self._log.warning("clusters not distributed", error=str(error))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._election.retry_period):
+                        await self._changed.wait()
+
+    def owners(self) -> dict[str, str]:
+        """Return the replica that runs each cluster, as far as the cache shows; clusters without one are absent."""
+        working = self._working()
+        found = {
+            cluster: holder
+            for lease in self._leases.store.list()
+            if (cluster := lease.labels.get(names.LABEL_LOWER_CLUSTER))
+            and (holder := record.holder_of(lease.to_dict())) in working
+        }
+        return found | dict.fromkeys(self.held, self._member.name)
+
+    async def release(self, clusters: Collection[str]) -> None:
+        """Release the Leases of stopped clusters, so that other replicas start them at once."""
+        leases = {cluster: self.held.pop(cluster) for cluster in clusters}
+        for cluster in leases:
+            _OWNED.remove(cluster)
+        await asyncio.gather(*(self._release(cluster, lease) for cluster, lease in leases.items()))
+
+    async def _release(self, cluster: str, lease: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(_RELEASING):
+                if cluster in self._clusters():
+                    await self._client.update(resources.LEASES, record.released(lease, now=datetime.now(UTC)))
+                else:  # removed from the configuration
+                    await self._delete(from_dict(lease))
+        except (Conflict, NotFound):
+            self._log.debug("lease taken before it was released", cluster=cluster)
+        except (ApiError, TimeoutError) as error:
+            self._log.warning("lease not released", cluster=cluster, error=str(error))
+
+    async def _delete(self, lease: Object) -> None:
+        await self._client.delete(
+            resources.LEASES,
+            lease.name,
+            namespace=lease.namespace,
+            uid=lease.uid,
+            resource_version=lease.resource_version,
+        )
+
+    # --- one pass -------------------------------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        shares = self._working() | {self._member.name: self._member.share}
+        wanted = assign(self._clusters(), shares, self.owners())
+        mine = {cluster for cluster, owner in wanted.items() if owner == self._member.name}
+        taken = {cluster for cluster in self.held if self._is_taken(cluster)}
+        if going := {cluster for cluster in self.held if cluster not in mine} | taken:
+            self._log.info("giving clusters away", clusters=sorted(going))
+            await self._stop(going)
+            for cluster in taken:
+                del self.held[cluster]
+                _OWNED.remove(cluster)
+            await self.release(going - taken)
+        await self._release_again(mine)
+        for cluster in sorted(mine - self.held.keys()):
+            if await self._take(cluster):
+                self._log.info("took cluster", cluster=cluster)
+                self._start()
+        await self._forget_ended(shares)
+
+    async def _release_again(self, mine: Collection[str]) -> None:
+        """Release Leases that still name this replica as their holder after a release that failed."""
+        for lease in self._leases.store.list():
+            cluster = lease.labels.get(names.LABEL_LOWER_CLUSTER)
+            if cluster and cluster not in mine and cluster not in self.held:
+                whole = lease.to_dict()
+                if record.holder_of(whole) == self._member.name:
+                    await self._release(cluster, whole)
+
+    def _is_taken(self, cluster: str) -> bool:
+        """Report whether another replica, or an administrator, has written the Lease of a held cluster."""
+        ours, lease = self.held[cluster], self._leases.store.get(self._key(self._lease_of_cluster(cluster)))
+        return (
+            lease is not None
+            and int(lease.resource_version) > int(ours["metadata"]["resourceVersion"])
+            and record.holder_of(lease.to_dict()) != self._member.name
+        )
+
+    async def _take(self, cluster: str) -> bool:
+        """Write the Lease of a cluster; return whether this replica may run it."""
+        name = self._lease_of_cluster(cluster)
+        cached = self._leases.store.get(self._key(name))
+        lease = cached.to_dict() if cached is not None else record.new(self._election.namespace, name)
+        holder = record.holder_of(lease)
+        if holder not in {"", self._member.name} and not await self._has_ended(holder):
+            return False
+        labels = {names.LABEL_ELECTION: self._election.name, names.LABEL_LOWER_CLUSTER: cluster}
+        lease["metadata"] = {**lease["metadata"], "labels": labels}
+        body = record.held(
+            lease, identity=self._member.name, duration=self._election.lease_duration, now=datetime.now(UTC)
+        )
+        try:
+            if cached is None:
+                self.held[cluster] = await self._client.create(
+                    resources.LEASES, body, namespace=self._election.namespace
+                )
+            else:
+                self.held[cluster] = await self._client.update(resources.LEASES, body)
+        except (AlreadyExists, Conflict, NotFound):
+            return False  # the cache is old; its next change calls again
+        _OWNED.labels(cluster).set(1)
+        return True
+
+    # --- other replicas -------------------------------------------------------------------------------
+
+    def _working(self) -> dict[str, float]:
+        """Return the shares of the replicas whose Leases are renewed, as far as the cache shows."""
+        found = {}
+        for lease in self._leases.store.list():
+            whole = lease.to_dict()
+            if names.LABEL_LOWER_CLUSTER not in lease.labels and self._is_renewed(lease.name, whole):
+                found[record.holder_of(whole)] = share_of(lease)
+        return found
+
+    async def _has_ended(self, member: str) -> bool:
+        """Report whether a replica works no more; read from the API server, because the cache may be old.
+
+        A Lease that does not exist counts as one that is not renewed, because its replica may not know that somebody
+        has deleted it.
+        """
+        name = lease_of(self._election.name, member)
+        lease = await find(self._client, resources.LEASES, name, namespace=self._election.namespace)
+        return not self._is_renewed(name, lease)
+
+    def _is_renewed(self, name: str, lease: Mapping[str, Any] | None) -> bool:
+        """Report whether a replica's Lease has changed within its duration on this replica's clock."""
+        if lease is not None and not record.holder_of(lease):
+            return False
+        version = int(lease["metadata"]["resourceVersion"]) if lease is not None else 0
+        known = self._observed.get(name)
+        if known is None or version > known[0]:
+            self._observed[name] = known = (version, _time())
+        duration = record.spec_of(lease).get("leaseDurationSeconds") or self._election.lease_duration
+        return _time() < known[1] + float(duration)
+
+    async def _forget_ended(self, working: Collection[str]) -> None:
+        """Delete the Leases of replicas that ended long ago; only the first replica does it."""
+        if self._member.name != min(working):
+            return
+        for lease in self._leases.store.list():
+            _, renewed = self._observed.get(lease.name, (0, _time()))
+            if _time() - renewed > _FORGOTTEN * self._election.lease_duration:
+                with contextlib.suppress(Conflict, NotFound):
+                    await self._delete(lease)
+
+    def _lease_of_cluster(self, cluster: str) -> str:
+        return f"{self._election.name}-cluster-{cluster}"
+
+    def _key(self, name: str) -> str:
+        return f"{self._election.namespace}/{name}"
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
