@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from msgspec import Meta
 
@@ -49,6 +50,8 @@ class SafeAgent(NodeAgent):
         super().__init__(context, self._settings)
         self._threshold = self._settings.safe_utilization / 100
         self._accepted = self._settings.safe_percentile / 100
+        self._known: WeakKeyDictionary[LowerNode, list[tuple[safe.Load, float]]] = WeakKeyDictionary()
+        """Loads and risks by node; the view makes new nodes for each pod."""
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject virtual nodes where every lower node that could take the pod is at risk."""
@@ -75,21 +78,24 @@ class SafeAgent(NodeAgent):
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
         """Return the weighted mean of both scores; None without usage."""
         total = self._settings.overload_weight + self._settings.balance_weight
-        loads = self._loads(pod, node)
-        if not loads or not total:
+        found = self._risks(pod, node)
+        if not found or not total:
             return None
-        overload = min(
-            safe.overload_score(safe.risk(one.mean, one.deviation, self._threshold), self._accepted)
-            for one in loads
-        )
-        balance = min(safe.balance_score(one.mean, one.deviation) for one in loads)
+        overload = min(safe.overload_score(risk, self._accepted) for _load, risk in found)
+        balance = min(safe.balance_score(load.mean, load.deviation) for load, _risk in found)
         return (self._settings.overload_weight * overload + self._settings.balance_weight * balance) / total
 
     def _risk(self, pod: AskedPod, node: LowerNode) -> float:
-        return max(
-            (safe.risk(one.mean, one.deviation, self._threshold) for one in self._loads(pod, node)),
-            default=0.0,
-        )
+        return max((risk for _load, risk in self._risks(pod, node)), default=0.0)
+
+    def _risks(self, pod: AskedPod, node: LowerNode) -> list[tuple[safe.Load, float]]:
+        """Return load and risk of each resource; computed once per pod for filter and score."""
+        known = self._known.get(node)
+        if known is None:
+            known = self._known[node] = [
+                (one, safe.risk(one.mean, one.deviation, self._threshold)) for one in self._loads(pod, node)
+            ]
+        return known
 
     def _loads(self, pod: AskedPod, node: LowerNode) -> list[safe.Load]:
         found = []

@@ -11,7 +11,7 @@ from controller_runtime.api.pod.conditions import claim_names
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit import reasons
-from multi_scheduler.fit.admission.gate import AdmissionGate, GateResult
+from multi_scheduler.fit.admission.gate import AdmissionGate, Allowed, GateResult
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
@@ -44,11 +44,13 @@ class Judge:
         self._settings = settings
         self._indexes = indexes
         self._feeds = feeds
+        allowed = Allowed()
         self.gates = {
             cluster: AdmissionGate(
                 clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
                 admission,
                 enforces=settings.admission == "Reject",
+                allowed=allowed,
             )
             for cluster, admission in admissions.items()
         }

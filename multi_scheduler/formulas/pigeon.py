@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Literal
 
 from multi_scheduler.formulas.numbers import clamp, rounded
@@ -94,23 +95,22 @@ def objectives(
         history: demands, for AdaptiveBinPack; without demands all candidates are equal.
     """
     tried: dict[str, float | None] = {}
+    places = {name: place for place, name in enumerate(bins)}
+    primary_shares = [_primary_share(one, primary) for one in bins.values()]
+    packing = _Packing(list(bins.values()), history) if objective == "AdaptiveBinPack" else None
     for name in candidates:
         one = bins[name]
-        if any(
-            used + asked > size for size, used, asked in zip(one.capacity, one.usage, demand, strict=True)
-        ):
+        usage = [used + asked for used, asked in zip(one.usage, demand, strict=True)]
+        if any(used > size for size, used in zip(one.capacity, usage, strict=True)):
             tried[name] = None
             continue
-        moved = Bin(one.capacity, [used + asked for used, asked in zip(one.usage, demand, strict=True)])
-        found = [moved if other == name else bins[other] for other in bins]
-        if objective == "AdaptiveBinPack":
-            tried[name] = _mismatch(found, history)
-        else:
-            shares = [
-                other.usage[primary] / other.capacity[primary] if other.capacity[primary] else 1.0
-                for other in found
-            ]
-            tried[name] = _deviation(shares) if objective == "LoadBalance" else _unevenness(shares)
+        moved = Bin(one.capacity, usage)
+        if packing is not None:
+            tried[name] = packing.mismatch(places[name], moved)
+            continue
+        shares = list(primary_shares)
+        shares[places[name]] = _primary_share(moved, primary)
+        tried[name] = _deviation(shares) if objective == "LoadBalance" else _unevenness(shares)
     return tried
 
 
@@ -142,37 +142,45 @@ def _unevenness(shares: Vector) -> float:
     return 1 - math.sqrt(sum(one * one for one in scaled) / len(shares))
 
 
-def _mismatch(bins: Sequence[Bin], history: DemandHistory | None) -> float:
-    """Return the difference between the variation of nodes' utilisation and that of demands."""
-    if history is None or not history.count:
-        return 0.0
-    # A resource that no node has would make the variation undefined.
-    present = [index for index in range(len(history.mean)) if any(one.capacity[index] > 0 for one in bins)]
-    if not present:
-        return 0.0
-    sizes = {
-        index: sum(one.capacity[index] for one in bins) / sum(one.capacity[index] > 0 for one in bins)
-        for index in present
-    }
-    shares = [
-        [
-            clamp(one.usage[index] / one.capacity[index])
-            if one.capacity[index]
-            else float(one.usage[index] > 0)
-            for one in bins
-        ]
-        for index in present
-    ]
-    mean = [sum(row) / len(row) for row in shares]
-    covariance = [
-        [
-            sum((a - mean[i]) * (b - mean[j]) for a, b in zip(shares[i], shares[j], strict=True)) / len(bins)
-            for j in range(len(present))
-        ]
-        for i in range(len(present))
-    ]
-    demanded = history.variation([sizes.get(index, math.inf) for index in range(len(history.mean))])
-    return abs(_variation(covariance, mean) - (demanded or 0.0))
+class _Packing:
+    """Compares the variation of nodes' utilisation with that of demands."""
+
+    def __init__(self, bins: Sequence[Bin], history: DemandHistory | None) -> None:
+        count = len(history.mean) if history is not None else 0
+        # A resource that no node has would make the variation undefined.
+        self._present = [index for index in range(count) if any(one.capacity[index] > 0 for one in bins)]
+        self._shares = [[_share(one, index) for one in bins] for index in self._present]
+        """Utilisation of all nodes, by resource."""
+        self._demanded: float | None = None
+        if self._present and history is not None:
+            sizes = [math.inf] * count
+            for index in self._present:
+                sizes[index] = sum(one.capacity[index] for one in bins) / sum(
+                    one.capacity[index] > 0 for one in bins
+                )
+            self._demanded = history.variation(sizes)
+
+    def mismatch(self, place: int, moved: Bin) -> float:
+        """Return the difference with a changed node; 0 without demands."""
+        if self._demanded is None:
+            return 0.0
+        apart, mean = [], []
+        for index, row in zip(self._present, self._shares, strict=True):
+            shares = [*row[:place], _share(moved, index), *row[place + 1 :]]
+            mean.append(sum(shares) / len(shares))
+            apart.append([share - mean[-1] for share in shares])
+        covariance = [[sum(map(mul, one, other)) / len(one) for other in apart] for one in apart]
+        return abs(_variation(covariance, mean) - self._demanded)
+
+
+def _share(one: Bin, index: int) -> float:
+    """Return a resource's utilisation; 1 if the resource is used but the node does not have it."""
+    size, used = one.capacity[index], one.usage[index]
+    return clamp(used / size) if size else float(used > 0)
+
+
+def _primary_share(one: Bin, primary: int) -> float:
+    return one.usage[primary] / one.capacity[primary] if one.capacity[primary] else 1.0
 
 
 def _variation(covariance: Sequence[Vector], mean: Vector) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.objects import from_dict
+from controller_runtime.process import lifecycle
 from multi_scheduler.agent import GROUP, VirtualNode
 from multi_scheduler.agents.learned import LearnedAgent
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
@@ -36,7 +37,8 @@ from multi_scheduler.usage.store import Sample
 CLUSTERS, NODES, PODS, CALLS = 20, 500, 50_000, 2000
 DEVICE = "example.com/gpu-share"
 INSTALLED = sorted(
-    {one.name for one in metadata.entry_points(group=GROUP)} - {"template"}, key=lambda name: name != FIT
+    {one.name for one in metadata.entry_points(group=GROUP)} - {"template"},
+    key=lambda name: (name != FIT, name),
 )
 """Fit comes first, because it finds the lower nodes that the other agents score."""
 
@@ -151,6 +153,7 @@ async def main(names: Sequence[str], directory: str) -> None:
     kept = _fill(fit, clusters)
     _measure(shared, clusters)
     filled = time.perf_counter() - started
+    lifecycle.tune_gc()  # as the program does when it starts
     fake: Any = SimpleNamespace(cluster="bench")
     directory_of_nodes: Any = _Directory()
     extender = Extender(agents, directory_of_nodes, upper=fake)

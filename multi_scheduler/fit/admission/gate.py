@@ -38,16 +38,35 @@ class GateResult:
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
 
 
+class Allowed:
+    """The last pod that a policy allowed. Shared by the gates of all clusters, because most clusters have the same policy."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]] = ({}, {}, {})
+
+    def knows(self, pod: Mapping[str, Any], sent: Mapping[str, Any], rules: Effective) -> bool:
+        """Report whether equal rules allowed this pod with the same lower spec."""
+        known, spec, values = self._last
+        return pod is known and sent == spec and rules.values == values
+
+    def note(self, pod: Mapping[str, Any], sent: Mapping[str, Any], rules: Effective) -> None:
+        """Note that rules allow a pod."""
+        self._last = pod, sent, rules.values
+
+
 class AdmissionGate:
     """Predicts whether a lower cluster, or our virtual node itself, refuses a pod."""
 
-    def __init__(self, config: SchedulerClusterConfig, admission: Admission, *, enforces: bool) -> None:
+    def __init__(
+        self, config: SchedulerClusterConfig, admission: Admission, *, enforces: bool, allowed: Allowed
+    ) -> None:
         """Compile the rules.
 
         Args:
             config: configuration of the cluster.
             admission: admission rules of the cluster's namespaces.
             enforces: refuse pods by quotas and limit ranges; False: only apply their defaults.
+            allowed: the last pod that a policy allowed, shared by all clusters.
         """
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
@@ -60,6 +79,7 @@ class AdmissionGate:
         )
         self._admission = admission
         self._enforces = enforces
+        self._allowed = allowed
 
     def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
@@ -69,8 +89,10 @@ class AdmissionGate:
             return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
         sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
-        if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
-            return GateResult(pod, refusal=refusal)
+        if not self._allowed.knows(pod, sent, rules):
+            if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
+                return GateResult(pod, refusal=refusal)
+            self._allowed.note(pod, sent, rules)
         namespace = self._map(above)
         if refusal := self._namespace_refusal(namespace, above):
             return GateResult(pod, refusal=refusal)

@@ -6,6 +6,7 @@ cores is one pass over a list of integers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ class ClusterIndex:
         self._slots: dict[str, int] = {}
         self._empty: list[int] = []
         self._free: dict[str, list[int]] = {}
+        self._capacity: dict[str, list[float]] = {}
+        """Allocatable resources by slot; infinite where a node does not offer the resource, so that its free share is 0."""
         self._placed: dict[str, Placed] = {}
         self._by_node: dict[str, dict[str, Placed]] = {}
         self._with_anti_affinity: dict[str, Placed] = {}
@@ -104,6 +107,8 @@ class ClusterIndex:
             self._names.append("")
             for column in self._free.values():
                 column.append(0)
+            for capacity in self._capacity.values():
+                capacity.append(math.inf)
             for devices in self.devices.values():
                 devices.append()
         self._slots[name] = slot
@@ -117,9 +122,11 @@ class ClusterIndex:
             if resource not in self._free:
                 # Count pods that take the resource on nodes that do not offer it now, for example while a device plug-in is down.
                 self._free[resource] = [-self._taken(name).get(resource, 0) for name in self._names]
+                self._capacity[resource] = [math.inf] * len(self._names)
         taken = self._taken(node.name)
         for resource, column in self._free.items():
             column[slot] = node.allocatable.get(resource, 0) - taken.get(resource, 0)
+            self._capacity[resource][slot] = node.allocatable.get(resource) or math.inf
         for resource, devices in self.devices.items():
             on_node = self._by_node.get(node.name, {}).items()
             devices.reset(
@@ -250,21 +257,19 @@ class ClusterIndex:
         """Return the placements on a node, by UID. Read only."""
         return self._by_node.get(name, {})
 
-    def left_over(self, slot: int, demand: Demand, resources: Sequence[str]) -> list[float]:
-        """Return the shares of a node's resources that stay free with the pod on it; 0: exact fit.
+    def left_over(self, slots: Sequence[int], demand: Demand, resource: str) -> list[float]:
+        """Return for each slot the share of a resource that stays free with the pod on the node; 0: exact fit, or not offered.
 
         Args:
-            slot: slot of the node.
+            slots: slots of nodes.
             demand: the pod's demand.
-            resources: resources to compute; those that the node does not have are left out.
+            resource: the resource.
         """
-        node = self._nodes[slot]
-        assert node is not None
-        return [
-            (self._free[resource][slot] - demand.requests.get(resource, 0)) / node.allocatable[resource]
-            for resource in resources
-            if node.allocatable.get(resource)
-        ]
+        free, wanted = self.free(resource), demand.requests.get(resource, 0)
+        capacity = self._capacity.get(resource)
+        if capacity is None:
+            return [0.0] * len(slots)
+        return [(free[slot] - wanted) / capacity[slot] for slot in slots]
 
     def _without_conflicts(
         self, slots: Sequence[int], ports: Sequence[Port], rejections: Counter[str]

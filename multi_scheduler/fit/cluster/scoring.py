@@ -46,12 +46,13 @@ def predict(
             free on average. MostAllocated: the node with least free, counting divisible devices as well.
     """
     looked_at = slots[:: max(1, len(slots) // _LOOKED_AT)]
-    left = [index.left_over(slot, wanted, _RESOURCES) for slot in looked_at]
+    left = [index.left_over(looked_at, wanted, resource) for resource in _RESOURCES]
     if lower == "LeastAllocated":
-        rooms = [sum(shares) for shares in left]
+        rooms = [sum(shares) for shares in zip(*left, strict=True)]
     else:
-        resources = (*_RESOURCES, *(one for one in index.devices if one in wanted.requests))
-        rooms = [-sum(index.left_over(slot, wanted, resources)) for slot in looked_at]
+        devices = (one for one in index.devices if one in wanted.requests)
+        more = [index.left_over(looked_at, wanted, resource) for resource in devices]
+        rooms = [-sum(shares) for shares in zip(*left, *more, strict=True)]
     order = sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
     likely = [index.name(looked_at[one]) for one in order[:_KEPT]]
     place = Placed(
@@ -62,7 +63,7 @@ def predict(
         labels=wanted.labels,
         anti_affinity=wanted.anti_affinity,
     )
-    return Prediction(place, min(max(shares, default=0.0) for shares in left), likely, wanted)
+    return Prediction(place, min(map(max, *left)), likely, wanted)
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:

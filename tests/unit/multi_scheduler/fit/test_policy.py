@@ -20,7 +20,7 @@ from multi_scheduler.agent import AgentContext, VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig, VolumeConfig, parse
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
-from multi_scheduler.fit.admission.gate import AdmissionGate
+from multi_scheduler.fit.admission.gate import AdmissionGate, Allowed
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.pod_requirements import demand
@@ -228,7 +228,10 @@ def test_fit_agent_agrees_with_the_virtual_node(seed, selector, preset, extras, 
     lower = lower_pod.lower_pod(pod, options)
     refused = summary(violations(lower, rules))
     gate = AdmissionGate(
-        SchedulerClusterConfig(name="a", kubeconfig="", policy=policy), Admission(), enforces=True
+        SchedulerClusterConfig(name="a", kubeconfig="", policy=policy),
+        Admission(),
+        allowed=Allowed(),
+        enforces=True,
     )
     below = gate.judge(pod, VirtualNode("vn-a", "a", {}, {}))
     assert below.refusal == (f"Lower cluster a does not take the pod: {refused}" if refused else "")
