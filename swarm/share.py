@@ -82,12 +82,9 @@ def original(ledger: Ledger) -> str:
 
 def original_version(text: str) -> int:
     """Return the version of a table in the layout of k8s-swarm; 0 if it has none."""
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return 0
-    version = found.get("version") if isinstance(found, dict) else None
-    return version if isinstance(version, int) else 0
+    # Not parsed as YAML, because a user can write a text that expands without a limit.
+    found = _VERSION.findall(text)
+    return int(found[-1]) if found else 0
 
 
 class _IndentedSequences(yaml.SafeDumper):
@@ -107,6 +104,7 @@ def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar(_STRING, text, style='"' if other else None)
 
 
+_VERSION = re.compile(r"^version: *(\d{1,15})\r?$", re.ASCII | re.MULTILINE)
 _STRING = "tag:yaml.org,2002:str"
 _NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+")
 _IndentedSequences.add_representer(str, _represent)

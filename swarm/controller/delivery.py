@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from controller_runtime import resources
@@ -12,7 +12,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
+from controller_runtime.resources import SWARMS, Resource
 from swarm import share
 from swarm.controller import owned_objects
 from swarm.controller.owned_objects import (
@@ -25,10 +25,12 @@ from swarm.controller.owned_objects import (
     CHECKSUM,
     INDEX_SWARM,
     ORIGINAL_KEY,
+    adopted,
+    check_adoptable,
     check_owner,
     owner,
-    version_of,
 )
+from swarm.handover import ledger as ledgers
 from swarm.handover.ledger import Holder, Ledger
 from swarm.slots import DEPLOYMENT
 
@@ -109,22 +111,27 @@ class Delivery:
                 raise result
 
     def acknowledgements(self, swarm: Object) -> dict[str, tuple[str, str, Object]]:
-        """Return, by Lease name, the pod's UID, its acknowledgement as JSON (may be empty), and the Lease."""
+        """Return, by pod name, the pod's UID, its acknowledgement as JSON (may be empty), and the Lease.
+
+        A Lease that the Swarm does not own, or with another name, is not read: any user can set our label on it.
+        """
+        prefix = f"{swarm.name}."
         return {
-            lease.name: (
+            lease.name.removeprefix(prefix): (
                 lease.annotations.get(ANNOTATION_POD_UID, ""),
                 lease.annotations.get(ANNOTATION_ACKNOWLEDGED, ""),
                 lease,
             )
             for lease in self._leases.store.by_index(INDEX_SWARM, swarm.key)
+            if lease.name.startswith(prefix) and owner(lease) == swarm.uid
         }
 
     async def known_version(self, swarm: Object, original: str) -> int:
         """Return the highest version that workers may have read. For a Swarm that is new or has lost its record."""
         versions = [
-            int(text)
+            owned_objects.version_in(one.annotations)
             for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)
-            if (text := one.annotations.get(ANNOTATION_VERSION, "")).isdigit()
+            if owner(one) == swarm.uid
         ]
         if original:
             with contextlib.suppress(NotFound):
@@ -178,27 +185,29 @@ class Delivery:
         if cached is None:
             await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
             return
-        check_owner(swarm, cached, name)
+        (check_adoptable if adopt else check_owner)(swarm, cached, name)
         annotations = body["metadata"]["annotations"]
         written = (cached.field("data") or {}).get(CHECKSUM)
         if written == annotations[ANNOTATION_CHECKSUM] and all(
             cached.annotations.get(key) == value for key, value in annotations.items()
         ):
             return
-        there: Mapping[str, Any] = {
-            "metadata": {"annotations": cached.annotations, "resourceVersion": cached.resource_version}
-        }
+        if await self._is_outdated(swarm, cached, int(annotations[ANNOTATION_VERSION])):
+            return
         if adopt:
             there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
-            others = {
-                key: text for key, text in (there.get("data") or {}).items() if not key.endswith(".json")
-            }
-            body["data"] = {**others, **body["data"]}
-        if version_of(there) > int(annotations[ANNOTATION_VERSION]):
-            # Another controller stored a later record. The next reconcile reads it.
-            return
-        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+            body = adopted(there, body)
+        body["metadata"]["resourceVersion"] = cached.resource_version
         await self._client.update(resources.CONFIG_MAPS, body)
+
+    async def _is_outdated(self, swarm: Object, cached: Object, version: int) -> bool:
+        """Report whether another controller wrote a ConfigMap from a later record. The next reconcile reads that one."""
+        written = owned_objects.version_in(cached.annotations)
+        if written <= version:
+            return False
+        # Or a user changed the annotation.
+        there = await self._client.get(SWARMS, swarm.name, namespace=swarm.namespace)
+        return ledgers.load((there.get("status") or {}).get("record") or "").version >= written
 
     async def _ensure_lease(self, swarm: Object, name: str, body: dict[str, Any]) -> None:
         cached = self._leases.store.get(f"{swarm.namespace}/{name}")
@@ -226,14 +235,8 @@ class Delivery:
             if not adopt:
                 check_owner(swarm, there, name)
                 raise
-            # k8s-swarm's manifests create this ConfigMap, so its other keys are kept.
-            metadata = there["metadata"]
-            metadata.setdefault("labels", {}).update(body["metadata"]["labels"])
-            metadata.setdefault("annotations", {}).update(body["metadata"]["annotations"])
-            if not metadata.get("ownerReferences"):
-                metadata["ownerReferences"] = body["metadata"]["ownerReferences"]
-            there["data"] = {**(there.get("data") or {}), **body["data"]}
-            await self._client.update(resource, there)
+            check_adoptable(swarm, there, name)
+            await self._client.update(resource, adopted(there, body))
 
     def _removals(
         self, swarm: Object, informer: Informer, resource: Resource, wanted: Collection[str]

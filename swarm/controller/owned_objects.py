@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
@@ -23,7 +23,8 @@ ANNOTATION_ENDED = f"{GROUP}/ended"
 ORIGINAL_KEY = "config.yml"
 CHECKSUM = "checksum"
 """Field of a cached ConfigMap's data: see ``shrink_config_map``."""
-
+_LONGEST_VERSION = 16
+"""Digits; versions must stay below 2^53."""
 
 INDEX_SWARM = "swarm"
 
@@ -41,9 +42,15 @@ def shrink_config_map(found: Object) -> Object:
     return found.without("data", "binaryData").with_fields(data={CHECKSUM: share.checksum(text)})
 
 
-def owner(found: Object) -> str:
+def owner(found: Object | Mapping[str, Any]) -> str:
     """Return the UID of the owner that is marked as controller; empty if there is none."""
-    return next((one.get("uid", "") for one in found.metadata.owner_references if one.get("controller")), "")
+    return next((one.get("uid", "") for one in _owners(found) if one.get("controller")), "")
+
+
+def _owners(found: Object | Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    if isinstance(found, Object):
+        return found.metadata.owner_references
+    return found["metadata"].get("ownerReferences") or []
 
 
 def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
@@ -52,18 +59,42 @@ def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> 
     Raises:
         NameTaken: the Swarm is not an owner of the object.
     """
-    if isinstance(found, Object):
-        owners = found.metadata.owner_references
-    else:
-        owners = found["metadata"].get("ownerReferences") or []
-    if not any(owner.get("uid") == swarm.uid for owner in owners):
+    if not any(one.get("uid") == swarm.uid for one in _owners(found)):
         raise NameTaken(f"{name} exists and does not belong to Swarm {swarm.name}: delete or rename it")
 
 
-def version_of(there: Mapping[str, Any]) -> int:
-    """Return the version in an object's annotation; 0 if there is none."""
-    text = ((there["metadata"].get("annotations") or {}).get(ANNOTATION_VERSION)) or "0"
-    return int(text) if text.isascii() and text.isdigit() else 0
+def check_adoptable(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
+    """Check that a ConfigMap is the Swarm's, or one of k8s-swarm, whose manifests create it.
+
+    Raises:
+        NameTaken: another controller or Swarm uses the ConfigMap, or it has no table.
+    """
+    if isinstance(found, Object):
+        labels, has_table = found.labels, True
+    else:
+        data = found.get("data") or {}
+        labels, has_table = found["metadata"].get("labels") or {}, not data or ORIGINAL_KEY in data
+    if owner(found) or labels.get(LABEL_SWARM, swarm.name) != swarm.name or not has_table:
+        check_owner(swarm, found, f"spec.configMap: ConfigMap {name}")
+
+
+def adopted(there: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ConfigMap with our marks and table. Its owners and other keys stay, so it is not deleted with the Swarm."""
+    metadata = dict(there["metadata"])
+    for field in ("labels", "annotations"):
+        metadata[field] = {**(metadata.get(field) or {}), **body["metadata"][field]}
+    others = {
+        key: text
+        for key, text in (there.get("data") or {}).items()
+        if not (key.endswith(".json") and '"kind":"Share"' in text)
+    }
+    return {**there, "metadata": metadata, "data": {**others, **body["data"]}}
+
+
+def version_in(annotations: Mapping[str, str]) -> int:
+    """Return the version in an object's annotations; 0 if there is no valid one."""
+    text = annotations.get(ANNOTATION_VERSION, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _LONGEST_VERSION else 0
 
 
 class NameTaken(ApiError):  # noqa: N818 - a state that the user must end

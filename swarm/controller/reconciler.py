@@ -100,7 +100,7 @@ class Reconciler:
     ) -> Result | None:
         deleting = swarm.metadata.deletion_timestamp is not None
         pods = self._pods.of(swarm.namespace, parsed.workers)
-        acknowledged = self._reports.of(swarm, parsed, pods)
+        acknowledged = self._reports.of(swarm, parsed, ledger, pods)
         confirmed = {text.strip() for text in swarm.annotations.get(ANNOTATION_GONE, "").split(",")}
         gone, unknown = await self._liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed

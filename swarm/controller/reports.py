@@ -52,11 +52,18 @@ class Reports:
         self._polls.forget(swarm)
         self._plain.pop(swarm, None)
 
-    def of(self, swarm: Object, parsed: SwarmSpec, pods: Sequence[Pod]) -> dict[str, Acknowledgement]:
+    def of(
+        self, swarm: Object, parsed: SwarmSpec, ledger: Ledger, pods: Sequence[Pod]
+    ) -> dict[str, Acknowledgement]:
         """Return the newest report of each pod, by UID."""
         found: dict[str, Acknowledgement] = {}
-        for uid, text, _ in self._delivery.acknowledgements(swarm).values():
-            report = ledgers.acknowledgement(text) if text else None
+        names = {holder.uid: holder.pod for holder in ledger.holders.values()}
+        names |= {pod.uid: pod.name for pod in pods}
+        for name, (uid, text, _) in self._delivery.acknowledgements(swarm).items():
+            # The UID is an annotation of the Lease, and a worker could write that of another worker.
+            if not text or names.get(uid) != name:
+                continue
+            report = ledgers.acknowledgement(text)
             if report is not None and report.pod_uid == uid and self._ended.get(uid) != report.session:
                 found[uid] = report
         if parsed.workers.http_port:
@@ -81,12 +88,12 @@ class Reports:
         if not parsed.fence_seconds:
             return set()
         fenced = set()
-        for uid, text, lease in self._delivery.acknowledgements(swarm).values():
+        for name, (uid, text, lease) in self._delivery.acknowledgements(swarm).items():
             known = self._renewals.get(lease.uid)
             if known is None or known.version != lease.resource_version:
                 known = self._renewals[lease.uid] = _Renewal(lease.resource_version, self._clock())
             holder = ledger.holders.get(uid)
-            if holder is None or not holder.session:
+            if holder is None or holder.pod != name or not holder.session:
                 continue
             report = ledgers.acknowledgement(text) if text else None
             silent = self._clock() - known.seen

@@ -63,7 +63,7 @@ async def test_ends_a_session_by_a_write_after_the_fence_time(scene):
     scene.renews = False
     assert await scene.fenced(13) == {"u"}
     assert scene.ended == ["s"]
-    assert scene.reports.of(None, scene.spec, []) == {}
+    assert scene.reports.of(None, scene.spec, scene.ledger, []) == {}
 
 
 async def test_renewal_restarts_the_fence_time(scene):
