@@ -18,7 +18,7 @@ from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed
-from multi_scheduler.fit.groups.group_filter import GroupFilter
+from multi_scheduler.fit.groups.group_filter import UNREADABLE, GroupFilter
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
@@ -32,7 +32,6 @@ _SWEEP = 1.0
 _KEPT_JUDGEMENTS = 1000
 _ADOPTION_SECONDS = 0.02
 """Seconds that a filter call may spend on pods that other schedulers bound; the next call continues."""
-_UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class FitAgent(Agent):
@@ -81,14 +80,14 @@ class FitAgent(Agent):
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bound_pods.run())
-            group.create_task(self.groups.pending.informer.run())
+            group.create_task(self.groups.members.pending.informer.run())
             group.create_task(self._sweeping())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 
     def unready(self) -> str | None:
         """Return why the agent is not ready; None: ready. One synced lower cluster is enough, as others may be unreachable."""
-        if not self._bound_pods.has_synced or not self.groups.pending.informer.has_synced:
+        if not self._bound_pods.has_synced or not self.groups.members.pending.informer.has_synced:
             return "the upper cluster's pods have not been read yet"
         if self.feeds and not any(feed.has_synced for feed in self.feeds.values()):
             return "no lower cluster has been read yet"
@@ -134,7 +133,11 @@ class FitAgent(Agent):
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Keep the pod's reservations only on nodes that the scheduler may still choose."""
-        self.reservations.narrow(pod["metadata"].get("uid", ""), {node.name for node in passing})
+        uid = pod["metadata"].get("uid", "")
+        if (
+            self.groups.held.node(uid) is None
+        ):  # otherwise the group keeps its room, also while the pod is rejected
+            self.reservations.narrow(uid, {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """Return a score from 0 to 1 for each virtual node by the configured strategy; 0 without a prediction for it."""
@@ -152,6 +155,20 @@ class FitAgent(Agent):
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
+        priority = pod["spec"].get("priority") or 0
+        bound = [
+            (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
+            for one in self._bound_pods.on(node.name)
+            for key in self._keys(feed, one.uid, node)
+        ]
+        candidates = [
+            found
+            for one, found in bound
+            if one.metadata.deletion_timestamp is None and found.priority < priority
+        ]
+        if (group := self.groups.group(pod)) is not None and (ready := self.groups.ready(group)) is not None:
+            ending = [found.key for one, found in bound if one.metadata.deletion_timestamp is not None]
+            return self.groups.eviction.preempt(ready, node, candidates, ending)
         # The pod's own reservation of an earlier attempt must not block it.
         self.reservations.release(pod["metadata"].get("uid", ""))
         gated = self._judge.gates[node.cluster].judge(pod, node)
@@ -161,13 +178,6 @@ class FitAgent(Agent):
         keys = [key for uid in victims for key in self._keys(feed, uid, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
-        priority = pod["spec"].get("priority") or 0
-        candidates = [
-            choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0)
-            for one in self._bound_pods.on(node.name)
-            if one.metadata.deletion_timestamp is None and ((one.spec or {}).get("priority") or 0) < priority
-            for key in self._keys(feed, one.uid, node)
-        ]
         return choosing.choose(index, wanted, candidates) or None
 
     def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
@@ -194,7 +204,7 @@ class FitAgent(Agent):
     def _bound_above(self, pod: Object) -> bool:
         """Handle a newly bound upper pod; return whether its lower pod or a reservation counts its room."""
         self.judged.pop(pod.uid, None)
-        self.groups.bound(pod.uid)
+        self.groups.members.bound(pod.uid)
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
             return True
@@ -221,7 +231,7 @@ class FitAgent(Agent):
             self._bound_pods.accounted(pod.uid)
             try:
                 self._adopt_one(pod, node, feed)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 self._log.warning("no room reserved for a bound pod", pod=pod.key, error=repr(error))
             if time.perf_counter() > deadline:
                 break

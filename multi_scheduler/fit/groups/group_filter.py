@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +14,11 @@ from multi_scheduler.agent import Rejections, VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.scoring import Prediction, Strategy
 from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
-from multi_scheduler.fit.groups.pending_pods import PendingPods
-from multi_scheduler.fit.groups.planning import Homes, Judge, Planner, Shortfall, within
-from multi_scheduler.fit.groups.standing import Standing, standing
+from multi_scheduler.fit.groups.members import Members
+from multi_scheduler.fit.groups.planning import Judge, Planner, Shortfall, within
+from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
 from multi_scheduler.fit.reservations.reservations import Reservations
@@ -27,6 +27,8 @@ _CACHE_SECONDS = 0.5
 """Seconds that a filter call waits for the pod's own watch event. Members that were created earlier may be missing before it."""
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations."""
+UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""Errors that malformed pods of tenants can cause."""
 _MOST_EARLIER = 5
 """Number of groups with precedence that may get room in one filter call."""
 _REMEMBERED_SECONDS = 1.0
@@ -73,15 +75,12 @@ class GroupFilter:
         self._judge = judge
         self._reservations = reservations
         self._indexes = indexes
-        self._feeds = feeds
-        self._bound_pods = bound_pods
-        self._planner = Planner(judge, reservations, indexes, strategy)
         self.held = HeldGroups(reservations.release, clock=_now)
-        self.pending = PendingPods(upper, gone=self._gone)
-        self._nodes: dict[str, VirtualNode] = {}
-        """All virtual nodes that were candidates so far."""
-        self._candidates: dict[str, frozenset[str]] = {}
-        """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+        self.members = Members(upper, indexes=indexes, feeds=feeds, bound_pods=bound_pods, held=self.held)
+        self._planner = Planner(judge, reservations, indexes, strategy)
+        self.eviction = GroupEviction(
+            self._planner, self.members, self.held, indexes=indexes, release=reservations.release
+        )
         self._lacking: dict[str, tuple[object, float, Shortfall]] = {}
         """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
@@ -99,9 +98,10 @@ class GroupFilter:
         uid = metadata.get("uid", "")
         if group.problem:
             return _rejected(nodes, f"pod group {group}: {group.problem}")
-        await self.pending.wait_for(f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS)
-        self._nodes |= {node.name: node for node in nodes}
-        self._candidates[uid] = frozenset(node.name for node in nodes)
+        await self.members.pending.wait_for(
+            f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS
+        )
+        self.members.offer(uid, nodes)
         deadline = _now() + _SETTLE_SECONDS
         while True:
             verdict = self._decide(uid, pod, nodes, group)
@@ -113,27 +113,24 @@ class GroupFilter:
                 return verdict
             await self._reservations.wait(until - now)
 
-    def bound(self, uid: str) -> None:
-        """Note that a pod is bound."""
-        self.held.bound(uid)
-        self._candidates.pop(uid, None)
+    def ready(self, group: Group) -> Standing | None:
+        """Return what a group needs that lacks nothing but room; None: it lacks pods, or its pods start alone."""
+        found = None if group.problem else self.members.standing(group.key)
+        return found if found is not None and found.needed and not found.waits_for else None
 
     def sweep(self) -> None:
         """Release expired reservations of groups, and forget groups without pending pods."""
         self.held.expire()
-        for key in self._lacking.keys() - self.pending.groups():
+        self.eviction.sweep()
+        for key in self._lacking.keys() - self.members.pending.groups():
             del self._lacking[key]
-
-    def _gone(self, uid: str) -> None:
-        self.held.deleted(uid)
-        self._candidates.pop(uid, None)
 
     def _decide(
         self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
     ) -> Verdict:
         if (passing := self._use_reservation(uid, pod, nodes, group)) is not None:
             return passing
-        found = self._standing(group.key)
+        found = self.members.standing(group.key)
         if found is None or found.waits_for:
             return _rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
         if self.held.count(group.key) < found.needed:
@@ -165,6 +162,8 @@ class GroupFilter:
         node = self.held.node(uid)
         if node is None:
             return None
+        if self.eviction.is_awaited(group.key):
+            return _rejected(nodes, f"pod group {group} waits until preempted pods have ended")
         self._reservations.release(uid)
         found = self._judge(pod, [node]) if node.name in {one.name for one in nodes} else None
         if found is None or not found.places:
@@ -178,7 +177,7 @@ class GroupFilter:
 
     def _alone(self, nodes: Sequence[VirtualNode], found: Standing) -> Verdict:
         """Let a pod start by itself, where the other members run if the group needs one place."""
-        homes = self._homes(found.group)
+        homes = self.members.homes(found.group)
         allowed = [node for node in nodes if not homes.clusters or node.cluster in homes.clusters]
         if homes.domains:
             topology = found.group.topology
@@ -195,27 +194,29 @@ class GroupFilter:
             return short
         earlier = [
             found
-            for key in self.pending.groups()
+            for key in self.members.pending.groups()
             if key not in self.held
             and not self.held.barred_for(key)
-            and (found := self._standing(key)) is not None
+            and (found := self.members.standing(key)) is not None
             and found.needed
             and not found.waits_for
             and found.rank < ready.rank
-            and any(one.uid in self._candidates for one in found.members)
+            and any(one.uid in self.members.candidates for one in found.members)
         ]
         if not earlier:
             return None
         self.held.drop(ready.group.key)
         for other in sorted(earlier, key=lambda one: one.rank)[:_MOST_EARLIER]:
-            self._reserve(other)
+            # The pods of another tenant must not cause an error here.
+            with contextlib.suppress(*UNREADABLE):
+                self._reserve(other)
         return self._reserve(ready)
 
     def _reserve(self, ready: Standing) -> Shortfall | None:
         """Reserve room for a group; return what is lacking, None: nothing."""
         key = ready.group.key
         state = (
-            tuple((one.uid, self._candidates.get(one.uid)) for one in ready.members),
+            tuple((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
             self._reservations.changes,
             [index.changes for index in self._indexes.values()],
         )
@@ -232,13 +233,13 @@ class GroupFilter:
         return None
 
     def _plan(self, ready: Standing) -> dict[str, VirtualNode] | Shortfall:
-        offered = {name for one in ready.members for name in self._candidates.get(one.uid, ())}
-        nodes = [self._nodes[name] for name in sorted(offered)]
-        return self._planner.plan(ready, nodes, self._candidates, self._homes(ready.group))
+        return self._planner.plan(
+            ready, self.members.offered(ready), self.members.candidates, self.members.homes(ready.group)
+        )
 
     def _may_change(self, group: Group) -> bool:
         """Report whether the group would get room if pods outside of groups released their reservations."""
-        found = self._standing(group.key)
+        found = self.members.standing(group.key)
         if found is None or not any(
             self._reservations.tentative(cluster, besides="") for cluster in self._indexes
         ):
@@ -257,40 +258,6 @@ class GroupFilter:
             for cluster, index in self._indexes.items():
                 stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
             yield
-
-    def _standing(self, key: str) -> Standing | None:
-        """Return what a group needs to start, by the declaration of its oldest pending member; None: it has none."""
-        members = self.pending.members(key)
-        if not members:
-            return None
-        pod = min(members, key=lambda one: (one.created, one.name)).pod
-        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
-        if group is None or group.problem:
-            return None
-        bound = [one.uid for one in self._bound_pods.of_group(key)]
-        pending = [one for one in members if one.uid not in bound]
-        return standing(group, pending, len(bound), now=time.time())
-
-    def _homes(self, group: Group) -> Homes:
-        """Return where the bound members of a group run, if it must run in one place."""
-        if not group.is_one_cluster:
-            return Homes()
-        clusters, domains = set(), set()
-        for pod in self._bound_pods.of_group(group.key):
-            name = (pod.spec or {}).get("nodeName", "")
-            if (node := self._nodes.get(name)) is None:
-                continue
-            clusters.add(node.cluster)
-            if group.topology:
-                domains.add(self._domain(pod.uid, node, group.topology))
-        return Homes(frozenset(clusters), frozenset(domains - {""}))
-
-    def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
-        """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
-        index, feed = self._indexes[node.cluster], self._feeds[node.cluster]
-        placed = index.placed(feed.lower_uid.get(uid, "")) or index.placed(f"{uid}@{node.name}")
-        lower = index.node(placed.node) if placed is not None else None
-        return lower.labels.get(topology, "") if lower is not None else ""
 
 
 def _rejected(nodes: Sequence[VirtualNode], text: str) -> Verdict:

@@ -51,11 +51,16 @@ class HeldGroups:
     def __contains__(self, key: str) -> bool:
         return key in self._held
 
-    def hold(self, key: str, nodes: Mapping[str, VirtualNode]) -> None:
-        """Note that a group has reservations for these members; replaces its earlier ones, which the caller has released."""
-        self.drop(key)
+    def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
+        """Note that a group, which had no reservations, has them for these members.
+
+        Args:
+            key: key of the group.
+            nodes: virtual node by UID of a member.
+            seconds: time until the reservations expire without progress.
+        """
         if nodes:
-            self._held[key] = _Held(dict(nodes), self._clock() + HELD_SECONDS)
+            self._held[key] = _Held(dict(nodes), self._clock() + seconds)
             self._group_of.update(dict.fromkeys(nodes, key))
 
     def node(self, uid: str) -> VirtualNode | None:
@@ -63,10 +68,14 @@ class HeldGroups:
         key = self._group_of.get(uid)
         return self._held[key].nodes[uid] if key is not None else None
 
+    def nodes(self, key: str) -> Mapping[str, VirtualNode]:
+        """Return the virtual nodes by UID of a group's members with reservations."""
+        held = self._held.get(key)
+        return held.nodes if held is not None else {}
+
     def count(self, key: str) -> int:
         """Return the number of a group's members with reservations."""
-        held = self._held.get(key)
-        return len(held.nodes) if held is not None else 0
+        return len(self.nodes(key))
 
     def passed(self, uid: str) -> None:
         """Note that a member passed the filter."""

@@ -43,6 +43,8 @@ class Shortfall:
 
     reasons: dict[str, str] = field(default_factory=dict)
     """By virtual node."""
+    most: dict[str, int] = field(default_factory=dict)
+    """By virtual node: the largest number of members for which there was room in one place."""
     counted_by: float = 0.0
     """As in ``Judgement``."""
     is_resolvable: bool = False
@@ -151,6 +153,35 @@ class Planner:
         """Reserve room within an option; None: not enough, so that nothing is reserved and ``lacking`` has the reason."""
         placed: dict[str, VirtualNode] = {}
         why = Judgement()
+        try:
+            why = self._place_members(ready, members, option, candidates, placed)
+        finally:
+            # Also after an error, which the content of a pod can cause.
+            if len(placed) < ready.needed:
+                for uid in placed:
+                    self._reservations.release(uid)
+        if len(placed) >= ready.needed:
+            return placed
+        reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
+        text = f"pod group {ready.group} needs room for {ready.needed} pods at once; {option.name} has room for {len(placed)}"
+        for node in option.nodes:
+            if len(placed) >= lacking.most.get(node.name, 0):
+                lacking.most[node.name] = len(placed)
+                lacking.reasons[node.name] = f"{text}: {reason}" if reason else text
+        lacking.counted_by = max(lacking.counted_by, why.counted_by)
+        lacking.is_resolvable |= bool(why.resolvable)
+        return None
+
+    def _place_members(
+        self,
+        ready: Standing,
+        members: Sequence[tuple[str, Mapping[str, Any]]],
+        option: Option,
+        candidates: Mapping[str, Collection[str]],
+        placed: dict[str, VirtualNode],
+    ) -> Judgement:
+        """Reserve room for members and note it in ``placed``, until the group cannot start; return the last rejection."""
+        why = Judgement()
         for number, (uid, pod) in enumerate(members):
             if len(placed) + len(members) - number < ready.needed:
                 break
@@ -160,22 +191,11 @@ class Planner:
             if not found.places:
                 why = found
                 continue
-            node = max(
-                (node for node in nodes if node.name in found.places), key=lambda one: self._value(one, found)
-            )
+            fitting = [node for node in nodes if node.name in found.places]
+            node = max(fitting, key=lambda one: self._value(one, found))
             self._reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
             placed[uid] = node
-        if len(placed) >= ready.needed:
-            return placed
-        for uid in placed:
-            self._reservations.release(uid)
-        reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
-        text = f"pod group {ready.group} needs room for {ready.needed} pods at once; {option.name} has room for {len(placed)}"
-        for node in option.nodes:
-            lacking.reasons[node.name] = f"{text}: {reason}" if reason else text
-        lacking.counted_by = max(lacking.counted_by, why.counted_by)
-        lacking.is_resolvable |= bool(why.resolvable)
-        return None
+        return why
 
     def _score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> float:
         found = self._judge(pod, nodes)

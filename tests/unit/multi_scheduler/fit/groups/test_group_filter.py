@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
+from controller_runtime.objects import from_dict
+from multi_scheduler.extender.protocol import Victims
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.fit.groups.world import World, pod
 
@@ -72,3 +76,137 @@ async def test_two_groups_of_eight_on_twelve_places(seed):
         world.finish(one)
         await world.run()
     assert world.bound(second) == (8 if room else 0)
+
+
+async def test_group_gets_room_in_one_zone():
+    """Twelve places are free, and only one zone has eight of them."""
+    topology: Any = {"virtual-node.io/pod-group-topology": "zone"}
+    world = World(a=[(4, "x"), (1, "x"), (4, "y"), (4, "y")])
+    world.create(*(pod(f"a{number}", "train", **topology) for number in range(8)))
+    await world.run()
+    world.start_lower()
+    assert world.bound("a") == 8
+    index = world.agent.indexes["a"]
+    assert {placed.node for uid, placed in index.pods() if uid.startswith("lower-a")} == {"a-2", "a-3"}
+    world.create(*(pod(f"b{number}", "other", 6, **topology) for number in range(6)))
+    await world.run()
+    assert world.bound("b") == 0
+    assert "zone=x has room for 5" in world.reasons["b0"]
+
+
+async def test_replacement_runs_where_the_others_run():
+    """A pod of a started group that failed; the other cluster has more room."""
+    world = World(a=[12], b=[8])
+    group = [pod(f"a{number}", "train") for number in range(8)]
+    world.create(*group)
+    await world.run()
+    home = set(world.node_of.values())
+    assert len(home) == 1
+    world.finish(group[0])
+    world.create(pod("a9", "train"))
+    await world.run()
+    assert world.node_of["a9"] in home
+
+
+async def test_group_of_any_scope_uses_several_clusters():
+    world = World(a=[4], b=[4])
+    scope: Any = {"virtual-node.io/scope": "any"}
+    world.create(*(pod(f"a{number}", "train") for number in range(8)))
+    world.create(*(pod(f"b{number}", "other", **scope) for number in range(8)))
+    await world.run()
+    assert (world.bound("a"), world.bound("b")) == (0, 8)
+
+
+async def test_real_nodes_are_barred():
+    """Room there cannot be reserved."""
+    world = World(a=[12])
+    world.names.append("real")
+    world.create(pod("single"), pod("a0", "train", 1))
+    await world.run()
+    assert "real" not in world.reasons["single"]
+    assert world.node_of["a0"] == "vn-a"
+
+
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+async def test_group_with_precedence_gets_its_room_first(order):
+    """Also if the scheduler asks about the other one first: higher priority, then age."""
+    world = World(a=[7])
+    for name in order:
+        world.create(*(pod(f"{name}{number}", name, at=int(name == "new")) for number in range(8)))
+    await world.run()
+    world.agent.indexes["a"].upsert_node(
+        {"metadata": {"name": "more"}, "status": {"allocatable": {"cpu": "5", "pods": "9"}}}
+    )
+    world.event()
+    await world.run()
+    assert (world.bound("old"), world.bound("new")) == (8, 0)
+
+
+async def test_unused_reservation_expires():
+    """Seven members never come, for example because no virtual node matches their selectors."""
+    world = World(a=[8])
+    world.create(*(pod(f"a{number}", "train") for number in range(8)))
+    await world.ask(world.queue[0])
+    world.queue.clear()
+    world.create(pod("single"))
+    await world.run()
+    assert not world.bound("single")
+    await world.later(61)
+    world.event()
+    await world.run()
+    assert world.bound("single") == 1
+
+
+async def test_deleted_group_releases_its_room():
+    world = World(a=[8])
+    group = [pod(f"a{number}", "train") for number in range(8)]
+    world.create(*group)
+    await world.ask(world.queue[0])
+    world.queue.clear()
+    world.finish(group[0])
+    for one in group[1:]:
+        world.agent.groups.members.pending.informer.change("DELETED", from_dict(one))
+    await world.later(4)
+    assert world.agent.indexes["a"].used["cpu"] == 0
+
+
+@pytest.mark.parametrize(("priority", "victims"), [(9, 5), (1, 0)])
+async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priority, victims):
+    """Nine of twelve places have pods of priority 1, and three of priority 5."""
+    world = World(a=[4, 4, 4])
+    there = [pod(f"p{number}", priority=5 if number < 3 else 1) for number in range(12)]
+    world.create(*there)
+    await world.run()
+    world.start_lower()
+    for one in there[7:10]:
+        world.finish(one)
+    group = [pod(f"a{number}", "train", priority=priority if number else 9) for number in range(8)]
+    world.create(*group)
+    await world.run()
+    found = await world.extender.preempt(group[0], {"vn-a": Victims(["p11"], 0)})
+    chosen = set(found["vn-a"].uids) if found else set()
+    assert len(chosen) == victims
+    assert not chosen & {"p0", "p1", "p2"}
+    assert await world.extender.preempt(group[1], {"vn-a": Victims(["p11"], 0)}) == {}
+    world.create(pod("thief"))
+    await world.run()
+    for one in there:
+        if one["metadata"]["uid"] in chosen:
+            assert world.bound("a") == 0
+            world.finish(one)
+            await world.run()
+    assert (world.bound("a"), world.bound("thief")) == ((8, 0) if victims else (0, 1))
+
+
+async def test_pods_of_another_group_cannot_cause_an_error():
+    """A tenant's malformed pods are not the problem of other tenants."""
+    world = World(a=[12])
+    bad = [pod(f"bad{number}", "bad", at=0) for number in range(8)]
+    for one in bad:
+        one["spec"]["containers"] = ["text"]
+    world.create(*bad)
+    await asyncio.gather(world.ask(bad[0]), return_exceptions=True)
+    world.queue.clear()
+    world.create(*(pod(f"a{number}", "train", at=9) for number in range(8)))
+    await world.run()
+    assert world.bound("a") == 8

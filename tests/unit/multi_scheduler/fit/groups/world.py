@@ -94,7 +94,7 @@ class World:
     def create(self, *pods: dict[str, Any]) -> None:
         """Create upper pods; the scheduler's queue and the agent's cache get them."""
         for one in pods:
-            self.agent.groups.pending.informer.change("ADDED", from_dict(one))
+            self.agent.groups.members.pending.informer.change("ADDED", from_dict(one))
             self.queue.append(one)
 
     async def ask(self, one: dict[str, Any]) -> str:
@@ -107,14 +107,14 @@ class World:
         node = self.random.choice(answer.passing)
         bound = {**one, "spec": {**one["spec"], "nodeName": node}}
         steps = [
-            lambda: self.agent.groups.pending.informer.change("DELETED", from_dict(one)),
+            lambda: self.agent.groups.members.pending.informer.change("DELETED", from_dict(one)),
             lambda: self.agent._bound_pods._pods.change("ADDED", shrink(from_dict(bound))),
         ]
         self.random.shuffle(steps)  # they come by different watches
         for step in steps:
             step()
         self.node_of[uid] = node
-        self._event()
+        self.event()
         return node
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class World:
         feed.visible.discard(uid)
         bound = {**one, "spec": {**one["spec"], "nodeName": node}}
         self.agent._bound_pods._pods.change("DELETED", shrink(from_dict(bound)))
-        self._event()
+        self.event()
 
     async def later(self, seconds: float) -> None:
         """Let time pass."""
@@ -162,6 +162,7 @@ class World:
         """Return the number of bound pods whose names have a prefix."""
         return sum(uid.startswith(prefix) for uid in self.node_of)
 
-    def _event(self) -> None:
+    def event(self) -> None:
+        """Requeue rejected pods, as the scheduler does after any event of nodes and bound pods."""
         self.queue += self.rejected
         self.rejected = []

@@ -1,0 +1,160 @@
+"""Preempts pods only if that makes room for a whole group. No IO.
+
+Source: kube-scheduler's preemption, which evicts pods of one node for one pod. Here the node is a virtual node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.groups.held import HeldGroups
+from multi_scheduler.fit.groups.members import Members
+from multi_scheduler.fit.groups.planning import Planner, Shortfall
+from multi_scheduler.fit.groups.standing import Standing
+from multi_scheduler.fit.reservations.preemption import Mirrored, without
+
+_PREEMPTING_SECONDS = 180.0
+"""Seconds for which room is reserved whose pods are being preempted, with their grace periods."""
+
+
+class GroupEviction:
+    """Chooses victims for groups, and reserves their room.
+
+    Args:
+        planner: reserves room for groups.
+        members: the members of groups.
+        held: the groups with reservations.
+        indexes: indexes by lower cluster.
+        release: releases the reservation of a pod, by UID.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        members: Members,
+        held: HeldGroups,
+        *,
+        indexes: Mapping[str, ClusterIndex],
+        release: Callable[[str], None],
+    ) -> None:
+        self._planner = planner
+        self._members = members
+        self._held = held
+        self._indexes = indexes
+        self._release = release
+        self._awaiting: set[str] = set()
+        """Keys of groups with reservations of room that is not free yet."""
+
+    def preempt(
+        self, ready: Standing, node: VirtualNode, candidates: Sequence[Mirrored], ending: Sequence[str]
+    ) -> Sequence[str] | None:
+        """Return pods to evict from a virtual node so that the whole group gets room, which is reserved; None: evict nobody.
+
+        Args:
+            ready: the group.
+            node: the virtual node.
+            candidates: pods there; those of lower priority than all members may be evicted.
+            ending: index keys of pods there that are being deleted.
+        """
+        key, group = ready.group.key, ready.group
+        if key in self._held or self._held.barred_for(key):
+            return None
+        offered = self._members.offered(ready)
+        nodes = [one for one in offered if not group.is_one_cluster or one.cluster == node.cluster]
+        planned: dict[str, VirtualNode] = {}
+
+        def reserve() -> bool:
+            planned.clear()
+            found = self._planner.plan(ready, nodes, self._members.candidates, self._members.homes(group))
+            planned.update({} if isinstance(found, Shortfall) else found)
+            return bool(planned)
+
+        def release() -> None:
+            for uid in planned:
+                self._release(uid)
+
+        lower = [one for one in candidates if one.priority < -ready.rank[0]]
+        index = self._indexes[node.cluster]
+        victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
+        if victims is None:
+            return None
+        self._held.hold(key, planned, seconds=_PREEMPTING_SECONDS)
+        self._awaiting.add(key)
+        return victims or None
+
+    def is_awaited(self, key: str) -> bool:
+        """Report whether a group must wait until preempted pods are gone from its reserved room."""
+        if key not in self._awaiting:
+            return False
+        for uid, node in self._held.nodes(key).items():
+            index = self._indexes[node.cluster]
+            if (placed := index.placed(f"{uid}@{node.name}")) is not None and is_over(index, [placed.node]):
+                return True
+        self._awaiting.discard(key)
+        return False
+
+    def sweep(self) -> None:
+        """Forget groups without reservations."""
+        self._awaiting = {key for key in self._awaiting if key in self._held}
+
+
+def choose_victims(
+    index: ClusterIndex,
+    candidates: Sequence[Mirrored],
+    ending: Sequence[str],
+    *,
+    reserve: Callable[[], bool],
+    release: Callable[[], None],
+) -> list[str] | None:
+    """Return UIDs of pods to evict so that a group fits, those of lowest priority; None: the group does not fit then.
+
+    Unless None is returned, the group's reservations remain, so that no other pod takes the room. Until the victims and
+    the ending pods are gone, these nodes have less than no free room.
+
+    Args:
+        index: the lower cluster.
+        candidates: pods that may be evicted.
+        ending: index keys of pods that are being deleted, which count as gone.
+        reserve: reserves room for the group; returns whether there is enough.
+        release: releases these reservations.
+    """
+    placed_ones = (one for one in candidates if index.placed(one.key) is not None)
+    ordered = sorted(placed_ones, key=lambda one: (one.priority, one.uid))
+
+    def fits(count: int) -> bool:
+        with without(index, [*ending, *(one.key for one in ordered[:count])]):
+            if not reserve():
+                return False
+            release()
+            return True
+
+    least, most = 0, len(ordered)
+    if not fits(most):
+        return None
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if fits(middle) else (middle + 1, most)
+    victims: dict[str, None] = {}
+    evicted = ordered[:most]
+    with without(index, [*ending, *(one.key for one in evicted)]) as put_back:
+        reserve()
+        for one in reversed(evicted):
+            undo = put_back(one.key)
+            placed = index.placed(one.key)
+            if placed is not None and is_over(index, [placed.node]):
+                undo()
+                victims[one.uid] = None
+    return list(victims)
+
+
+def is_over(index: ClusterIndex, nodes: Collection[str]) -> bool:
+    """Report whether more is placed on one of the nodes than the node has."""
+    for name in set(nodes):
+        node, slot = index.node(name), index.slot(name)
+        if node is None or slot is None:
+            return True
+        if any(index.free(resource)[slot] < 0 for resource in node.allocatable):
+            return True
+    return False

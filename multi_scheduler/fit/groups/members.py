@@ -1,0 +1,100 @@
+"""Collects the members of a group: those without a node, those with one, and the virtual nodes that they may use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from controller_runtime.api.pod.groups import Group, group_of
+from controller_runtime.client.client import Client
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.groups.held import HeldGroups
+from multi_scheduler.fit.groups.pending_pods import PendingPods
+from multi_scheduler.fit.groups.planning import Homes
+from multi_scheduler.fit.groups.standing import Standing, standing
+from multi_scheduler.fit.reservations.bound_pods import BoundPods
+
+
+class Members:
+    """The members of all groups.
+
+    Args:
+        upper: client of the upper cluster.
+        indexes: indexes by lower cluster.
+        feeds: feeds by lower cluster.
+        bound_pods: the bound upper pods.
+        held: the groups with reservations.
+    """
+
+    def __init__(
+        self,
+        upper: Client,
+        *,
+        indexes: Mapping[str, ClusterIndex],
+        feeds: Mapping[str, Feed],
+        bound_pods: BoundPods,
+        held: HeldGroups,
+    ) -> None:
+        self._indexes = indexes
+        self._feeds = feeds
+        self._bound_pods = bound_pods
+        self._held = held
+        self.pending = PendingPods(upper, gone=self._gone)
+        self._nodes: dict[str, VirtualNode] = {}
+        """All virtual nodes that were candidates so far."""
+        self.candidates: dict[str, frozenset[str]] = {}
+        """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+
+    def offer(self, uid: str, nodes: Sequence[VirtualNode]) -> None:
+        """Note the virtual nodes that the scheduler offers to a member."""
+        self._nodes |= {node.name: node for node in nodes}
+        self.candidates[uid] = frozenset(node.name for node in nodes)
+
+    def bound(self, uid: str) -> None:
+        """Note that a pod is bound."""
+        self._held.bound(uid)
+        self.candidates.pop(uid, None)
+
+    def standing(self, key: str) -> Standing | None:
+        """Return what a group needs to start, as its oldest pending member declares it; None: it has no usable member."""
+        members = self.pending.members(key)
+        if not members:
+            return None
+        pod = min(members, key=lambda one: (one.created, one.name)).pod
+        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        if group is None or group.problem:
+            return None
+        bound = {one.uid for one in self._bound_pods.of_group(key)}
+        pending = [one for one in members if one.uid not in bound]
+        return standing(group, pending, len(bound), now=time.time())
+
+    def offered(self, ready: Standing) -> list[VirtualNode]:
+        """Return the virtual nodes that the scheduler offered to any of the members."""
+        names = {name for one in ready.members for name in self.candidates.get(one.uid, ())}
+        return [self._nodes[name] for name in sorted(names)]
+
+    def homes(self, group: Group) -> Homes:
+        """Return where the bound members of a group run, if it must run in one place."""
+        if not group.is_one_cluster:
+            return Homes()
+        clusters, domains = set(), set()
+        for pod in self._bound_pods.of_group(group.key):
+            if (node := self._nodes.get((pod.spec or {}).get("nodeName", ""))) is None:
+                continue
+            clusters.add(node.cluster)
+            if group.topology:
+                domains.add(self._domain(pod.uid, node, group.topology))
+        return Homes(frozenset(clusters), frozenset(domains - {""}))
+
+    def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
+        """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
+        index, feed = self._indexes[node.cluster], self._feeds[node.cluster]
+        placed = index.placed(feed.lower_uid.get(uid, "")) or index.placed(f"{uid}@{node.name}")
+        lower = index.node(placed.node) if placed is not None else None
+        return lower.labels.get(topology, "") if lower is not None else ""
+
+    def _gone(self, uid: str) -> None:
+        self._held.deleted(uid)
+        self.candidates.pop(uid, None)
