@@ -108,7 +108,7 @@ class App:
         options = self._options
         tls = keeper.tls if keeper is not None else None
         if options.tlscert:
-            tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca or None)
+            tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
         if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
             self._log.warning(
                 "the extender authenticates no caller, so every client that reaches its port can reserve all room",

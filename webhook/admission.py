@@ -115,9 +115,9 @@ def allowed(
     return _review(request, response)
 
 
-def denied(request: Request, message: str, *, code: int = 422, reason: str = "Invalid") -> bytes:
+def denied(request: Request, message: str, *, code: int = 422) -> bytes:
     """Return the response that denies the object with a message for its author."""
-    status = {"status": "Failure", "code": code, "reason": reason, "message": message}
+    status = {"status": "Failure", "code": code, "reason": "Invalid", "message": message}
     return _review(request, {"uid": request.uid, "allowed": False, "status": status})
 
 

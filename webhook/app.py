@@ -56,9 +56,7 @@ class App:
                 tls = CertificateReloader.from_pair(self_signed(PROGRAM, hosts=options.hosts))
                 unready = self._manage(client, tls, group)
             else:
-                tls = CertificateReloader(
-                    options.tlscert, options.tlskey, client_ca=options.client_ca or None
-                )
+                tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
                 unready = _always_ready
             server = WebhookServer(options.address, options.port, tls=tls, knowledge=state)
             checks = {"caches": state.unready, "certificate": unready}

@@ -34,10 +34,10 @@ def by_url(url: str, path: str, ca_bundle: bytes) -> dict[str, Any]:
     return {"url": url.rstrip("/") + path, "caBundle": base64.b64encode(ca_bundle).decode()}
 
 
-def by_service(namespace: str, name: str, path: str, ca_bundle: bytes, *, port: int = 443) -> dict[str, Any]:
+def by_service(namespace: str, name: str, path: str, ca_bundle: bytes) -> dict[str, Any]:
     """Return the clientConfig of a webhook behind a Service of the cluster."""
     return {
-        "service": {"namespace": namespace, "name": name, "path": path, "port": port},
+        "service": {"namespace": namespace, "name": name, "path": path, "port": 443},
         "caBundle": base64.b64encode(ca_bundle).decode(),
     }
 

@@ -81,7 +81,6 @@ class Happening:
     type: str
     reason: str
     message: str
-    annotations: dict[str, str] = field(default_factory=dict)
 
 
 class Recent(OrderedDict[K, V], Generic[K, V]):
@@ -201,12 +200,10 @@ class EventCorrelator:
 
     def _event(self, what: Happening, now: datetime) -> dict[str, Any]:
         involved = what.involved
-        metadata: dict[str, Any] = {
+        metadata = {
             "name": self._name(involved.get("name", ""), now),
             "namespace": involved.get("namespace") or "default",
         }
-        if what.annotations:
-            metadata["annotations"] = dict(what.annotations)
         source = {"component": self._component}
         if self._host:
             source["host"] = self._host

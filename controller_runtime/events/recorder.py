@@ -115,31 +115,24 @@ class EventRecorder:
         type_: EventType,
         reason: str,
         message: str,
-        *,
-        annotations: Mapping[str, str] | None = None,
-        field_path: str = "",
     ) -> None:
         """Record an Event about an object; returns at once and never raises an error of the server.
 
         Args:
-            involved: the object, cached or plain, or an ObjectReference. Events of cluster-scoped objects go
-                to namespace ``default``.
+            involved: the object, cached or plain, or an ObjectReference, which may have a ``fieldPath``.
+                Events of cluster-scoped objects go to namespace ``default``.
             type_: Normal or Warning.
             reason: one CamelCase word, the same for all occurrences.
             message: for users; cut at 1,024 characters.
-            annotations: annotations of the Event.
-            field_path: the part of the object, such as ``spec.containers{app}``.
         """
         reference = reference_to(involved)
-        if field_path:
-            reference["fieldPath"] = field_path
         if not reference.get("kind") or not reference.get("name"):
             self._log.error(
                 "event without an involved object", reason=reason, message=message, involved=reference
             )
             return
         series = self._correlator.correlate(
-            Happening(reference, type_, reason, message, dict(annotations or {})),
+            Happening(reference, type_, reason, message),
             at=asyncio.get_running_loop().time(),
             now=self._now(),
         )

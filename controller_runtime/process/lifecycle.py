@@ -147,9 +147,9 @@ def tune_tls() -> None:
 
 
 @contextlib.asynccontextmanager
-async def beside(work: Coroutine[Any, Any, object], *, name: str = "") -> AsyncIterator[None]:
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """Run a coroutine during the block, then cancel it. Its exceptions are dropped: it must log them."""
-    task = asyncio.create_task(work, name=name or None)
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

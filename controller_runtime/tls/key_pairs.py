@@ -52,14 +52,13 @@ class KeyPair:
 def make_ca(
     common_name: str,
     *,
-    organizations: Sequence[str] = (),
     validity: timedelta = 10 * _YEAR,
     now: datetime | None = None,
     key: PrivateKey | None = None,
 ) -> KeyPair:
     """Return a new self-signed certificate authority, with a new ECDSA key unless a key is given."""
     key = key or ec.generate_private_key(ec.SECP256R1())
-    name = _name(common_name, organizations)
+    name = _name(common_name, ())
     builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(ca=True), critical=True)
@@ -110,19 +109,12 @@ def sign(
     return _pair(_leaf(builder, hosts, usage).sign(issuer_key, hashes.SHA256()), key)
 
 
-def self_signed(
-    common_name: str,
-    *,
-    hosts: Sequence[str] = (),
-    usage: Usage = "server",
-    validity: timedelta = 10 * _YEAR,
-    now: datetime | None = None,
-) -> KeyPair:
+def self_signed(common_name: str, *, hosts: Sequence[str] = (), validity: timedelta = 10 * _YEAR) -> KeyPair:
     """Return a self-signed certificate, as a kubelet without a serving certificate creates one."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name, ())
-    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=now)
-    return _pair(_leaf(builder, hosts, usage).sign(key, hashes.SHA256()), key)
+    builder = _builder(name, name, key.public_key(), issuer_key=key.public_key(), validity=validity, now=None)
+    return _pair(_leaf(builder, hosts, "server").sign(key, hashes.SHA256()), key)
 
 
 def expiry(certificate: bytes) -> datetime:

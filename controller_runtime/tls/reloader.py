@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,6 +51,8 @@ ClientCa = str | Path | bytes
 """A CA bundle: the path of a PEM file (str, Path; followed) or PEM itself (bytes; fixed)."""
 
 _Stamp = tuple[tuple[int, int, int, int] | None, ...]
+_INTERVAL = 10.0
+"""Seconds between two checks of the files."""
 
 
 class CertificateReloader:
@@ -60,11 +62,10 @@ class CertificateReloader:
         cert_path: PEM certificate, followed by its chain.
         key_path: PEM private key, not encrypted.
         pair: a pair in memory, used instead of the two files (``from_pair``).
-        client_ca: the CAs of client certificates. With them, clients are asked for a certificate and may
-            connect without one (``CERT_OPTIONAL``); an invalid certificate fails the handshake. None: clients
-            are not asked.
+        client_ca: CA of client certificates. With it, clients are asked for a certificate and may connect
+            without one (``CERT_OPTIONAL``); an invalid certificate fails the handshake. Empty: clients are
+            not asked.
         name: label of the metrics.
-        interval: seconds between two checks of the files.
 
     Raises:
         ConfigError: a file cannot be read or used; names the file.
@@ -76,47 +77,33 @@ class CertificateReloader:
         key_path: str | Path,
         *,
         pair: KeyPair | None = None,
-        client_ca: ClientCa | Sequence[ClientCa] | None = None,
+        client_ca: ClientCa = "",
         name: str = "serving",
-        interval: float = 10.0,
     ) -> None:
-        if client_ca is None:
-            self._client_cas: tuple[ClientCa, ...] = ()
-        elif isinstance(client_ca, str | Path | bytes):
-            self._client_cas = (client_ca,)
-        else:
-            self._client_cas = tuple(client_ca)
+        self._client_ca = client_ca
         self._name = name
-        self._interval = interval
         self._fixed_pair = pair
         self._pair_paths = (Path(cert_path), Path(key_path))
-        ca_paths = [Path(ca) for ca in self._client_cas if not isinstance(ca, bytes)]
+        ca_paths = [Path(client_ca)] if client_ca and not isinstance(client_ca, bytes) else []
         self._paths = tuple(ca_paths if pair is not None else [*self._pair_paths, *ca_paths])
-        self._front = _bare_context(ask_clients=bool(self._client_cas))
+        self._front = _bare_context(ask_clients=bool(client_ca))
         self._front.sni_callback = self._choose
         self._stamp = self._look()
         self._current = self._load()
 
     @classmethod
-    def from_pair(
-        cls,
-        pair: KeyPair,
-        *,
-        client_ca: ClientCa | Sequence[ClientCa] | None = None,
-        name: str = "serving",
-        interval: float = 10.0,
-    ) -> Self:
+    def from_pair(cls, pair: KeyPair, *, client_ca: ClientCa = "", name: str = "serving") -> Self:
         """Return a reloader for a pair in memory; only client CA files are followed.
 
         Raises:
             ConfigError: the pair or a CA cannot be used.
         """
-        return cls("", "", pair=pair, client_ca=client_ca, name=name, interval=interval)
+        return cls("", "", pair=pair, client_ca=client_ca, name=name)
 
     @property
     def verifies_clients(self) -> bool:
         """Report whether there is a CA of client certificates."""
-        return bool(self._client_cas)
+        return bool(self._client_ca)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -146,11 +133,11 @@ class CertificateReloader:
         Raises:
             ConfigError: the CA cannot be used; nothing changes.
         """
-        previous, self._client_cas = self._client_cas, (client_ca,)
+        previous, self._client_ca = self._client_ca, client_ca
         try:
             self._current = self._load()
         except ConfigError:
-            self._client_cas = previous
+            self._client_ca = previous
             raise
         self._front.verify_mode = self._current.verify_mode
 
@@ -162,13 +149,13 @@ class CertificateReloader:
     async def run(self) -> None:
         """Follow the files until cancelled; never raises.
 
-        Checks modification time, size and inode behind symlinks every ``interval`` seconds. Secret volumes
+        Checks modification time, size and inode behind symlinks every ``_INTERVAL`` seconds. Secret volumes
         swap a symlink two levels up, which no file watch reports portably, and a stat is cheap.
         """
         if not self._paths:
             await asyncio.Event().wait()
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(_INTERVAL)
             await self.check()
 
     async def check(self) -> bool:
@@ -182,11 +169,11 @@ class CertificateReloader:
             return False
         # Set before reading, so that the next check finds a change made during the reading.
         self._stamp = stamp
-        before = self._fixed_pair, self._client_cas
+        before = self._fixed_pair, self._client_ca
         try:
             loaded = await asyncio.to_thread(self._load)
             # If ``replace`` or ``trust`` was called meanwhile, load again with the new pair or CA.
-            self._current = loaded if (self._fixed_pair, self._client_cas) == before else self._load()
+            self._current = loaded if (self._fixed_pair, self._client_ca) == before else self._load()
         except ConfigError as error:
             _RELOAD_ERRORS.labels(self._name).inc()
             _log.error(
@@ -209,7 +196,7 @@ class CertificateReloader:
             where = f"certificate {certificate} with key {key}"
         else:
             where = "certificate"
-        loaded = _server_context(pair, self._client_cas, where=where)
+        loaded = _server_context(pair, self._client_ca, where=where)
         _EXPIRATION.labels(self._name).set(expiry(pair.certificate).timestamp())
         return loaded
 
@@ -219,16 +206,13 @@ class CertificateReloader:
         connection.context = self._current
 
 
-def server_context(
-    pair: KeyPair, *, client_ca: ClientCa | Sequence[ClientCa] | None = None
-) -> ssl.SSLContext:
-    """Return a fixed server context for a pair in memory; ``client_ca`` as in ``CertificateReloader``.
+def server_context(pair: KeyPair) -> ssl.SSLContext:
+    """Return a fixed server context for a pair in memory, which asks for no client certificates.
 
     Raises:
-        ConfigError: the pair or a CA cannot be used.
+        ConfigError: the pair cannot be used.
     """
-    cas = (client_ca,) if isinstance(client_ca, str | Path | bytes) else tuple(client_ca or ())
-    return _server_context(pair, cas, where="certificate")
+    return _server_context(pair, "", where="certificate")
 
 
 def common_name(certificate: Mapping[str, Any]) -> str:
@@ -241,19 +225,19 @@ def common_name(certificate: Mapping[str, Any]) -> str:
     return next((str(value) for key, value in reversed(names) if key == "commonName"), "")
 
 
-def _server_context(pair: KeyPair, client_cas: Sequence[ClientCa], *, where: str) -> ssl.SSLContext:
-    context = _bare_context(ask_clients=bool(client_cas))
+def _server_context(pair: KeyPair, client_ca: ClientCa, *, where: str) -> ssl.SSLContext:
+    context = _bare_context(ask_clients=bool(client_ca))
     try:
         with as_file(pair.certificate) as certificate, as_file(pair.key) as key:
             context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where} cannot be used: {_reason(error)}") from None
-    for ca in client_cas:
-        pem = ca if isinstance(ca, bytes) else _read(Path(ca))
+    if client_ca:
+        pem = client_ca if isinstance(client_ca, bytes) else _read(Path(client_ca))
         try:
             context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
         except (OSError, ValueError) as error:
-            file = "" if isinstance(ca, bytes) else f" {ca}"
+            file = "" if isinstance(client_ca, bytes) else f" {client_ca}"
             raise ConfigError(f"client CA{file} cannot be used: {_reason(error)}") from None
     return context
 

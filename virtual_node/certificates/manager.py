@@ -46,7 +46,7 @@ class NodeCertificates:
         config, name = self._config, f"kubelet-{node_name}"
         if config.certificate_source == "Files":
             reloader = CertificateReloader(
-                config.tls_cert_file, config.tls_private_key_file, client_ca=client_ca or None, name=name
+                config.tls_cert_file, config.tls_private_key_file, client_ca=client_ca, name=name
             )
         else:
             if node_name in self._issued:
@@ -54,7 +54,7 @@ class NodeCertificates:
             else:
                 hosts = [address["address"] for address in addresses]
                 pair = key_pairs.self_signed(f"system:node:{node_name}", hosts=hosts)
-            reloader = CertificateReloader.from_pair(pair, client_ca=client_ca or None, name=name)
+            reloader = CertificateReloader.from_pair(pair, client_ca=client_ca, name=name)
         self._reloaders[node_name] = reloader
         return reloader
 

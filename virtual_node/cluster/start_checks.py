@@ -79,7 +79,7 @@ def refuse_files(kubelet: KubeletConfig) -> None:
     Raises:
         ConfigError: a file cannot be used; the message names it.
     """
-    ca = kubelet.client_ca_file or None
+    ca = kubelet.client_ca_file
     if kubelet.tls_cert_file:
         CertificateReloader(kubelet.tls_cert_file, kubelet.tls_private_key_file, client_ca=ca).forget()
     elif ca:

@@ -39,6 +39,11 @@ class UserInfo:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+_VALID_TTL = 120.0
+"""Seconds for which a valid token is cached."""
+_INVALID_TTL = 2.0
+"""Seconds for which an invalid token is cached. Short, because a new token may arrive here before the API server
+knows it."""
 ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
 
 
@@ -52,24 +57,14 @@ class Authenticator:
     Args:
         client: Client of the upper cluster, for TokenReviews; None: only certificates are accepted.
         anonymous_auth: Whether requests without credentials are accepted as ``system:anonymous``.
-        cache_ttl: Seconds for which a valid token is cached.
-        failure_ttl: Seconds for which an invalid token is cached. It is short, because a new token may arrive
-            here before the API server knows it.
     """
 
-    def __init__(
-        self,
-        client: Client | None,
-        *,
-        anonymous_auth: bool = False,
-        cache_ttl: float = 120.0,
-        failure_ttl: float = 2.0,
-    ) -> None:
+    def __init__(self, client: Client | None, *, anonymous_auth: bool = False) -> None:
         self._client = client
         self._anonymous = anonymous_auth
         self._secret = secrets.token_bytes(32)
         self._tokens: ReviewCache[bytes, UserInfo | None] = ReviewCache(
-            lambda user: failure_ttl if user is None else cache_ttl
+            lambda user: _INVALID_TTL if user is None else _VALID_TTL
         )
 
     async def authenticate(self, request: web.BaseRequest) -> UserInfo | None:

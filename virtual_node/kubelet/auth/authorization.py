@@ -47,23 +47,23 @@ class Attributes:
     subresource: str
 
 
+_ALLOWED_TTL, _DENIED_TTL = 300.0, 30.0
+"""Seconds for which a decision is cached."""
+
+
 class Authorizer:
     """Checks access by SubjectAccessReview in the upper cluster and caches the decisions.
 
     Args:
         client: Client of the upper cluster.
         node_name: Name of the virtual node.
-        allow_ttl: Seconds for which an allowed access is cached.
-        deny_ttl: Seconds for which a denied access is cached.
     """
 
-    def __init__(
-        self, client: Client, *, node_name: str, allow_ttl: float = 300.0, deny_ttl: float = 30.0
-    ) -> None:
+    def __init__(self, client: Client, *, node_name: str) -> None:
         self._client = client
         self._node_name = node_name
         self._decisions: ReviewCache[tuple[UserInfo, Attributes], bool] = ReviewCache(
-            lambda allowed: allow_ttl if allowed else deny_ttl
+            lambda allowed: _ALLOWED_TTL if allowed else _DENIED_TTL
         )
 
     async def authorize(self, user: UserInfo, attributes: Attributes) -> bool:

@@ -12,6 +12,8 @@ from controller_runtime.errors import ApiError, ServerTimeout, TooManyRequests, 
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+_TIMEOUT = 10.0
+"""Seconds that a review may take."""
 
 
 @dataclass(slots=True)
@@ -27,16 +29,12 @@ class ReviewCache(Generic[K, V]):
         ttl: Returns the seconds for which a result is valid; 0: it is not cached.
         stale: Seconds for which an expired result is still used if the upper API server does not answer. So
             during an outage, logs and metrics stay readable for users who had access.
-        timeout: Maximum seconds for a review.
         size: Maximum number of cached results; the least recently used is dropped first.
     """
 
-    def __init__(
-        self, ttl: Callable[[V], float], *, stale: float = 600.0, timeout: float = 10.0, size: int = 4096
-    ) -> None:
+    def __init__(self, ttl: Callable[[V], float], *, stale: float = 600.0, size: int = 4096) -> None:
         self._ttl = ttl
         self._stale = stale
-        self._timeout = timeout
         self._size = size
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._asking: dict[K, asyncio.Task[V]] = {}
@@ -75,7 +73,7 @@ class ReviewCache(Generic[K, V]):
         return await asyncio.shield(task)
 
     async def _ask(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        async with asyncio.timeout(self._timeout):
+        async with asyncio.timeout(_TIMEOUT):
             value = await ask()
         ttl = self._ttl(value)
         if ttl > 0:

@@ -22,6 +22,8 @@ MAX_HEAD = 64 * 1024
 """Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
 
 MAX_ERROR_BODY = 64 * 1024
+_BODY_TIMEOUT = 10.0
+"""Seconds to read the body of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,11 @@ async def dial(
         raise DialError(str(error) or type(error).__name__) from error
 
 
-async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
+async def read_error_body(answer: Answer) -> bytes:
     """Read the body of a response other than 101, and close its connection.
 
     Returns:
-        At most 64 KiB; if reading fails or takes longer than `within` seconds, the bytes received so far.
+        At most 64 KiB; if reading fails or takes longer than 10 s, the bytes received so far.
     """
     reader = asyncio.StreamReader()
     transport = answer.connection.transport
@@ -113,7 +115,7 @@ async def read_error_body(answer: Answer, *, within: float = 10.0) -> bytes:
             transport.resume_reading()
         body = bytearray()
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(_BODY_TIMEOUT):
                 await _read_body(reader, answer.head, body)
         except (TimeoutError, OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             pass

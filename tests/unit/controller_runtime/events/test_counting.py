@@ -83,7 +83,7 @@ class TestCounting:
             recorder.event(POD, "Normal", "B", "x")
             recorder.event(POD, "Normal", "A", "y")
             recorder.event(POD | {"uid": "u2"}, "Normal", "A", "x")
-            recorder.event(POD, "Normal", "A", "x", field_path="spec.containers{a}")
+            recorder.event(POD | {"fieldPath": "spec.containers{a}"}, "Normal", "A", "x")
         assert len(server.events) == 6
 
 
