@@ -9,6 +9,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_boolean,
     add_duration,
+    add_flag,
     add_health_address,
     add_log_flags,
     add_rate_flags,
@@ -34,16 +35,13 @@ def parser() -> Parser:
     cluster = flags.add_argument_group("upper cluster")
     add_upper_flags(cluster)
     add_rate_flags(cluster, qps=50.0, burst=100)
-    cluster.add_argument(
-        "--node-selector", default="", metavar="SELECTOR", help="virtual nodes to deschedule from (all)"
-    )
+    add_flag(cluster, "--node-selector SELECTOR", "virtual nodes to deschedule from (all)")
 
     strategies = flags.add_argument_group("strategies")
-    strategies.add_argument(
-        "--policy-config-file",
-        default="",
-        metavar="FILE",
-        help="DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies",
+    add_flag(
+        strategies,
+        "--policy-config-file FILE",
+        "DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies",
     )
     add_duration(
         strategies,
@@ -57,11 +55,10 @@ def parser() -> Parser:
         180.0,
         "how long a lower cluster may try to schedule a pod (3m)",
     )
-    strategies.add_argument(
-        "--include-failures",
-        default="",
-        metavar="LIST",
-        help="failures in a lower cluster that also count: image, quota, admission (none)",
+    add_flag(
+        strategies,
+        "--include-failures LIST",
+        "failures in a lower cluster that also count: image, quota, admission (none)",
     )
     add_boolean(
         strategies,
@@ -81,12 +78,12 @@ def parser() -> Parser:
         30.0,
         "time a lost virtual node must be healthy before it is used again (30s)",
     )
-    strategies.add_argument(
-        "--stale-pods-per-second",
+    add_flag(
+        strategies,
+        "--stale-pods-per-second N",
+        "moves per second off lost clusters (5)",
         type=float,
         default=5.0,
-        metavar="N",
-        help="moves per second off lost clusters (5)",
     )
     _add_moving(flags.add_argument_group("moving"))
     process = flags.add_argument_group("process")
@@ -100,12 +97,12 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
     add_boolean(
         group, "--dry-run", default=False, help_text="move no pods; report planned moves in log and events"
     )
-    group.add_argument(
-        "--max-pods-to-evict-per-node",
+    add_flag(
+        group,
+        "--max-pods-to-evict-per-node N",
+        "moves off a node per pass, or per minute without --descheduling-interval (0: no limit)",
         type=int,
         default=None,
-        metavar="N",
-        help="moves off a node per pass, or per minute without --descheduling-interval (0: no limit)",
     )
     add_boolean(
         group,
@@ -113,11 +110,11 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         default=None,  # type: ignore[arg-type] # None: the policy file decides
         help_text="also move pods with emptyDir or hostPath volumes",
     )
-    group.add_argument(
-        "--freeze-namespace",
+    add_flag(
+        group,
+        "--freeze-namespace NS",
+        "namespace of the descheduler's ConfigMaps, its records of moves and their key (kube-system)",
         default="kube-system",
-        metavar="NS",
-        help="namespace of the descheduler's ConfigMaps, its records of moves and their key (kube-system)",
     )
     add_duration(
         group,
@@ -125,12 +122,12 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
         300.0,
         "how long an owner's pods avoid a node that could not schedule them (5m)",
     )
-    group.add_argument(
-        "--max-deschedules",
+    add_flag(
+        group,
+        "--max-deschedules N",
+        "rounds of moves per owner, after which its pods stay (5; 0: no limit)",
         type=int,
         default=5,
-        metavar="N",
-        help="rounds of moves per owner, after which its pods stay (5; 0: no limit)",
     )
     add_duration(
         group,

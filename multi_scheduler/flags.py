@@ -10,6 +10,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_boolean,
+    add_flag,
     add_health_address,
     add_log_flags,
     check_serving,
@@ -97,54 +98,46 @@ def parser(environment: Mapping[str, str]) -> Parser:
         examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
     )
     add_config_flags(whole)
-    whole.add_argument("--address", default="", metavar="HOST", help="address to listen on (all)")
+    add_flag(whole, "--address HOST", "address to listen on (all)")
     whole.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
-    whole.add_argument("--tlscert", default="", metavar="FILE", help="serving certificate (none: plain HTTP)")
-    whole.add_argument("--tlskey", default="", metavar="FILE", help="its private key")
-    whole.add_argument(
-        "--client-ca",
-        default="",
-        metavar="FILE",
-        help="CA of the scheduler's client certificate; calls without one are refused (401)",
+    add_flag(whole, "--tlscert FILE", "serving certificate (none: plain HTTP)")
+    add_flag(whole, "--tlskey FILE", "its private key")
+    add_flag(
+        whole,
+        "--client-ca FILE",
+        "CA of the scheduler's client certificate; calls without one are refused (401)",
     )
-    whole.add_argument(
-        "--client-names",
+    add_flag(
+        whole,
+        "--client-names LIST",
+        "common names that a client certificate may have (any, so the client CA must sign nothing else)",
         type=comma_list,
         default=[],
-        metavar="LIST",
-        help="common names that a client certificate may have (any, so the client CA must sign nothing else)",
     )
     own = whole.add_argument_group("own certificates (without --tlscert)")
-    own.add_argument(
-        "--secret-name",
-        default="",
-        metavar="NAME",
-        help="Secret for certificates of both sides, which are created; calls without one are refused (none)",
+    add_flag(
+        own,
+        "--secret-name NAME",
+        "Secret for certificates of both sides, which are created; calls without one are refused (none)",
     )
-    own.add_argument(
-        "--client-secret-name",
-        default="",
-        metavar="NAME",
-        help="Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
+    add_flag(
+        own,
+        "--client-secret-name NAME",
+        "Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
     )
-    own.add_argument(
-        "--namespace",
+    add_flag(
+        own,
+        "--namespace NS",
+        "namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
-        metavar="NS",
-        help="namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
     )
-    own.add_argument(
-        "--service-name",
-        default="",
-        metavar="NAME",
-        help="Service by which the scheduler calls the extender",
-    )
-    own.add_argument(
-        "--hosts",
+    add_flag(own, "--service-name NAME", "Service by which the scheduler calls the extender")
+    add_flag(
+        own,
+        "--hosts LIST",
+        "further names and addresses by which the scheduler calls the extender",
         type=comma_list,
         default=[],
-        metavar="LIST",
-        help="further names and addresses by which the scheduler calls the extender",
     )
     add_boolean(
         whole,
@@ -159,12 +152,12 @@ def parser(environment: Mapping[str, str]) -> Parser:
         help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
         "for each agent (false)",
     )
-    whole.add_argument(
-        "--max-body-bytes",
+    add_flag(
+        whole,
+        "--max-body-bytes N",
+        f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
         type=int,
         default=MAX_BODY_BYTES,
-        metavar="N",
-        help=f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
     )
     add_health_address(
         whole, help_text="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)"

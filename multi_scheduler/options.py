@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process.flags import Klog, add_boolean, add_upper_flags
+from controller_runtime.process.flags import Klog, add_boolean, add_flag, add_upper_flags
 from multi_scheduler import config as configuration
 from multi_scheduler.config import Config
 
@@ -32,12 +32,7 @@ class ProcessOptions:
 
 def add_config_flags(group: argparse._ActionsContainer) -> None:
     """Add ``--config``, ``--wait-for-config`` and the flags of the upper cluster."""
-    group.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="lower clusters, agents and weights: YAML, or tensile-kube's JSON",
-    )
+    add_flag(group, "--config FILE", "lower clusters, agents and weights: YAML, or tensile-kube's JSON")
     add_boolean(
         group,
         "--wait-for-config",

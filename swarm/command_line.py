@@ -6,6 +6,7 @@ from controller_runtime.leaderelection.flags import add_election_flags
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_duration,
+    add_flag,
     add_health_address,
     add_log_flags,
     add_rate_flags,
@@ -28,7 +29,7 @@ def parser() -> Parser:
     cluster = whole.add_argument_group("upper cluster")
     add_upper_flags(cluster)
     add_rate_flags(cluster, qps=200.0, burst=400)
-    cluster.add_argument("--namespace", default="", metavar="NS", help="only Swarms of this namespace (all)")
+    add_flag(cluster, "--namespace NS", "only Swarms of this namespace (all)")
     what = whole.add_argument_group("hand-over")
     add_duration(
         what,
@@ -37,11 +38,11 @@ def parser() -> Parser:
         "how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
     )
     process = whole.add_argument_group("process")
-    process.add_argument(
-        "--lease-namespace",
+    add_flag(
+        process,
+        "--lease-namespace NS",
+        "namespace of the Lease by which replicas elect one (kube-system)",
         default="kube-system",
-        metavar="NS",
-        help="namespace of the Lease by which replicas elect one (kube-system)",
     )
     add_health_address(process)
     add_election_flags(process)

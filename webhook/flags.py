@@ -12,6 +12,7 @@ from controller_runtime.process.flags import (
     Klog,
     add_boolean,
     add_duration,
+    add_flag,
     add_health_address,
     add_log_flags,
     add_upper_flags,
@@ -106,19 +107,11 @@ def parser(environment: Mapping[str, str]) -> Parser:
         ],
     )
     server = whole.add_argument_group("server")
-    server.add_argument(
-        "--address", default="", metavar="HOST", help="address to listen on (all, IPv4 and IPv6)"
-    )
+    add_flag(server, "--address HOST", "address to listen on (all, IPv4 and IPv6)")
     server.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
-    server.add_argument(
-        "--tlscert", default="", metavar="FILE", help="serving certificate; reloaded when it changes"
-    )
-    server.add_argument(
-        "--tlskey", default="", metavar="FILE", help="its private key; reloaded when it changes"
-    )
-    server.add_argument(
-        "--CA", default="", metavar="FILE", help="CA of client certificates; with it they are verified"
-    )
+    add_flag(server, "--tlscert FILE", "serving certificate; reloaded when it changes")
+    add_flag(server, "--tlskey FILE", "its private key; reloaded when it changes")
+    add_flag(server, "--CA FILE", "CA of client certificates; with it they are verified")
     add_health_address(server)
     add_duration(
         server,
@@ -130,24 +123,20 @@ def parser(environment: Mapping[str, str]) -> Parser:
     add_upper_flags(upper)
     add_boolean(upper, "--incluster", default=False, help_text="use the pod's own ServiceAccount")
     pods = whole.add_argument_group("pods")
-    pods.add_argument(
-        "--ignore-selector-keys",
+    add_flag(
+        pods,
+        "--ignore-selector-keys LIST",
+        "label keys that stay in the upper spec (clusterID)",
         default="clusterID",
-        metavar="LIST",
-        help="label keys that stay in the upper spec (clusterID)",
     )
     add_duration(pods, "--freeze-period", 300.0, "how long an owner's pods avoid a node that was full (5m)")
-    pods.add_argument(
-        "--freeze-namespace",
-        default="kube-system",
-        metavar="NS",
-        help="namespace of the descheduler's ConfigMaps",
+    add_flag(
+        pods, "--freeze-namespace NS", "namespace of the descheduler's ConfigMaps", default="kube-system"
     )
-    pods.add_argument(
-        "--scheduler-name",
-        default="",
-        metavar="NAME",
-        help="scheduler for pods that name none: one that calls the multi-scheduler (unchanged)",
+    add_flag(
+        pods,
+        "--scheduler-name NAME",
+        "scheduler for pods that name none: one that calls the multi-scheduler (unchanged)",
     )
     add_boolean(
         pods,
@@ -156,27 +145,25 @@ def parser(environment: Mapping[str, str]) -> Parser:
         help_text="run pods with moved selectors on virtual nodes only, not on real upper nodes (true)",
     )
     own = whole.add_argument_group("own certificates and registration (without --tlscert)")
-    own.add_argument(
-        "--namespace",
+    add_flag(
+        own,
+        "--namespace NS",
+        "namespace of the Secret, the Lease and the Service ($POD_NAMESPACE, kube-system)",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
-        metavar="NS",
-        help="namespace of the Secret, the Lease and the Service ($POD_NAMESPACE, kube-system)",
     )
-    own.add_argument(
-        "--secret-name", default=f"{PROGRAM}-tls", metavar="NAME", help=f"name of the Secret ({PROGRAM}-tls)"
-    )
-    own.add_argument(
-        "--hosts",
+    add_flag(own, "--secret-name NAME", f"name of the Secret ({PROGRAM}-tls)", default=f"{PROGRAM}-tls")
+    add_flag(
+        own,
+        "--hosts LIST",
+        "additional host names and addresses in the certificate",
         type=comma_list,
         default=[],
-        metavar="LIST",
-        help="additional host names and addresses in the certificate",
     )
-    own.add_argument(
-        "--configuration-name",
+    add_flag(
+        own,
+        "--configuration-name NAME",
+        f"name of the webhook configurations ({manifests.NAME})",
         default=manifests.NAME,
-        metavar="NAME",
-        help=f"name of the webhook configurations ({manifests.NAME})",
     )
     add_boolean(
         own,
@@ -184,13 +171,8 @@ def parser(environment: Mapping[str, str]) -> Parser:
         default=False,
         help_text="create the webhook configurations; the chart creates them itself (false)",
     )
-    own.add_argument(
-        "--url",
-        default="",
-        metavar="URL",
-        help="URL at which the API server calls a webhook outside the cluster",
-    )
-    own.add_argument("--service-name", default="", metavar="NAME", help="Service of the webhook")
+    add_flag(own, "--url URL", "URL at which the API server calls a webhook outside the cluster")
+    add_flag(own, "--service-name NAME", "Service of the webhook")
     add_boolean(own, "--leader-elect", default=True, help_text="only one replica renews certificates (true)")
     add_log_flags(whole)
     return whole

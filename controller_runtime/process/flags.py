@@ -95,6 +95,19 @@ def address(text: str) -> str:
     return text
 
 
+def add_flag(group: argparse._ActionsContainer, usage: str, help_text: str, **options: Any) -> None:
+    """Add a flag by its usage, such as ``-n --namespace NS``; its default is an empty text.
+
+    Args:
+        group: the parser, or one of its groups.
+        usage: the flag with all its names, and the placeholder of its value.
+        help_text: as argparse's ``help``.
+        options: other arguments of ``add_argument``.
+    """
+    *flags, metavar = usage.split()
+    group.add_argument(*flags, metavar=metavar, help=help_text, **{"default": "", **options})
+
+
 def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:
     """Add a boolean flag as in Go: ``--flag``, ``--flag=true`` or ``--flag=false``."""
     group.add_argument(
@@ -113,25 +126,20 @@ def add_health_address(
     help_text: str = "serve /healthz, /readyz and /metrics on this address (off)",
 ) -> None:
     """Add ``--health-addr``, for ``HealthServer``."""
-    group.add_argument("--health-addr", type=address, default="", metavar="HOST:PORT", help=help_text)
+    add_flag(group, "--health-addr HOST:PORT", help_text, type=address)
 
 
 def add_upper_flags(parser: argparse._ActionsContainer) -> None:
     """Add ``--kubeconfig`` and ``--master``, for ``kubeconfig.load``."""
-    parser.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)",
+    add_flag(
+        parser, "--kubeconfig FILE", "upper cluster's kubeconfig ($KUBECONFIG, ~/.kube/config, in-cluster)"
     )
-    parser.add_argument("--master", default="", metavar="URL", help="overrides the kubeconfig's server")
+    add_flag(parser, "--master URL", "overrides the kubeconfig's server")
 
 
 def add_log_flags(parser: argparse._ActionsContainer) -> None:
     """Add ``--log-level`` and ``--log-format``, for ``log.configure``."""
-    parser.add_argument(
-        "--log-level", default="info", metavar="LEVEL", help="trace, debug, info, warn or error (info)"
-    )
+    add_flag(parser, "--log-level LEVEL", "trace, debug, info, warn or error (info)", default="info")
     parser.add_argument(
         "--log-format",
         default="auto",
@@ -142,12 +150,8 @@ def add_log_flags(parser: argparse._ActionsContainer) -> None:
 
 def add_rate_flags(group: argparse._ActionsContainer, *, qps: float, burst: int) -> None:
     """Add ``--kube-api-qps`` and ``--kube-api-burst``, for ``Client``."""
-    group.add_argument(
-        "--kube-api-qps", type=float, default=qps, metavar="N", help=f"requests per second ({qps:g})"
-    )
-    group.add_argument(
-        "--kube-api-burst", type=int, default=burst, metavar="N", help=f"burst of requests ({burst})"
-    )
+    add_flag(group, "--kube-api-qps N", f"requests per second ({qps:g})", type=float, default=qps)
+    add_flag(group, "--kube-api-burst N", f"burst of requests ({burst})", type=int, default=burst)
 
 
 def check_serving(given: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_boolean,
     add_duration,
+    add_flag,
     add_health_address,
     add_log_flags,
     options,
@@ -93,19 +94,19 @@ def parser(environment: Mapping[str, str]) -> Parser:
         300.0,
         "time after which unchanged values are written again, so that readers can judge their age (5m)",
     )
-    whole.add_argument(
-        "--threshold",
+    add_flag(
+        whole,
+        "--threshold PERCENT",
+        "change of a value, in percent of the written one, that is written before --refresh (5)",
         type=float,
         default=5.0,
-        metavar="PERCENT",
-        help="change of a value, in percent of the written one, that is written before --refresh (5)",
     )
     process = whole.add_argument_group("process")
-    process.add_argument(
-        "--namespace",
+    add_flag(
+        process,
+        "--namespace NS",
+        "namespace of the Lease ($POD_NAMESPACE, kube-system)",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
-        metavar="NS",
-        help="namespace of the Lease ($POD_NAMESPACE, kube-system)",
     )
     add_election_flags(process)
     add_health_address(process)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
-from controller_runtime.process.flags import add_boolean, add_log_flags, duration
+from controller_runtime.process.flags import add_boolean, add_flag, add_log_flags, duration
 from virtual_node.config import setting
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
@@ -40,19 +40,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     lower, node, kubelet = groups[LOWER], groups[NODE], groups[KUBELET]
     for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig):
         setting.add_flags(groups, kind)
-    groups[UPPER].add_argument(
-        "--startup-timeout",
+    add_flag(
+        groups[UPPER],
+        "--startup-timeout D",
+        "time limit for the first response of the upper cluster at start (0: none)",
         type=duration,
         default=0.0,
-        metavar="D",
-        help="time limit for the first response of the upper cluster at start (0: none)",
     )
-    lower.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="YAML that declares many lower clusters; watched and applied live",
-    )
+    add_flag(lower, "--config FILE", "YAML that declares many lower clusters; watched and applied live")
     add_boolean(
         lower,
         "--wait-for-config",
@@ -60,11 +55,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help_text="while the file of --config, or a file that it names, cannot be used, report why and wait, "
         "not ready, instead of exiting",
     )
-    lower.add_argument(
-        "--adopt-namespaces",
+    add_flag(
+        lower,
+        "--adopt-namespaces LIST",
+        "existing lower namespaces that pods may use: shell patterns, '*' for all (none)",
         default=None,
-        metavar="LIST",
-        help="existing lower namespaces that pods may use: shell patterns, '*' for all (none)",
     )
     lower.add_argument(
         "--policy-preset",
@@ -72,11 +67,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help=f"preset of the policy: what pods may use of the lower cluster ({DEFAULT_PRESET})",
     )
-    node.add_argument("--provider", default="k8s", metavar="NAME", help="k8s is the only one")
+    add_flag(node, "--provider NAME", "k8s is the only one", default="k8s")
     add_boolean(node, "--disable-taint", default=False, help_text="register without the virtual-node taint")
-    node.add_argument(
-        "--taint", default="", metavar="KEY", help="deprecated: key of the taint; use VKUBELET_TAINT_KEY"
-    )
+    add_flag(node, "--taint KEY", "deprecated: key of the taint; use VKUBELET_TAINT_KEY")
     add_boolean(
         kubelet,
         "--no-verify-clients",

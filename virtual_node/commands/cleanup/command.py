@@ -24,7 +24,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import comma_list, duration
+from controller_runtime.process.flags import add_flag, comma_list, duration
 from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.helm_hook import uninstalls
 from virtual_node.commands.cleanup.lower import LowerCleanup
@@ -193,47 +193,28 @@ def parser() -> Parser:
         action="store_true",
         help="change nothing in any cluster, and print what would be deleted and changed",
     )
-    own.add_argument(
-        "--namespace", default="", metavar="NS", help="namespace of the components (none: started by hand)"
-    )
-    own.add_argument(
-        "--selector",
-        default="",
-        metavar="SELECTOR",
-        help="label selector of their Deployments, which are stopped",
-    )
+    add_flag(own, "--namespace NS", "namespace of the components (none: started by hand)")
+    add_flag(own, "--selector SELECTOR", "label selector of their Deployments, which are stopped")
     own.add_argument(
         "--as-hook",
         action="store_true",
         help="do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
         "hooks at any time",
     )
-    own.add_argument("--kubeconfig", default="", metavar="FILE", help="upper cluster's")
+    add_flag(own, "--kubeconfig FILE", "upper cluster's")
     own.add_argument(
         "--no-clusters",
         action="store_true",
         help="there are no lower clusters: no --config, no --client-kubeconfig",
     )
-    own.add_argument(
-        "--webhook-configuration",
-        default="",
-        metavar="NAME",
-        help="name of the webhook configurations to remove first",
-    )
-    own.add_argument(
-        "--scheduler-name",
-        default="",
-        metavar="NAME",
-        help="scheduler that is removed, too: labelled pods that wait for it are deleted, so that their "
+    add_flag(own, "--webhook-configuration NAME", "name of the webhook configurations to remove first")
+    add_flag(
+        own,
+        "--scheduler-name NAME",
+        "scheduler that is removed, too: labelled pods that wait for it are deleted, so that their "
         "controllers create them again",
     )
-    own.add_argument(
-        "--leases", type=comma_list, default=[], metavar="LIST", help="Leases in --namespace to remove"
-    )
-    own.add_argument(
-        "--secrets", type=comma_list, default=[], metavar="LIST", help="Secrets in --namespace to remove"
-    )
-    own.add_argument(
-        "--timeout", type=duration, default=300.0, metavar="D", help="time limit of the whole command (5m)"
-    )
+    add_flag(own, "--leases LIST", "Leases in --namespace to remove", type=comma_list, default=[])
+    add_flag(own, "--secrets LIST", "Secrets in --namespace to remove", type=comma_list, default=[])
+    add_flag(own, "--timeout D", "time limit of the whole command (5m)", type=duration, default=300.0)
     return own

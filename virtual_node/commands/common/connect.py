@@ -11,7 +11,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
-from controller_runtime.process.flags import duration
+from controller_runtime.process.flags import add_flag, duration
 from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.common import connection_errors
@@ -25,26 +25,19 @@ _NO_LIMIT = 365 * 86400.0
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare kubectl's flags ``--kubeconfig``, ``--context`` and ``--request-timeout``."""
-    parser.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)",
-    )
-    parser.add_argument(
-        "--context", default="", metavar="CONTEXT", help="context of the kubeconfig (its current-context)"
-    )
+    add_flag(parser, "--kubeconfig FILE", "upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)")
+    add_flag(parser, "--context CONTEXT", "context of the kubeconfig (its current-context)")
     add_request_timeout(parser)
 
 
 def add_request_timeout(parser: argparse.ArgumentParser) -> None:
     """Declare ``--request-timeout``."""
-    parser.add_argument(
-        "--request-timeout",
+    add_flag(
+        parser,
+        "--request-timeout D",
+        "time limit of one request to a cluster; 0: none (10s)",
         type=request_timeout,
         default=f"{TIMEOUT:g}s",
-        metavar="D",
-        help="time limit of one request to a cluster; 0: none (10s)",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose import node, read_pod
@@ -133,20 +134,8 @@ def parser() -> Parser:
         help=f"{', '.join(KINDS)}, or kubectl's short names",
     )
     own.add_argument("name", nargs="?", metavar="[NAMESPACE/]NAME", help="unless given as TYPE/NAME")
-    own.add_argument(
-        "-n",
-        "--namespace",
-        type=label,
-        default=None,
-        metavar="NS",
-        help="its namespace (the context's, default)",
-    )
+    add_flag(own, "-n --namespace NS", "its namespace (the context's, default)", type=label, default=None)
     connect.add_flags(own)
-    own.add_argument(
-        "--client-kubeconfig",
-        default="",
-        metavar="FILE",
-        help="kubeconfig of the lower cluster, to read it too",
-    )
+    add_flag(own, "--client-kubeconfig FILE", "kubeconfig of the lower cluster, to read it too")
     output.add_flags(own, "text", *output.DATA)
     return own

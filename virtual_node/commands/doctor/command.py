@@ -16,6 +16,7 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor import reading
@@ -123,13 +124,12 @@ def parser() -> Parser:
         metavar="FILE",
         help="kubeconfig of a lower cluster, to read it too; may be given more than once",
     )
-    own.add_argument(
-        "-n",
-        "--namespace",
+    add_flag(
+        own,
+        "-n --namespace NS",
+        "namespace in which a labelled pod is created as a dry run (default)",
         type=label,
         default="default",
-        metavar="NS",
-        help="namespace in which a labelled pod is created as a dry run (default)",
     )
     output.add_flags(own, "table", *output.DATA)
     own.add_argument(

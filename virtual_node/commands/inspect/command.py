@@ -18,7 +18,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import parse_duration
+from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits
 from virtual_node.commands.common import connect, daemon_flags, output
@@ -168,7 +168,7 @@ def _own() -> Parser:
         exit_codes="0 no findings that count (see --fail-on), 1 findings, 2 usage or configuration, 3 a "
         "cluster could not be read",
     )
-    parser.add_argument("--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig")
+    add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig")
     output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)
     parser.add_argument(

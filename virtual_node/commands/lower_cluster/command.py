@@ -18,7 +18,7 @@ import yaml
 
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import duration
+from controller_runtime.process.flags import add_flag, duration
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
@@ -136,7 +136,7 @@ def parser() -> Parser:
         metavar="NAME",
         help="name of the lower cluster in the upper cluster",
     )
-    own.add_argument("--name", type=label, metavar="CLUSTER", help="the same as NAME")
+    add_flag(own, "--name CLUSTER", "the same as NAME", default=None, type=label)
     _add_account_flags(own)
     _add_upper_flags(own)
     _add_joining_flags(own)
@@ -145,30 +145,15 @@ def parser() -> Parser:
 
 
 def _add_account_flags(parser: Parser) -> None:
-    parser.add_argument(
-        "--client-kubeconfig",
-        default="",
-        metavar="FILE",
-        help="administrator's kubeconfig of the lower cluster",
-    )
-    parser.add_argument(
-        "--client-context",
-        default="",
-        metavar="CONTEXT",
-        help="context of --client-kubeconfig (its current-context)",
-    )
-    parser.add_argument(
-        "--server",
-        default="",
-        metavar="URL",
-        help="URL at which the upper cluster reaches the lower API server",
-    )
-    parser.add_argument(
-        "--account-namespace",
+    add_flag(parser, "--client-kubeconfig FILE", "administrator's kubeconfig of the lower cluster")
+    add_flag(parser, "--client-context CONTEXT", "context of --client-kubeconfig (its current-context)")
+    add_flag(parser, "--server URL", "URL at which the upper cluster reaches the lower API server")
+    add_flag(
+        parser,
+        "--account-namespace NAME",
+        "namespace of the accounts in the lower cluster (virtual-node)",
         type=label,
         default="virtual-node",
-        metavar="NAME",
-        help="namespace of the accounts in the lower cluster (virtual-node)",
     )
     parser.add_argument(
         "--usage-source",
@@ -182,10 +167,13 @@ def _add_account_flags(parser: Parser) -> None:
         action="store_true",
         help="do not grant the right to list all resources, which the removal of empty namespaces needs",
     )
-    parser.add_argument(
-        "--token-duration", type=duration, default=30 * 24 * 3600.0, metavar="D",
-        help="how long the tokens are valid (720h); the API server may grant less. The virtual node renews them daily",
-    )  # fmt: skip
+    add_flag(
+        parser,
+        "--token-duration D",
+        "how long the tokens are valid (720h); the API server may grant less. The virtual node renews them daily",
+        type=duration,
+        default=30 * 24 * 3600.0,
+    )
     parser.add_argument(
         "--legacy-token", action="store_true", help="tokens that never expire, inside the kubeconfig: for a kubeconfig "
         "that is not mounted from the Secret, where nothing renews them; not with join",
@@ -193,45 +181,35 @@ def _add_account_flags(parser: Parser) -> None:
 
 
 def _add_upper_flags(parser: Parser) -> None:
-    parser.add_argument(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="kubeconfig of the upper cluster. register: create the Secrets there (none: print them). join, "
+    add_flag(
+        parser,
+        "--kubeconfig FILE",
+        "kubeconfig of the upper cluster. register: create the Secrets there (none: print them). join, "
         "leave: without it "
         "$KUBECONFIG or ~/.kube/config",
     )
-    parser.add_argument(
-        "--context", default="", metavar="CONTEXT", help="context of the upper kubeconfig, for join and leave"
-    )
-    parser.add_argument(
-        "--namespace",
-        type=label,
-        metavar="NS",
-        help="namespace of the Secrets in the upper cluster (kube-system); for join and leave, namespace of "
+    add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig, for join and leave")
+    add_flag(
+        parser,
+        "--namespace NS",
+        "namespace of the Secrets in the upper cluster (kube-system); for join and leave, namespace of "
         "the Helm release (virtual-node-system)",
+        default=None,
+        type=label,
     )
 
 
 def _add_joining_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join and leave")
-    own.add_argument(
-        "--release", type=label, metavar="NAME", help="Helm release (the only one of this chart)"
-    )
+    add_flag(own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=label)
     own.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be done")
-    own.add_argument(
-        "--timeout",
-        type=duration,
-        default=300.0,
-        metavar="D",
-        help="time limit of each step that waits (5m)",
-    )
-    own.add_argument(
-        "--probe-image",
-        default="registry.k8s.io/pause:3.10",
-        metavar="IMAGE",
-        help="image of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); "
+    add_flag(own, "--timeout D", "time limit of each step that waits (5m)", type=duration, default=300.0)
+    add_flag(
+        own,
+        "--probe-image IMAGE",
+        "image of the pod that join runs in the lower cluster as proof (registry.k8s.io/pause:3.10); "
         "empty: no pod",
+        default="registry.k8s.io/pause:3.10",
     )
     own.add_argument(
         "--force",
@@ -244,10 +222,9 @@ def _add_joining_flags(parser: Parser) -> None:
         help="leave although the lower cluster no longer answers: change only the upper cluster, and print "
         "what is left in the lower cluster; without --client-kubeconfig",
     )
-    own.add_argument(
-        "--values",
-        default="",
-        metavar="FILE",
-        help="edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
+    add_flag(
+        own,
+        "--values FILE",
+        "edit this values file instead of upgrading the release, for releases that Argo CD, Flux or a pipeline "
         "upgrades. Run the command again once the file is applied",
     )

@@ -14,6 +14,7 @@ from controller_runtime.api.readable import count, guess
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, health_reading, output, probes
 from virtual_node.commands.common.permissions import need, refusal
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
@@ -212,9 +213,7 @@ def parser() -> Parser:
     )
     own.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
     connect.add_flags(own)
-    own.add_argument(
-        "-l", "--selector", default="", metavar="LABELS", help="only virtual nodes with these labels"
-    )
+    add_flag(own, "-l --selector LABELS", "only virtual nodes with these labels")
     output.add_flags(own, "table", "wide", *output.DATA, "name")
     own.add_argument(
         "-w",
