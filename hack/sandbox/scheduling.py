@@ -20,6 +20,8 @@ from multi_scheduler.scheduler_configuration import scheduler_configuration
 
 CLIENT_SECRET = "extender-client"  # noqa: S105 - its name
 """Secret in kube-system with the scheduler's client certificate, if it exists."""
+_MULTI_SCHEDULER = "multi-scheduler.yaml"
+"""File of the multi-scheduler's configuration, in the sandbox's folder."""
 _READY_SECONDS = 150
 _KEYS = ("ca.crt", "tls.crt", "tls.key")
 _OWN_TLS = ("--secret-name=extender", f"--client-secret-name={CLIENT_SECRET}", f"--hosts={LOOPBACK}")
@@ -83,6 +85,17 @@ async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:
     )
 
 
+async def start_annotator(sandbox: Sandbox, *flags: str) -> Process:
+    """Run the node annotator with the configuration of the sandbox's multi-scheduler."""
+    return await sandbox.start_process(
+        "annotator",
+        [
+            sys.executable, "-m", "multi_scheduler.annotator", f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--config={sandbox.directory / _MULTI_SCHEDULER}", "--leader-elect=false", *flags,
+        ],
+    )  # fmt: skip
+
+
 async def start_multi_scheduler(
     sandbox: Sandbox,
     *flags: str,
@@ -101,7 +114,7 @@ async def start_multi_scheduler(
         clusters: further configuration of lower clusters, by their names, such as their policies.
         settings: further configuration, such as agents.
     """
-    file = sandbox.directory / "multi-scheduler.yaml"
+    file = sandbox.directory / _MULTI_SCHEDULER
     configuration = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "MultiSchedulerConfiguration",

@@ -22,7 +22,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
 from hack.sandbox.ports import free_ports
-from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler
+from hack.sandbox.scheduling import start_annotator, start_descheduler, start_multi_scheduler
 from multi_scheduler.rights import LOWER_KUBELETS
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary
@@ -89,9 +89,12 @@ class Kernel:
         unified = _CGROUPS / "unified"
         self._cgroup = (unified if unified.exists() else _CGROUPS) / cgroup
         self._before = (0.0, 0.0, dict.fromkeys(FIGURES, 0.0))
+        self._found: dict[str, float] = {}
 
     def read(self) -> dict[str, float]:
-        """Return the figures since the last call."""
+        """Return the figures over at least one second."""
+        if time.monotonic() < self._before[0] + 1:
+            return self._found
         columns = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         busy = (sum(columns) - columns[3] - columns[4]) / 100
         totals = {
@@ -103,7 +106,8 @@ class Kernel:
         then, busy_before, before = self._before
         self._before = now, busy, totals
         shares = {name: 100 * (total - before[name]) / (now - then) for name, total in totals.items()}
-        return {"cpu": (busy - busy_before) / (now - then), "memory": 1e9, **shares}
+        self._found = {"cpu": (busy - busy_before) / (now - then), "memory": 1e9, **shares}
+        return self._found
 
     def _waited(self, file: str, kind: str) -> float:
         """Return the seconds that some or all processes waited."""
@@ -208,7 +212,6 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
     async with _serving(prometheus) as address:
         await start_multi_scheduler(
             sandbox,
-            "--annotate=VirtualNodes",
             settings={"agents": [{"name": "fit", "weight": 0}, {"name": "pressure"}]},
             clusters={name: {"usage": prometheus.usage(address, name)} for name in prometheus.sources},
         )
@@ -253,8 +256,9 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
 
 
 async def _descheduler_moves_one(sandbox: Sandbox) -> None:
-    """Make one pass of the descheduler when the multi-scheduler has annotated the virtual nodes."""
+    """Make one pass of the descheduler when the annotator has annotated the virtual nodes."""
     upper = sandbox.upper
+    await start_annotator(sandbox, "--interval=1s")
 
     async def annotated() -> list[bool]:
         nodes = [await get(upper, "", "node", name) for name in (REAL, SIMULATED)]
