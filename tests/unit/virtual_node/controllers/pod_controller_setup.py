@@ -75,7 +75,7 @@ class Scene:
                 indexers={INDEX_UPPER_UID: lambda pod: (pod.labels.get(names.LABEL_UPPER_UID, ""),)},
             ),
         )  # fmt: skip
-        config_maps, secrets = (
+        config_maps, self.secrets = (
             Informer(context.lower, resource, label_selector=ours)
             for resource in (resources.CONFIG_MAPS, resources.SECRETS)
         )
@@ -89,11 +89,11 @@ class Scene:
             config=context.config.namespaces,
         )
         self.dependencies = DependencyController(
-            context, namespaces=self.namespaces, config_maps=config_maps, secrets=secrets,
+            context, namespaces=self.namespaces, config_maps=config_maps, secrets=self.secrets,
             wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )  # fmt: skip
         self.identities = IdentityController(
-            context, secrets=secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
+            context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
         )
         status = StatusWriter(context)
         self.upper_services = Informer(
@@ -113,7 +113,7 @@ class Scene:
         )  # fmt: skip
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
-            *self.caches.upper.values(), self.caches.lower, config_maps, secrets, upper_namespaces, lower_namespaces,
+            *self.caches.upper.values(), self.caches.lower, config_maps, self.secrets, upper_namespaces, lower_namespaces,
             self.upper_services, self.lower_services,
         ]  # fmt: skip
 
