@@ -16,9 +16,9 @@ from tests.unit.charts import expressions
 from tests.unit.charts.expressions import TARGET, ExpressionError, Metric
 from tests.unit.docs.test_metrics import DOCS, REGISTERED
 
-ALERTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"][
-    0
-]["rules"]
+ALERTS: list[dict[str, Any]] = yaml.load(
+    (CHART / "files" / "alerts.yaml").read_text("utf-8"), yaml.CSafeLoader
+)["groups"][0]["rules"]
 METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
 ROOT = DOCS.parents[1]
 PACKAGES = ("controller_runtime", "descheduler", "multi_scheduler", "swarm", "virtual_node", "webhook")

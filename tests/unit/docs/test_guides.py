@@ -21,8 +21,8 @@ DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 INDEXES = (INDEX, DOCS / "decisions" / "README.md")
 PAGES = sorted(DOCS.rglob("*.md"))
-VALUES: dict[str, Any] = yaml.safe_load(
-    (ROOT / "charts" / "virtual-node" / "values.yaml").read_text(encoding="utf-8")
+VALUES: dict[str, Any] = yaml.load(
+    (ROOT / "charts" / "virtual-node" / "values.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")

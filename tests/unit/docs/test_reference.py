@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -46,10 +47,15 @@ def test_generated_pages_are_up_to_date(page):
     assert reference.stale({page: text}) == [], f"docs/reference/{page} is stale: run {COMMAND}"
 
 
+@cache
+def _flags_page() -> str:
+    return flags.render()
+
+
 @pytest.mark.parametrize("program", flags.PROGRAMS)
 def test_every_flag_is_in_the_page(program):
     """In the section of its program."""
-    section = flags.render().split(f"\n## {program}\n")[1].split("\n## ")[0]
+    section = _flags_page().split(f"\n## {program}\n")[1].split("\n## ")[0]
     elsewhere = {"-h", "--help"}
     if program in {"virtual-node check", "virtual-node inspect"}:
         elsewhere |= flags.flag_names(flags.DAEMON)  # they accept the daemon's flags, too

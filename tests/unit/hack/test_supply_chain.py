@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
 from hack.image import lock, python_packages, sbom
@@ -147,6 +145,10 @@ def _bill(files: Path) -> str:
 
 def test_sbom_is_valid_cyclonedx(files):
     """By the schema of its version; unknown members are errors."""
+    # Importing it takes a second.
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(_bill(files)) is None
 
 

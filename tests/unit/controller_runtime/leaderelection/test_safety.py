@@ -13,7 +13,7 @@ import pytest
 from controller_runtime.errors import ConnectionFailed
 from tests.unit.controller_runtime.leaderelection.election import Client, Store, Work, candidate, now
 
-pytestmark = pytest.mark.looptime(noop_cycles=5)  # no I/O, and much virtual time
+pytestmark = pytest.mark.looptime
 
 
 class Chaos:

@@ -272,7 +272,7 @@ class TestGarbageCollector:
         thresholds = gc.get_threshold()
         yield
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        gc.freeze()
 
     def test_thresholds_rise_and_the_heap_is_frozen(self) -> None:
         """Collections become rare and skip live objects; a second call freezes newer ones."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kubernetes_asyncio.client import models
 
 from controller_runtime.api.pod import references
 from controller_runtime.api.pod.conditions import claim_names
@@ -130,6 +129,8 @@ TARGET = "the-named-object"
 
 def fields(model: Any, path: str = "") -> Iterator[str]:
     """Yield paths of all strings in an API type."""
+    from kubernetes_asyncio.client import models  # noqa: PLC0415 - half a second
+
     for attribute, kind in model.openapi_types.items():
         element = re.sub(r"^list\[(.*)\]$", r"\1", kind)
         here = f"{path}.{model.attribute_map[attribute]}".lstrip(".") + ("[]" if element != kind else "")
@@ -153,6 +154,8 @@ def naming(path: str) -> dict[str, Any]:
 
 def test_every_name_in_a_pod_spec_has_a_treatment():
     """A field of a newer Kubernetes release fails here until it has one."""
+    from kubernetes_asyncio.client import models  # noqa: PLC0415 - half a second
+
     named = {path for path in fields(models.V1PodSpec) if _A_NAME.search(path)}
     assert named == TREATMENT.keys()
 
