@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import textwrap
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 
-def attribute_docstrings(subject: type[Any] | ModuleType) -> dict[str, str]:
+@functools.cache
+def attribute_docstrings(subject: type[Any] | ModuleType) -> Mapping[str, str]:
     """Return the docstrings below the assignments of a class or a module, by the name assigned to.
 
     Docstrings of base classes are included. Without source text, as for built-in classes, there are none.

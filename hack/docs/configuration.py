@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -80,7 +80,7 @@ def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, s
             yield from paths(nested, f"{path}{_brackets(one.type)}.")
 
 
-def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: dict[str, str]) -> str:
+def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: Mapping[str, str]) -> str:
     """Return a field's description: its docstring, else an entry of ``_WORDS``, else the docstring of its structure."""
     if one.name in told:
         return markdown.prose(told[one.name])

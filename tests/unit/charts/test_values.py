@@ -21,6 +21,8 @@ def test_generated_files_are_up_to_date():
 def test_only_stale_files_are_written(tmp_path, monkeypatch, capsys):
     """And reported."""
     file = tmp_path / "made"
+    for real in list(MADE):
+        monkeypatch.delitem(MADE, real)
     monkeypatch.setitem(MADE, file, lambda: "new\n")
     assert list(stale()) == [file]
     assert main([]) == 0

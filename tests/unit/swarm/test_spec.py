@@ -15,6 +15,12 @@ from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot
 from swarm.slots import Pod
 
 
+def _validators() -> Any:
+    from jsonschema import Draft4Validator  # noqa: PLC0415 - importing it takes a second
+
+    return Draft4Validator
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -58,9 +64,7 @@ def test_affinity_requires_labels_and_clusters():
 def test_schema_is_structural_and_has_the_defaults_of_the_code():
     """The API server's defaults equal those of a specification without the field."""
     schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    from jsonschema import Draft4Validator  # noqa: PLC0415 - importing it takes a second
-
-    Draft4Validator.check_schema(schema)
+    _validators().check_schema(schema)
     fields = schema["properties"]["spec"]["properties"]
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     workers = {"statefulSet": "w"}
@@ -119,12 +123,12 @@ def test_wrong_values_are_refused_by_schema_and_code(field, values):
             good["workers"] = {}
         if field == "jobsFrom.selector":
             good["jobsFrom"] = {}
-        assert jsonschema.Draft4Validator(schema).is_valid(good) or not all(good.values())
+        assert _validators()(schema).is_valid(good) or not all(good.values())
         place: Any = good
         for step in path:
             place = place[int(step) if step.isdigit() else step]
         place[last] = value
-        assert not jsonschema.Draft4Validator(schema).is_valid(good), value
+        assert not _validators()(schema).is_valid(good), value
         named = "affinity.workers" if last == "workers" and path else last
         with pytest.raises(ValueError, match=named):
             spec.jobs_of(spec.parse(good).jobs)

@@ -278,11 +278,11 @@ async def test_a_tenant_with_many_namespaces_does_not_take_all_watches():
 
 
 async def test_polls_share_one_rate():
-    """Three thousand objects are read less often, not faster."""
+    """Fifteen hundred objects are read less often, not faster."""
     limits = LimitsConfig(references_per_pod=5000, references_per_namespace=5000)
     async with running(limits=limits) as scene:
-        put_config_maps(scene, *range(3000))
-        scene.bind(containers=referencing(*range(3000)))
+        put_config_maps(scene, *range(1500))
+        scene.bind(containers=referencing(*range(1500)))
         await asyncio.sleep(60)
         assert scene.is_below()
         assert watched(scene) == 50
