@@ -155,6 +155,7 @@ class App:
                         clusters=self.clusters,
                         health=self._health,
                         leader=self._leader,
+                        elsewhere=lambda: self._shards.elsewhere() if self._shards else {},
                         failures=lambda: self.failures,
                     )
                 )

@@ -82,7 +82,7 @@ LABEL_ELECTION = f"{DOMAIN}/election"
 ANNOTATION_SHARE = f"{DOMAIN}/share"
 """On the Lease of a replica with that mode: weight with which lower clusters are assigned to it, up to 1."""
 ANNOTATION_REPLICA = f"{DOMAIN}/replica"
-"""On the Lease of a virtual node in ``kube-node-lease``: the replica that runs its lower cluster, with that mode."""
+"""On the Lease of a virtual node in ``kube-node-lease``: host name of the replica that runs its lower cluster."""
 ANNOTATION_FAULTS = f"{DOMAIN}/faults"
 """On the Lease of a virtual node in ``kube-node-lease``: JSON of faults that only its process knows:
 ``rejected`` (configurations that are not applied) and ``failed`` (lower clusters that do not run), by cluster

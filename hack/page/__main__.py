@@ -58,12 +58,15 @@ async def cases(tab: chromium.Page, directory: Path, target: Path) -> None:
     """Make a screenshot of every case, wide and narrow, light and dark."""
     standby = Scene(3)
     standby.leader = "virtual-node-7c9d-x2x1"
+    sharded = Scene(3, has_trouble=False)
+    sharded.elsewhere = {"osaka": "virtual-node-7c9d-x2x1", "lagos": "virtual-node-7c9d-m8q4"}
     scenes = {
         "3": Scene(3, has_trouble=False, directory=directory),
         "60": Scene(60, directory=directory),
         "trouble": troubled(directory),
         "10000": troubled(directory, 10_000),
         "standby": standby,
+        "sharded": sharded,
     }
     views = {
         "": "",

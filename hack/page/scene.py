@@ -53,6 +53,7 @@ class Scene:
         """Pod UID → sign of its health, computed when the pod changes, as in the real process."""
         self.rejected = ""
         self.leader = ""
+        self.elsewhere: dict[str, str] = {}
         self.failures: dict[str, str] = {}
         self.swarms: list[Body] = []
         self.waiting = Informer(_NOBODY, resources.PODS, name="waiting")
@@ -128,6 +129,7 @@ class Scene:
         overview = Overview(
             self.clusters,
             leader=lambda: self.leader,
+            elsewhere=lambda: self.elsewhere,
             health=self.health,
             failures=lambda: self.failures,
             waiting=self.waiting.store.list,

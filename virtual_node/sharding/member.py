@@ -76,6 +76,11 @@ def lease_of(election: str, member: str) -> str:
     return f"{election}-replica-{member}"
 
 
+def host_of(member: str) -> str:
+    """Return the host name of a replica, in a cluster the name of its pod."""
+    return member.rpartition("-")[0]
+
+
 def share_of(lease: Object) -> float:
     """Return the share that a replica has written to its Lease; 1 if it is absent or invalid."""
     try:

@@ -39,7 +39,7 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.process import loop_stalls
 from virtual_node.config.types import LeaderElectionConfig
 from virtual_node.sharding.assignment import assign
-from virtual_node.sharding.member import Member, lease_of, share_of
+from virtual_node.sharding.member import Member, host_of, lease_of, share_of
 
 _OWNED = Gauge(
     "virtual_node_owned_cluster",
@@ -125,6 +125,12 @@ class Shards:
             and (holder := record.holder_of(lease.to_dict())) in working
         }
         return found | dict.fromkeys(self.held, self._member.name)
+
+    def elsewhere(self) -> dict[str, str]:
+        """Return the host name of the replica that runs each cluster that this one does not run."""
+        return {
+            cluster: host_of(owner) for cluster, owner in self.owners().items() if cluster not in self.held
+        }
 
     async def release(self, clusters: Collection[str]) -> None:
         """Release the Leases of stopped clusters, so that other replicas start them at once."""

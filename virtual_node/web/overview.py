@@ -44,10 +44,11 @@ class Overview:
     Args:
         clusters: the lower clusters that run now, by name; the mapping is read every time.
         leader: returns the leader's host name while this replica stands by; empty: this replica leads.
+        elsewhere: returns the host name of the replica that runs each of the other lower clusters, by cluster.
         health: returns the health model's result, which is the page's headline.
         failures: returns why configured lower clusters do not run.
         waiting: returns the upper pods without a node; only those for virtual nodes are shown in lists.
-        reach: ``namespace`` and ``port`` of the leader's page, sent while this replica stands by.
+        reach: ``namespace`` and ``port`` of the other replicas' pages, sent while another replica works.
         pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
         swarms: returns the Swarms, see ``Swarms.known``.
     """
@@ -57,6 +58,7 @@ class Overview:
         clusters: Mapping[str, LowerCluster],
         *,
         leader: Callable[[], str] = lambda: "",
+        elsewhere: Callable[[], Mapping[str, str]] = dict,
         health: Callable[[], Health],
         failures: Callable[[], Mapping[str, str]] = dict,
         waiting: Callable[[], Iterable[Object]] = tuple,
@@ -66,6 +68,7 @@ class Overview:
     ) -> None:
         self._clusters = clusters
         self._leader = leader
+        self._elsewhere = elsewhere
         self._health = health
         self._failures = failures
         self._waiting = waiting
@@ -149,8 +152,10 @@ class Overview:
             return self._reading[1]
 
     def _verdict(self) -> dict[str, Any]:
-        leader = self._leader()
-        return {"leader": leader, **(self._reach if leader else {}), **self._health().data()}
+        leader, elsewhere = self._leader(), dict(self._elsewhere())
+        others = {"elsewhere": elsewhere} if elsewhere else {}
+        reach = self._reach if leader or elsewhere else {}
+        return {"leader": leader, **others, **reach, **self._health().data()}
 
     def _cards(self, reading: Reading) -> list[dict[str, Any]]:
         cards = [

@@ -62,6 +62,7 @@ def page(
     clusters: Mapping[str, LowerCluster],
     health: ProcessHealth,
     leader: Callable[[], str],
+    elsewhere: Callable[[], Mapping[str, str]],
     failures: Callable[[], Mapping[str, str]],
 ) -> WebServer:
     """Return the page of a process, for ``async with``.
@@ -72,12 +73,14 @@ def page(
         clusters: the running lower clusters, by name.
         health: evaluates them.
         leader: returns the leader's host name while this replica stands by; empty: this replica works.
+        elsewhere: returns the replica that runs each lower cluster that this one does not run, by cluster.
         failures: returns why lower clusters do not run, by name.
     """
     swarms = Swarms(upper)
     overview = Overview(
         clusters,
         leader=leader,
+        elsewhere=elsewhere,
         health=lambda: health.health(swarms.known()),
         failures=failures,
         waiting=health.waiting,

@@ -26,7 +26,7 @@ COLUMNS = (
     "HEARTBEAT",
     "AGE",
 )
-WIDE = ("RELEASE", "ADDRESS", "TAINTS", "LAST-ERROR")
+WIDE = ("RELEASE", "REPLICA", "ADDRESS", "TAINTS", "LAST-ERROR")
 SPARE = ("LAG", "AGE", "VERSION", "HEARTBEAT", "MEMORY", "CPU", "CLUSTER")
 """Columns to omit on a narrow terminal, the least important first."""
 _UNKNOWN = "?"
@@ -70,6 +70,9 @@ def describe(
             }
             for name in ("cpu", "memory", "pods")
         },
+        "replica": ((lease or {}).get("metadata", {}).get("annotations") or {}).get(
+            names.ANNOTATION_REPLICA, ""
+        ),
         "heartbeatSeconds": _since(renewed, now),
         "ageSeconds": _since(metadata.get("creationTimestamp"), now),
         "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
@@ -102,6 +105,7 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
         error = node["message"] if node["ready"] != "True" else "-"
         cells += [
             node["release"] or _UNKNOWN,
+            node["replica"] or _UNKNOWN,
             ",".join(node["addresses"]) or _UNKNOWN,
             ",".join(node["taints"]) or "-",
             error or node["reason"] or _UNKNOWN,

@@ -17,7 +17,6 @@ from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import record
-from virtual_node.config.types import SHARDED
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.hold import NAMESPACE, NodeHold
@@ -99,9 +98,7 @@ class NodeLeaseController:
         self._lease["metadata"]["ownerReferences"] = [self._owner()]
         annotations = dict(self._lease["metadata"].get("annotations") or {})
         annotations.pop(names.ANNOTATION_FAULTS, None)
-        annotations.pop(names.ANNOTATION_REPLICA, None)
-        if self._context.settings.leader_election.mode == SHARDED:
-            annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
+        annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
         if text := self._report().text():
             annotations[names.ANNOTATION_FAULTS] = text
         self._lease["metadata"]["annotations"] = annotations

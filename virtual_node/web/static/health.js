@@ -12,7 +12,7 @@ export function renderHealth(health) {
   const warnings = health.faults.filter((fault) => fault.severity !== "error");
   const isCalm = health.verdict === "healthy" && !health.leader;
   byId("health").dataset.state = errors.length ? "bad" : warnings.length ? "wait" : isCalm ? "good" : "unknown";
-  standby(health);
+  otherReplicas(health);
   if (!health.leader) tell(health.faults.length ? count(errors.length, warnings.length) : health.sentence);
   const notes = health.leader ? [] : Object.entries(health.unknown);
   byId("unknown").hidden = !notes.length;
@@ -70,14 +70,16 @@ function seeAlso(fault) {
   return fault.cluster ? link({ detail: fault.cluster }, "Show the cluster") : "";
 }
 
-function standby({ leader, namespace, port }) {
+// The pages of other replicas: of the leader while this one stands by, or of those that run other lower clusters.
+function otherReplicas({ leader, elsewhere = {}, namespace, port }) {
+  const byReplica = Object.groupBy(Object.keys(elsewhere).sort(), (cluster) => elsewhere[cluster]);
+  const lines = leader ? [[leader, `${leader} works, and its page shows the clusters: `]]
+    : Object.entries(byReplica).map(([replica, clusters]) => [replica, `${replica} runs ${clusters.join(", ")}: `]);
   const box = byId("leader");
-  box.hidden = !leader;
-  if (!leader || box.dataset.leader === leader) return;
-  tell("This replica stands by");
-  box.dataset.leader = leader;
-  box.replaceChildren(
-    `${leader} works, and its page shows the clusters: `,
-    namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${leader} ${port}`) : "",
-  );
+  box.hidden = !lines.length;
+  if (leader) tell("This replica stands by");
+  if (box.dataset.shown === JSON.stringify(lines)) return;
+  box.dataset.shown = JSON.stringify(lines);
+  const forward = (replica) => (namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${replica} ${port}`) : "");
+  box.replaceChildren(...lines.flatMap(([replica, text]) => [element("div", {}, text, forward(replica))]));
 }

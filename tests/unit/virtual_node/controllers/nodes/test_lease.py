@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,8 @@ class _Upper:
 
 @pytest.mark.looptime
 async def test_publishes_and_removes_a_report():
-    """With the next renewal. Annotations of others stay, and the process knows the spec."""
+    """With the next renewal, and its host name always. Annotations of others stay, and the process knows the spec."""
+    always = {"theirs": "", "virtual-node.io/replica": socket.gethostname()}
     upper = _Upper()
     found = Report({"": "unknown field"})
     registered = asyncio.Event()
@@ -46,8 +48,8 @@ async def test_publishes_and_removes_a_report():
     assert lease.spec == {}
     async with working(lease.run()):
         await asyncio.sleep(1)
-        assert upper.lease["metadata"]["annotations"] == {"theirs": "", KEY: found.text()}
+        assert upper.lease["metadata"]["annotations"] == always | {KEY: found.text()}
         assert lease.spec["renewTime"] == upper.lease["spec"]["renewTime"]
         found = Report()
         await asyncio.sleep(11)
-        assert upper.lease["metadata"]["annotations"] == {"theirs": ""}
+        assert upper.lease["metadata"]["annotations"] == always
