@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
+from hack.sandbox.errors import SandboxError
 from hack.sandbox.images import architecture
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 
 _TYPE = "kwok"
 """Value of the label ``type`` of simulated nodes."""
+_READY_SECONDS = 150.0
 
 
 def kwok_process(
@@ -52,6 +55,33 @@ def kwok_process(
         env=GO_ENVIRONMENT,
         dies_with_parent=dies_with_parent,
     )
+
+
+async def add_nodes(cluster: Cluster, process: Process, names: Sequence[str]) -> None:
+    """Create simulated nodes and wait until the cluster's kwok has made them Ready.
+
+    Raises:
+        SandboxError: the nodes do not become Ready, or kwok ended.
+    """
+    for name in names:
+        await cluster.api.create("/api/v1/nodes", kwok_node(name))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _READY_SECONDS
+    waiting = set(names)
+    while waiting:
+        process.check()
+        if loop.time() > deadline:
+            raise SandboxError(
+                f"{cluster.name}: not Ready: {', '.join(sorted(waiting))} (log: {process.log})"
+            )
+        await asyncio.sleep(0.1)
+        nodes = (await cluster.api.read("/api/v1/nodes"))["items"]
+        waiting -= {node["metadata"]["name"] for node in nodes if _is_ready(node)}
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def kwok_node(

@@ -16,7 +16,7 @@ from hack.sandbox import directory as folder
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
-from hack.sandbox.kwok import kwok_node, kwok_process
+from hack.sandbox.kwok import add_nodes, kwok_process
 from hack.sandbox.network import Bridge, connect, make_bridge, remove_bridge
 from hack.sandbox.packages import ensure_packages
 from hack.sandbox.process import Process
@@ -260,9 +260,7 @@ class Sandbox:
         )
         await process.start()
         cluster.nodes.append(process)
-        nodes = [kwok_node(f"{cluster.name}-node-{number}") for number in range(count)]
-        await cluster.apply(*nodes)
-        await cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=150s")
+        await add_nodes(cluster, process, [f"{cluster.name}-node-{number}" for number in range(count)])
 
     async def _add_real_node(self, cluster: Cluster, bridge: Bridge) -> RealNode:
         node = RealNode(
