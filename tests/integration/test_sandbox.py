@@ -204,33 +204,8 @@ async def test_an_exception_in_the_body_stops_everything():
 
 @root_only
 @pytest.mark.real_node
-async def test_a_real_node_runs_a_container_with_logs_and_exec():
-    """At the end nothing is left of the node."""
-    async with Sandbox(lower=1, real_node=True) as real:
-        lower = real.lower[0]
-        await create_and_wait(lower, busybox("p", "echo from inside; exec sleep 1000"))
-
-        async def log() -> str:
-            return (await lower.kubectl("logs", "p")).stdout
-
-        await becomes(log, "from inside\n", what="the container's first words")
-        done = await lower.kubectl(
-            "exec", "-i", "p", "--", "sh", "-c", "cat; exit 7", input="in", check=False
-        )
-        assert (done.returncode, done.stdout) == (7, "in")
-        assert real.bridge is not None
-        facts = {
-            "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._remains[0]["cgroup"],
-        }  # fmt: skip
-        kinds = {"processes", "mounts", "bridges", "namespaces", "cgroups", "logs", "files"}
-        assert set(remains(**facts)) == kinds
-    assert remains(**facts) == {}
-
-
-@root_only
-@pytest.mark.real_node
-async def test_pods_of_a_real_node_reach_services_by_name_and_the_firewall_stays():
-    """CoreDNS resolves, kube-proxy leads to the endpoint, and the machine has the rules it had before."""
+async def test_a_real_node_runs_containers_reaches_services_and_leaves_nothing():
+    """Logs and exec; CoreDNS resolves, kube-proxy leads to the endpoint; the machine's firewall rules stay."""
 
     def rules() -> list[str]:
         saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
@@ -239,7 +214,9 @@ async def test_pods_of_a_real_node_reach_services_by_name_and_the_firewall_stays
     before = rules()
     async with Sandbox(lower=1, real_node=True) as real:
         lower = real.lower[0]
-        server = busybox("s", "echo served > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
+        server = busybox(
+            "s", "echo from inside; echo served > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
+        )
         server["metadata"]["labels"] = {"app": "s"}
         service = {
             "apiVersion": "v1",
@@ -249,11 +226,27 @@ async def test_pods_of_a_real_node_reach_services_by_name_and_the_firewall_stays
         }
         await lower.apply(service)
         await create_and_wait(lower, server)
+
+        async def log() -> str:
+            return (await lower.kubectl("logs", "s")).stdout
+
+        await becomes(log, "from inside\n", what="the container's first words")
         await create_and_wait(lower, busybox("c"))
+        done = await lower.kubectl(
+            "exec", "-i", "c", "--", "sh", "-c", "cat; exit 7", input="in", check=False
+        )
+        assert (done.returncode, done.stdout) == (7, "in")
         fetch = "until wget -q -O- http://web.default.svc.cluster.local; do sleep 0.2; done"
         done = await lower.kubectl("exec", "c", "--", "timeout", "120", "sh", "-c", fetch)
         assert done.stdout == "served\n"
         assert rules() == before
+        assert real.bridge is not None
+        facts = {
+            "directory": str(real.directory), "bridge": real.bridge.name, "cgroup": real._remains[0]["cgroup"],
+        }  # fmt: skip
+        kinds = {"processes", "mounts", "bridges", "namespaces", "cgroups", "logs", "files"}
+        assert set(remains(**facts)) == kinds
+    assert remains(**facts) == {}
 
 
 @root_only
