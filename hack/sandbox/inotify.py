@@ -19,7 +19,7 @@ PER_CLUSTER = 9
 """kube-apiserver 6, kube-controller-manager 2, one to spare."""
 PER_REAL_NODE = 8
 """kubelet 6, containerd 1, one to spare."""
-_PATIENCE, _PAUSE = 60.0, 1.0
+_PATIENCE, _PAUSE = 240.0, 1.0
 """Seconds to wait for other sandboxes that are being stopped, and between two checks."""
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -24,12 +24,21 @@ __all__ = [
     "pod", "ready",
 ]  # fmt: skip
 REAL, SIMULATED = "vn-lower1", "vn-lower2"
+_LONGEST = (
+    "test_documents",
+    "test_helm",
+    "test_helm_rejected",
+    "test_version_skew",
+    "test_inspect",
+    "test_join",
+)
+"""Modules that take minutes; they start first, so that none of them runs alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run every test on the event loop of the shared sandbox.
 
-    Files with clusters of their own come first, so that the shared ones do not run beside them.
+    Files with clusters of their own come first, so that the shared ones do not run beside them; of these the longest.
     """
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents and isinstance(item, pytest.Function)]
@@ -37,7 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
     shared = {item.path for item in ours if "sandbox" in item.fixturenames}
     places = [number for number, item in enumerate(items) if item in set(ours)]
-    for place, item in zip(places, sorted(ours, key=lambda item: item.path in shared), strict=True):
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        stem = item.path.stem
+        return item.path in shared, _LONGEST.index(stem) if stem in _LONGEST else len(_LONGEST)
+
+    for place, item in zip(places, sorted(ours, key=order), strict=True):
         items[place] = item
 
 
