@@ -4,68 +4,44 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from controller_runtime.api import timestamps
 from controller_runtime.tls.key_pairs import make_ca
+from tests.unit.virtual_node.health import health_objects
+from tests.unit.virtual_node.health.health_objects import NOW, lease
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import examine
 from virtual_node.commands.doctor.facts import DoctorFacts, Installation, LowerFacts, Webhook
 from virtual_node.commands.doctor.links import Link
 from virtual_node.health.objects import Json
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 
 
-def ago(seconds: float) -> str:
-    """Return a time before now, as objects have it."""
-    return timestamps.micro_time(NOW - timedelta(seconds=seconds))
-
-
 def conditions(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
-    """A status with one condition, five minutes old."""
-    one = {"type": kind, "status": status, "reason": reason, "message": message}
-    return {"conditions": [{**one, "lastTransitionTime": timestamps.rfc3339(NOW - timedelta(minutes=5))}]}
+    """Return a status with one condition, five minutes old."""
+    return {"conditions": [health_objects.condition(kind, status, reason, message, age=300)]}
 
 
 def node(name: str = "vn", *, virtual: bool = True, taints: Any = (TAINT,), **spec: Any) -> dict[str, Any]:
-    """A node that is Ready."""
-    return {
-        "metadata": {"name": name, "labels": {"type": "virtual-kubelet"} if virtual else {}},
-        "spec": {"taints": list(taints), **spec},
-        "status": {
-            **conditions("Ready", "True"),
-            "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "100"},
-        },
-    }
-
-
-def lease(age: float = 3, *, holder: str = "vn_1", duration: int = 40) -> dict[str, Any]:
-    """A Lease that was renewed some seconds ago."""
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": duration, "renewTime": ago(age)}
-    return {"metadata": {"name": "vn"}, "spec": spec}
+    """Return a Ready node."""
+    found = health_objects.node(
+        name, ready=conditions("Ready", "True")["conditions"][0], taints=taints, **spec
+    )
+    return found if virtual else {**found, "metadata": {"name": name, "labels": {}}}
 
 
 def pod(name: str = "web", *, age: float = 300, labels: Any = None, **spec: Any) -> dict[str, Any]:
     """Return a pod that waits in the upper cluster, and tolerates virtual nodes."""
     status = spec.pop("status", conditions("PodScheduled", "False", "Unschedulable"))
-    created = timestamps.rfc3339(NOW - timedelta(seconds=age))
+    found = health_objects.pod(name, age=age, labels=labels)
     return {
-        "metadata": {
-            "namespace": "shop", "name": name, "uid": name, "labels": labels or {}, "creationTimestamp": created,
-        },
-        "spec": {"containers": [{"name": "c"}], "tolerations": [TOLERATION], **spec},
+        **found,
+        "spec": {**found["spec"], "tolerations": [TOLERATION], **spec},
         "status": {"phase": "Pending", **status},
-    }  # fmt: skip
-
-
-def swarm(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
-    """Return a Swarm with one condition, five minutes old."""
-    metadata = {"namespace": "shop", "name": "streams"}
-    return {"metadata": metadata, "status": conditions(kind, status, reason, message)}
+    }
 
 
 def asking(**amounts: str) -> list[dict[str, Any]]:
@@ -114,7 +90,7 @@ def healthy(**more: Any) -> DoctorFacts:
         webhook=webhook(),
         scheduler=lease(holder="master_1", duration=15),
         descheduler=lease(duration=15),
-        swarms=[swarm("Converged", "True")],
+        swarms=[health_objects.swarm("streams", *conditions("Converged", "True")["conditions"])],
     )
     found = replace(well, **more)
     ours = [one for one in found.pending if one["spec"].get("nodeName") == "vn"]

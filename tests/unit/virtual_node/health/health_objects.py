@@ -49,9 +49,10 @@ def swarm(name: str = "streams", *conditions: Any) -> dict[str, Any]:
     return {"kind": "Swarm", "metadata": metadata, "status": status}
 
 
-def lease(age: float = 3) -> dict[str, Any]:
-    """A Lease that was renewed some seconds ago."""
-    return {"spec": {"renewTime": ago(age), "leaseDurationSeconds": 40}}
+def lease(age: float = 3, *, holder: str = "vn_1", duration: int = 40) -> dict[str, Any]:
+    """Return a Lease that was renewed some seconds ago."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": duration, "renewTime": ago(age)}
+    return {"metadata": {"name": "vn"}, "spec": spec}
 
 
 def pod(

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from tests.unit.controller_runtime.loopback import reply
-from tests.unit.virtual_node.commands.doctor_facts import NOW, conditions, lease, node, pod
+from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod
 from tests.unit.virtual_node.commands.run_command import (
     DEPLOYMENTS,
     EVENTS,
@@ -20,6 +20,7 @@ from tests.unit.virtual_node.commands.run_command import (
     SHOP,
     Person,
 )
+from tests.unit.virtual_node.health.health_objects import NOW, lease
 from virtual_node.commands.diagnose.workload import selector_text
 
 RUNNING = {"phase": "Running", **conditions("Ready", "True")}

@@ -10,7 +10,6 @@ import pytest
 
 from controller_runtime.tls.key_pairs import make_ca
 from tests.unit.virtual_node.commands.doctor_facts import (
-    NOW,
     TAINT,
     asking,
     bound,
@@ -18,14 +17,13 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     configuration,
     container,
     healthy,
-    lease,
     links_of,
     lower_cluster,
     node,
     pod,
-    swarm,
     webhook,
 )
+from tests.unit.virtual_node.health.health_objects import NOW, condition, lease, swarm
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import CHAIN, examine, first_broken, holds, sentence
@@ -190,7 +188,7 @@ BROKEN: list[tuple[DoctorFacts, str, str, str]] = [
     (healthy(lower=[lower_cluster(nodes=[node(unschedulable=True)])]), "lowerApi", "none of its 1 nodes", "get nodes"),
     (healthy(descheduler=lease(99, duration=15)), "descheduler", "renewed 99 s ago", "not moved"),
     (
-        healthy(swarms=[swarm("Degraded", "True", "JobsFailing", "1 job cannot be started")]),
+        healthy(swarms=[swarm("streams", condition("Degraded", "True", "JobsFailing", "1 job cannot be started"))]),
         "swarms", "Swarm shop/streams: 1 job cannot be started", "kubectl describe swarm streams -n shop",
     ),
 ]  # fmt: skip

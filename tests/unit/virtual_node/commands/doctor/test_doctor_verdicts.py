@@ -12,13 +12,13 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     configuration,
     container,
     healthy,
-    lease,
     links_of,
     lower_cluster,
     node,
     pod,
     webhook,
 )
+from tests.unit.virtual_node.health.health_objects import lease
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import examine, first_broken
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook

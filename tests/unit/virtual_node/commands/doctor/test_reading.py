@@ -12,7 +12,8 @@ from aiohttp import web
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
-from tests.unit.virtual_node.commands.doctor_facts import NOW, configuration, node, pod
+from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
+from tests.unit.virtual_node.health.health_objects import NOW
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.installation import installation_trouble

@@ -13,8 +13,9 @@ from aiohttp import web
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.unit.controller_runtime.loopback import reply, serve
-from tests.unit.virtual_node.commands.doctor_facts import conditions, lease, node, pod
+from tests.unit.virtual_node.commands.doctor_facts import conditions, node, pod
 from tests.unit.virtual_node.commands.run_command import LEASES, NODES, PODS, Person
+from tests.unit.virtual_node.health.health_objects import lease
 from virtual_node.commands.status import watch as status_watch
 from virtual_node.commands.status.watch import StatusWatch
 
