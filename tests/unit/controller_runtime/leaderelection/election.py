@@ -4,57 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from controller_runtime import resources
-from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, ConnectionFailed, NotFound
+from controller_runtime.errors import ConnectionFailed
 from controller_runtime.leaderelection.elector import LeaderElector
-from controller_runtime.resources import Resource
+from tests.fakes.apiserver.client import MemoryClient, copied
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Body, Commit
 from tests.unit.background import working
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-class Store:
-    """One Lease in an apiserver: resource versions, conflicts, and 1.34's validation of times."""
+KEY = "kube-system/virtual-node"
+
+
+class Store(Server):
+    """An API server with one Lease, and 1.34's validation of times."""
 
     def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.version = 0
+        super().__init__(namespaces=("kube-system",))
         self.changed = asyncio.Event()
+        self.observers.append(self._note)
 
-    def get(self) -> dict[str, Any]:
-        """GET."""
-        if self.lease is None:
-            raise NotFound("no lease", code=404)
-        return copy.deepcopy(self.lease)
-
-    def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST."""
-        if self.lease is not None:
-            raise AlreadyExists("exists", code=409)
-        return self._put(body)
-
-    def update(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """PUT."""
-        if self.lease is None:
-            raise NotFound("no lease", code=404)
-        if body["metadata"].get("resourceVersion") != self.lease["metadata"]["resourceVersion"]:
-            raise Conflict("changed", code=409)
-        return self._put(body)
-
-    def delete(self) -> None:
-        """DELETE."""
-        self.lease = None
+    @property
+    def lease(self) -> Body | None:
+        """Return a copy of the Lease, or None."""
+        found = self.find("leases", KEY)
+        return copied(found) if found else None
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The Lease's spec."""
-        assert self.lease is not None
-        spec: dict[str, Any] = self.lease["spec"]
+        """Return the Lease's spec."""
+        spec: dict[str, Any] = self.get("leases", KEY)["spec"]
         return spec
 
     @property
@@ -62,20 +46,18 @@ class Store:
         """Return its holder."""
         return str(self.spec["holderIdentity"]) if self.lease else ""
 
-    def _put(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        spec = body["spec"]
-        if not (MICRO_TIME.fullmatch(spec["renewTime"]) and MICRO_TIME.fullmatch(spec["acquireTime"])):
-            raise BadRequest("parsing time", code=400)
-        if not isinstance(spec["leaseDurationSeconds"], int) or spec["leaseDurationSeconds"] < 1:
-            raise BadRequest("leaseDurationSeconds", code=400)
-        assert body["kind"] == "Lease"
-        assert body["apiVersion"] == "coordination.k8s.io/v1"
-        self.version += 1
-        self.lease = copy.deepcopy(dict(body))
-        self.lease["metadata"] = dict(body["metadata"]) | {"resourceVersion": str(self.version)}
+    def steal(self) -> None:
+        """Change the holder."""
+        self.change("leases", KEY, spec={"holderIdentity": "thief"})
+
+    def _note(self, commit: Commit) -> None:
+        if commit.verb in {"create", "patch"}:
+            spec = commit.body["spec"]
+            assert all(MICRO_TIME.fullmatch(spec[field]) for field in ("renewTime", "acquireTime"))
+            assert type(spec["leaseDurationSeconds"]) is int
+            assert spec["leaseDurationSeconds"] >= 1
         self.changed.set()
         self.changed = asyncio.Event()
-        return copy.deepcopy(self.lease)
 
 
 def lease(metadata: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -89,51 +71,36 @@ def lease(metadata: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, A
     }
 
 
-Network = Callable[[Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
+Network = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class Client:
+class Client(MemoryClient):
     """A candidate's client of the store; ``network`` delays or drops its requests."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__(store)
         self.store = store
-        self.calls: list[str] = []
         self.network: Network = direct
 
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """GET."""
-        assert (resource, namespace, name) == (resources.LEASES, "kube-system", "virtual-node")
-        return await self._call("get", self.store.get)
-
-    async def create(
-        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]:
-        """POST."""
-        assert (resource, namespace) == (resources.LEASES, "kube-system")
-        return await self._call("create", lambda: self.store.create(body))
-
-    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """PUT."""
-        assert resource is resources.LEASES
-        return await self._call("update", lambda: self.store.update(body))
-
-    async def _call(self, verb: str, request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        self.calls.append(verb)
-        return await self.network(request)
+    async def send(self, verb: str, plural: str, key: str, action: Callable[[], Any], **_: Any) -> Any:
+        """Perform a request over the network."""
+        assert (plural, key) == ("leases", KEY)
+        self.calls.append((verb, plural, key))
+        return await self.network(action)
 
 
-async def direct(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+async def direct(request: Callable[[], Any]) -> Any:
     """A network without delay or loss."""
     return request()
 
 
-async def silent(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+async def silent(request: Callable[[], Any]) -> Any:
     """Drop everything."""
     await asyncio.Event().wait()
     return request()
 
 
-async def refusing(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+async def refusing(request: Callable[[], Any]) -> Any:
     """Refuse connections."""
     raise ConnectionFailed("connection refused")
 

@@ -80,9 +80,7 @@ class TestLosing:
         store, work = Store(), Work()
         async with standing(candidate(Client(store), work, "a")):
             await work.begun.wait()
-            stolen = store.get()
-            stolen["spec"]["holderIdentity"] = "thief"
-            store.update(stolen)
+            store.steal()
             await work.ended.wait()
             assert work.stopped[0] <= 2 * 1.2
 
@@ -117,9 +115,7 @@ class TestLosing:
         elector = candidate(Client(store), work, "a")
         async with standing(elector):
             await asyncio.sleep(1)
-            stolen = store.get()
-            stolen["spec"]["holderIdentity"] = "thief"
-            store.update(stolen)
+            store.steal()
             await asyncio.sleep(3)
         assert seen == [False]
 

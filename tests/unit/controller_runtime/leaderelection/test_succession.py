@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.controller_runtime.leaderelection.election import (
+    KEY,
     Client,
     Store,
     Work,
@@ -55,7 +56,7 @@ class TestSuccession:
     async def test_dead_leader_is_succeeded_after_the_observed_duration(self) -> None:
         """Measured from the candidate's own first observation, independent of the holder's clock."""
         store, work = Store(), Work()
-        store.create(lease(holderIdentity="dead", leaseDurationSeconds=15))
+        store.create("leases", lease(holderIdentity="dead", leaseDurationSeconds=15))
         async with standing(candidate(Client(store), work, "a")):
             await work.begun.wait()
         assert 15 <= work.started[0] <= 15 + 2 * 1.2
@@ -69,7 +70,7 @@ class TestSuccession:
             async with standing(candidate(Client(store), second, "b")):
                 await asyncio.sleep(5)
                 mine.network = refusing
-                store.delete()
+                store.remove("leases", KEY)
                 await asyncio.sleep(7)  # the other reads at least twice
                 assert store.lease is None
                 mine.network = direct

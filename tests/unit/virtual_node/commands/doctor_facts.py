@@ -27,10 +27,10 @@ def conditions(kind: str, status: str, reason: str = "", message: str = "") -> d
 
 def node(name: str = "vn", *, virtual: bool = True, taints: Any = (TAINT,), **spec: Any) -> dict[str, Any]:
     """Return a Ready node."""
-    found = health_objects.node(
-        name, ready=conditions("Ready", "True")["conditions"][0], taints=taints, **spec
-    )
-    return found if virtual else {**found, "metadata": {"name": name, "labels": {}}}
+    ready = health_objects.condition("Ready", "True", age=300)
+    labels = {"type": "virtual-kubelet"} if virtual else {}
+    found = health_objects.node(name, ready=ready, taints=taints, **spec)
+    return {**found, "metadata": {"name": name, "labels": labels}}
 
 
 def pod(name: str = "web", *, age: float = 300, labels: Any = None, **spec: Any) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def test_the_verdict_of_lower_clusters_counts_reasons():
 def test_the_status_of_the_lower_pod_wins():
     """With a lower kubeconfig it has what is not yet mirrored."""
     below = {
-        "metadata": {"name": "web", "labels": {"virtual-node.io/upper-uid": "web"}},
+        "metadata": {"name": "web", "labels": {"virtual-node.io/upper-uid": "uid-web"}},
         "status": {"phase": "Pending", "reason": "NodeLost", "message": "gone"},
     }
     found = links_of(healthy(pending=[bound(status={})], lower=[lower_cluster(pods=[below])]))["lowerVerdict"]
