@@ -116,6 +116,10 @@ class Agent:
         """
         return victims
 
+    def annotations(self, uid: str, node: str) -> Mapping[str, str]:
+        """Return annotations that a pod gets when the extender binds it to a node (``--bind``)."""
+        return {}
+
     def bound(self, uid: str, node: str) -> None:
         """Note that the extender, not the scheduler, bound a pod (``--bind``)."""
 

@@ -130,8 +130,12 @@ class Extender:
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         """Bind a pod; return the error, or an empty string."""
+        found = {
+            key: value for one in self._agents for key, value in one.agent.annotations(uid, node).items()
+        }
+        # The API server copies the Binding's annotations to the pod, so the virtual node sees them with the node name.
         body = {
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": found},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime import log
+from controller_runtime.api import names
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
@@ -183,6 +184,11 @@ class FitAgent(Agent):
     def _keys(self, feed: Feed, uid: str, node: VirtualNode) -> list[str]:
         """Return the index keys of an upper pod: the UID of its lower pod, and the key of its reservation."""
         return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
+
+    def annotations(self, uid: str, node: str) -> Mapping[str, str]:
+        """Return the lower node with the pod's reservation, if ``passNode`` is set."""
+        chosen = self.reservations.place(uid, node) if self._settings.pass_node else ""
+        return {names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {}
 
     def bound(self, uid: str, node: str) -> None:
         """Mark the reservation as bound, because the extender itself bound the pod."""

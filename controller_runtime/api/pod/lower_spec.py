@@ -5,6 +5,7 @@ The virtual node creates lower pods from it; the multi-scheduler predicts them w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,11 @@ from controller_runtime.api import cluster_selector, label_keys, names
 from controller_runtime.api.policy.rules import Effective, matches
 from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME = 253
+_NAME_FIELD = "metadata.name"
+_WEIGHT = 100
+"""Weight of the preference for a node, the highest that Kubernetes allows."""
 _UPPER_ONLY = (
     "nodeName",  # the lower scheduler chooses the node
     "nodeSelector",  # selected the virtual node; the lower nodeSelector comes from clusterSelector
@@ -41,7 +47,8 @@ def lower_spec(
     as recorded. Without one, the node selector and node affinity selected the virtual node and are dropped,
     and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
     topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
-    not share a lower node either. Other topology keys name upper topology and are dropped.
+    not share a lower node either. Other topology keys name upper topology and are dropped. The annotation
+    ``preferred-node`` adds a preference for one lower node, with no effect if the policy forbids its key.
 
     Args:
         upper: the upper pod.
@@ -55,7 +62,7 @@ def lower_spec(
     if selector is not None:
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
-    spec |= _scheduling(above, selector)
+    spec |= _scheduling(above, selector, preferred_node(annotations, rules))
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
     priority_class = above.get("priorityClassName") or ""
@@ -65,7 +72,23 @@ def lower_spec(
     return spec
 
 
-def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) -> dict[str, Any]:
+def preferred_node(annotations: Mapping[str, str], rules: Effective) -> str:
+    """Return the lower node that an upper pod prefers; empty: none, or no valid name, or the policy forbids a choice by name."""
+    name = annotations.get(names.ANNOTATION_PREFERRED_NODE) or ""
+    is_valid = len(name) <= _LONGEST_NAME and _NODE_NAME.fullmatch(name)
+    return name if is_valid and matches(_NAME_FIELD, rules.values["node_selector_keys"]) else ""
+
+
+def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Return a node affinity that prefers a node as well."""
+    term = {"matchFields": [{"key": _NAME_FIELD, "operator": "In", "values": [node]}]}
+    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    return {**affinity, kind: [*(affinity.get(kind) or ()), {"weight": _WEIGHT, "preference": term}]}
+
+
+def _scheduling(
+    above: Mapping[str, Any], selector: Mapping[str, Any] | None, preferred: str
+) -> dict[str, Any]:
     # Without this, the lower API server would add the expressions for matchLabelKeys again and refuse the
     # pod.
     above = label_keys.settled(above)
@@ -87,6 +110,8 @@ def _scheduling(above: Mapping[str, Any], selector: Mapping[str, Any] | None) ->
             for toleration in above.get("tolerations") or ()
             if toleration.get("key") != names.TAINT_PROVIDER
         ]
+    if preferred:
+        affinity["nodeAffinity"] = _preferring(affinity.get("nodeAffinity") or {}, preferred)
     if affinity:
         scheduling["affinity"] = affinity
     if tolerations:

@@ -123,6 +123,13 @@ class Reservations:
         self._note()
         return True
 
+    def place(self, uid: str, node: str) -> str:
+        """Return the lower node that is reserved for a pod behind a virtual node; empty: none."""
+        held = self._held.get(uid)
+        cluster = held.on.get(node) if held is not None else None
+        placed = self._indexes[cluster].placed(_key(uid, node)) if cluster is not None else None
+        return placed.node if placed is not None else ""
+
     def arrived(self, uid: str) -> None:
         """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node."""
         if (held := self._held.get(uid)) is not None:

@@ -49,14 +49,16 @@ def _asked(pod: dict[str, Any], *names: str) -> protocol.Candidates:
     return protocol.Candidates(pod, names, None)
 
 
-def _fit(*, policy: Policy | None = None, **clusters: str) -> tuple[FitAgent, Extender]:
+def _fit(
+    *, policy: Policy | None = None, settings: dict[str, Any] | None = None, **clusters: str
+) -> tuple[FitAgent, Extender]:
     """Return a fit agent for clusters with one node each, with the given cores."""
     fake: Any = SimpleNamespace(cluster="test")
     configured = {
         name: config.SchedulerClusterConfig(name=name, kubeconfig="", policy=policy or Policy())
         for name in clusters
     }
-    agent = FitAgent(AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured))
+    agent = FitAgent(AgentContext("fit", settings or {}, fake, dict.fromkeys(clusters, fake), configured))
     for name, cpu in clusters.items():
         node = {"metadata": {"name": f"{name}-0"}, "status": {"allocatable": {"cpu": cpu, "pods": "9"}}}
         agent.indexes[name].upsert_node(node)
@@ -94,6 +96,27 @@ async def test_binding_releases_reservations_in_other_clusters():
     assert not asking.done()
     agent.reservations.bind("one", "vn-a")
     assert (await asking).passing == ["vn-b"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("passes", "expected"), [(True, {"virtual-node.io/preferred-node": "a-0"}), (False, {})]
+)
+async def test_binding_names_reserved_lower_node(passes, expected):
+    """In the request that binds the pod, so that the virtual node never sees the pod without it."""
+    _, extender = _fit(settings={"passNode": passes}, a="2", b="2")
+    bindings: list[dict[str, Any]] = []
+
+    async def create(_resource: Any, body: dict[str, Any], **_: Any) -> None:
+        bindings.append(body)
+
+    upper: Any = extender._upper
+    upper.create = create
+    await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))
+    assert await extender.bind("shop", "one", "one", "vn-a") == ""
+    assert bindings[0]["metadata"]["annotations"] == expected
+    assert await extender.bind("shop", "unknown", "unknown", "vn-a") == ""
+    assert bindings[1]["metadata"]["annotations"] == {}
 
 
 @pytest.mark.asyncio

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.api.policy.config import Policy
+from controller_runtime.api.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
 from virtual_node.translate.base import labels
 from virtual_node.translate.base.options import PodOptions
@@ -103,6 +106,35 @@ def test_cluster_selector_is_restored_exactly():
     assert spec["nodeSelector"] == selector["nodeSelector"]
     assert spec["affinity"] == selector["affinity"]
     assert spec["tolerations"] == selector["tolerations"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "expected"),
+    [
+        ("lower-1.example", None, ["lower-1.example"]),
+        ("lower-1", ["metadata.*"], ["lower-1"]),
+        ("lower-1", ["disk"], None),  # the policy does not let users choose nodes by name
+        ("Lower_1", None, None),
+        ("a" * 254, None, None),
+        ("a,b", None, None),
+        ("", None, None),
+    ],
+)
+def test_preferred_node_is_added_to_preferences(name, keys, expected):
+    """Only as a preference, beside those of the user."""
+    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    own = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+    pod = upper_pod()
+    pod["metadata"]["annotations"] |= {
+        "virtual-node.io/preferred-node": name,
+        "clusterSelector": json.dumps({"affinity": {"nodeAffinity": {kind: [own]}}}),
+    }
+    options = dataclasses.replace(OPTIONS, policy=PolicySet(Policy(node_selector_keys=keys)))
+    added = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": expected}]}
+    preferences = [own, {"weight": 100, "preference": added}] if expected else [own]
+    lower = lower_pod.lower_pod(pod, options)
+    assert lower["spec"]["affinity"] == {"nodeAffinity": {kind: preferences}}
+    assert "virtual-node.io/preferred-node" not in lower["metadata"]["annotations"]
 
 
 def test_spreading_over_nodes_is_copied_over_zones_is_not():
