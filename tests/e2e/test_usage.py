@@ -34,6 +34,7 @@ from tests.waiting import becomes, create, eventually, get, make_namespace, node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 NAMESPACE = "pressed"
+SIMULATED_NODES = ["lower2-node-0", "lower2-node-1"]
 FIGURES = ("cpu", "memory", "cpuPressure", "memoryPressure", "ioPressure")
 IDLE = {"cpu": 1.0, "memory": 1e9, "cpuPressure": 0.0, "memoryPressure": 0.0, "ioPressure": 0.0}
 PRESSED = {**IDLE, "memoryPressure": 60.0}
@@ -45,7 +46,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
     """A lower cluster with a real node, and one with a simulated node."""
-    async with Sandbox(lower=2, real_node=True, kwok_nodes=1) as running:
+    async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
         yield running
 
 
@@ -119,19 +120,19 @@ class Prometheus:
     """Answers instant queries with figures of nodes, by lower cluster.
 
     Attributes:
-        sources: node and its source: the kernel, fixed figures, or None, for which every query fails.
+        sources: nodes and their source: the kernel, fixed figures, or None, for which every query fails.
         pressed: number of complete samples of each cluster with pressure on CPU, since the last reset.
     """
 
     def __init__(self) -> None:
-        self.sources: dict[str, tuple[str, Kernel | Mapping[str, float] | None]] = {}
+        self.sources: dict[str, tuple[list[str], Kernel | Mapping[str, float] | None]] = {}
         self.pressed: dict[str, int] = {}
         self._last: dict[str, Mapping[str, float]] = {}
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer a query; the first query of a round takes the sample for the whole round."""
         cluster, name = request.match_info["cluster"], request.query["query"]
-        node, source = self.sources[cluster]
+        nodes, source = self.sources[cluster]
         if source is None:
             return web.json_response({"status": "error"}, status=503)
         if name == FIGURES[0]:
@@ -140,9 +141,8 @@ class Prometheus:
         if name == FIGURES[-1] and found["cpuPressure"] >= THRESHOLD:
             self.pressed[cluster] = self.pressed.get(cluster, 0) + 1
         value = [time.time(), str(found[name])]
-        return web.json_response(
-            {"status": "success", "data": {"result": [{"metric": {"node": node}, "value": value}]}}
-        )
+        result = [{"metric": {"node": node}, "value": value} for node in nodes]
+        return web.json_response({"status": "success", "data": {"result": result}})
 
     def usage(self, address: str, cluster: str) -> dict[str, Any]:
         """Return the configuration of a cluster's usage."""
@@ -173,10 +173,13 @@ class Pods:
     def __init__(self, upper: Cluster) -> None:
         self._upper = upper
         self._numbers = itertools.count()
+        self.last = ""
+        """Name of the last pod."""
 
     async def bound_to(self) -> str:
         """Return the node that the scheduler binds a new pod to."""
         name, node = f"pod-{next(self._numbers)}", ""
+        self.last = name
         body = pod(name, "sleep 1000", nodeSelector={"type": "virtual-kubelet"})
         await create(self._upper, NAMESPACE, body)
 
@@ -187,6 +190,17 @@ class Pods:
 
         await eventually(is_bound, what=f"{name} is bound")
         return node
+
+
+async def _prefers_its_node(sandbox: Sandbox, name: str) -> bool:
+    """Report whether a pod runs on the node of the simulated cluster that the multi-scheduler has passed down."""
+    above = await get(sandbox.upper, NAMESPACE, "pod", name)
+    below = await get(sandbox.lower[1], NAMESPACE, "pod", name)
+    chosen = above["metadata"]["annotations"][names.ANNOTATION_PREFERRED_NODE]
+    affinity = below["spec"]["affinity"]["nodeAffinity"]
+    (preferred,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    (field,) = preferred["preference"]["matchFields"]
+    return bool(below["spec"].get("nodeName") == chosen and field["values"] == [chosen])
 
 
 async def _places(upper: Cluster, app: str) -> list[str]:
@@ -208,11 +222,14 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
     await make_namespace(upper, NAMESPACE)
     prometheus, pods = Prometheus(), Pods(upper)
     kernel = Kernel(node.cgroup)
-    prometheus.sources = {"lower1": (node.name, kernel), "lower2": ("lower2-node-0", None)}
+    prometheus.sources = {"lower1": ([node.name], kernel), "lower2": (SIMULATED_NODES, None)}
     async with _serving(prometheus) as address:
         await start_multi_scheduler(
             sandbox,
-            settings={"agents": [{"name": "fit", "weight": 0}, {"name": "pressure"}]},
+            bind=True,
+            settings={
+                "agents": [{"name": "fit", "weight": 0, "config": {"passNode": True}}, {"name": "pressure"}]
+            },
             clusters={name: {"usage": prometheus.usage(address, name)} for name in prometheus.sources},
         )
         await becomes(pods.bound_to, REAL, what="no pressure is better than an unknown one")
@@ -243,15 +260,18 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
 
         await eventually(two_samples, what="two samples of the kernel's pressure")
         assert await pods.bound_to() == SIMULATED
+        await becomes(
+            lambda: _prefers_its_node(sandbox, pods.last), True, what="the lower node is passed down"
+        )
 
-        prometheus.sources |= {"lower1": (node.name, None), "lower2": ("lower2-node-0", PRESSED)}
+        prometheus.sources |= {"lower1": ([node.name], None), "lower2": (SIMULATED_NODES, PRESSED)}
         await becomes(pods.bound_to, REAL, what="unknown is better than pressed")
-        prometheus.sources |= {"lower1": (node.name, kernel), "lower2": ("lower2-node-0", IDLE)}
+        prometheus.sources |= {"lower1": ([node.name], kernel), "lower2": (SIMULATED_NODES, IDLE)}
         await becomes(pods.bound_to, SIMULATED, what="the source is used when it returns")
 
         await _descheduler_moves_one(sandbox)
         await upper.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/stress")
-        prometheus.sources |= {"lower2": ("lower2-node-0", None)}
+        prometheus.sources |= {"lower2": (SIMULATED_NODES, None)}
         await becomes(pods.bound_to, REAL, what="pressure ends with its cause")
 
 
