@@ -116,6 +116,12 @@ def test_selectors_match_exactly_their_pods(case):
         assert len(matched) == (len(templates) if everybody else 1), one["metadata"]["name"]
 
 
+def test_all_requests_of_a_scheduler_go_to_one_replica_of_the_extender():
+    """Its reservations are in memory."""
+    service = rendering.one("everything", "Service", "multi-scheduler")
+    assert service["spec"]["sessionAffinity"] == "ClientIP"
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_services_lead_to_existing_ports(case):
     deployments = [one for one in objects(case) if one["kind"] == "Deployment"]
