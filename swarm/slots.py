@@ -78,9 +78,12 @@ def arrange(
 
 
 def next_expiry(slots: Mapping[str, Slot], workers: Workers, *, now: float) -> float | None:
-    """Return the seconds until the next slot is removed because its pod is not ready."""
+    """Return the seconds until the next slot is removed because its pod is not ready.
+
+    A slot that stays after its grace period waits for a pod to become ready, which is an event.
+    """
     waits = [slot.unready_since + workers.grace - now for slot in slots.values() if slot.unready_since]
-    return max(0.0, min(waits)) if waits else None
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
 def ordinal(name: str) -> int:

@@ -91,7 +91,8 @@ class Delivery:
                     "spec": {"holderIdentity": slot.pod} if slot.uid else {}
                 }
         if original:
-            data = {ORIGINAL_KEY: share.original(ledger)}
+            # In a thread, because this takes seconds for 20,000 jobs.
+            data = {ORIGINAL_KEY: await asyncio.to_thread(share.original, ledger)}
             whole = data | (own if settings.fits_file(own) else {})
             wanted_maps[original] = owned_objects.config_map(swarm, original, ledger.version, whole)
 

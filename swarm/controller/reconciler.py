@@ -11,6 +11,7 @@ from typing import Any
 from controller_runtime.api import timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, PatchType
+from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.resources import SWARMS
@@ -88,7 +89,11 @@ class Reconciler:
             return None
         if wanted is None:
             return Result(requeue_after=1.0)
-        return await self._advance(swarm, parsed, wanted, ledger, problems)
+        try:
+            return await self._advance(swarm, parsed, wanted, ledger, problems)
+        except ApiError as error:
+            self._report_refusal(swarm, error)
+            raise
 
     async def _advance(
         self,
@@ -112,13 +117,7 @@ class Reconciler:
         observed = planning.Observed(pods, acknowledged, gone)
         settings = _settings(swarm, parsed, wanted.jobs)
         # In a thread, because for a large Swarm this would delay the renewal of the leader Lease.
-        after, assignment = await asyncio.to_thread(
-            planning.advance,
-            ledger,
-            wanted,
-            observed,
-            now=now,
-        )
+        after, assignment = await asyncio.to_thread(planning.advance, ledger, wanted, observed, now=now)
         findings = status.Findings(
             acknowledged={uid: acknowledged[uid] for uid in after.holders if uid in acknowledged},
             generation=swarm.metadata.generation,
@@ -132,13 +131,8 @@ class Reconciler:
                 swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
             )
             return None
-        try:
-            await self._delivery.deliver(
-                swarm, after, settings, kind=parsed.workers.kind, original=parsed.config_map
-            )
-        except NameTaken as error:
-            self._recorder.event(swarm, "Warning", "NameTaken", str(error))
-            raise
+        kind, original = parsed.workers.kind, parsed.config_map
+        await self._delivery.deliver(swarm, after, settings, kind=kind, original=original)
         await self._restarts.advance(
             swarm, parsed, after, acknowledged, pods, plain=self._reports.plain(swarm)
         )
@@ -195,9 +189,8 @@ class Reconciler:
             Conflict: another controller, or a user, changed the Swarm since it was read.
         """
         before = swarm.status or {}
-        rendered = status.render(
-            before, after, assignment, findings, now=timestamps.rfc3339(datetime.now(UTC))
-        )
+        now = timestamps.rfc3339(datetime.now(UTC))
+        rendered = await asyncio.to_thread(status.render, before, after, assignment, findings, now=now)
         metrics.observe(swarm, rendered)
         if rendered == before:
             return True
@@ -216,11 +209,19 @@ class Reconciler:
             return
         was = before.previous()
         moved = sum(was.get(job, worker) != worker for job, worker in after.previous().items())
+        metrics.moved(swarm, moved)
         new = len(after.previous().keys() - was.keys())
         message = (
             f"version {after.table}: {len(after.slots)} workers, {moved} jobs moved, {new} newly assigned"
         )
         self._recorder.event(swarm, "Normal", "Assigned", message)
+
+    def _report_refusal(self, swarm: Object, error: ApiError) -> None:
+        """Record an Event if the API server refuses an object of the Swarm, so that a retry does not help."""
+        if isinstance(error, NameTaken):
+            self._recorder.event(swarm, "Warning", "NameTaken", str(error))
+        elif isinstance(error, (Invalid, Forbidden)) or "too large" in str(error):
+            self._recorder.event(swarm, "Warning", "NotWritten", str(error))
 
     async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
         """Report an invalid specification in the status; assigned jobs stay."""
