@@ -33,6 +33,6 @@ def statuses(pod: Json) -> Iterator[Json]:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return the text in one line of at most ``limit`` characters."""
-    line = " ".join(text.split())
+    """Return the text in one line of at most ``limit`` characters, without control characters for terminals."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -10,6 +10,7 @@ import structlog
 
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.objects import Object
 from controller_runtime.resources import SWARMS
 from virtual_node.health.objects import Json, key
 from virtual_node.health.swarms import swarm_state
@@ -20,6 +21,8 @@ _ABSENT = 300.0
 """The same if the API server does not know Swarms, or if reading them is forbidden."""
 _STALE = 60.0
 """Seconds without a browser after which the Swarms of the last read are not used."""
+_COUNTS = {"workerCount": "workers", "jobCount": "jobs", "runningCount": "running"}
+"""Fields of the status, and their names on the page."""
 _MOST = 100
 """Maximum number of Swarms that are sent."""
 
@@ -50,13 +53,21 @@ class Swarms:
 
     async def _read(self) -> None:
         try:
-            listed = await self._client.list(SWARMS)
+            listed = await self._client.list(SWARMS, transform=_shrink)
         except (Forbidden, NotFound):
             self._known, self._due = (), asyncio.get_running_loop().time() + _ABSENT
         except (ApiError, ConfigError) as error:
             self._log.debug("swarms not read", error=str(error))
         else:
-            self._known = [one.without("spec").to_dict() for one in listed.items]
+            self._known = [one.to_dict() for one in listed.items]
+
+
+def _shrink(swarm: Object) -> Object:
+    """Reduce a Swarm to the fields that the page shows. Jobs and the record can have a megabyte."""
+    status = swarm.status or {}
+    return swarm.without("spec").with_fields(
+        status={name: status[name] for name in (*_COUNTS, "conditions") if name in status}
+    )
 
 
 def swarm_table(swarms: Sequence[Json]) -> dict[str, Any]:
@@ -68,8 +79,5 @@ def swarm_table(swarms: Sequence[Json]) -> dict[str, Any]:
 
 def _row(swarm: Json) -> dict[str, Any]:
     status = swarm.get("status") or {}
-    counts = {
-        name: status.get(f"{field}Count") or 0
-        for name, field in (("workers", "worker"), ("jobs", "job"), ("running", "running"))
-    }
+    counts = {name: status.get(field) or 0 for field, name in _COUNTS.items()}
     return {"name": key(swarm), **counts, "state": swarm_state(swarm)}

@@ -11,6 +11,7 @@ from tests.unit.virtual_node.health.health_objects import condition, healthy, le
 from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import PODS, SWARMS, Kind, Severity, Verdict
 from virtual_node.health.model import examine
+from virtual_node.health.objects import one_line
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.health.reports import Report
 from virtual_node.health.swarms import swarm_state
@@ -324,3 +325,9 @@ def test_every_kind_is_documented() -> None:
     text = (Path(__file__).parents[4] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     for facts, (kind, *_) in FAULTS.values():
         assert f"| `{kind.value}` | {examine(facts).faults[0].severity.value} |" in text
+
+
+def test_texts_of_users_contain_no_control_characters():
+    """Whoever can write the status of a Swarm chooses the text that administrators print on terminals."""
+    text = "\x1b]0;title\x07 failed\n\x1b[2J\x9b31mred \u202e é 🙂"
+    assert one_line(text) == "]0;title failed [2J 31mred é 🙂"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from controller_runtime.errors import Forbidden, NotFound, Unavailable
-from controller_runtime.objects import from_dict
+from controller_runtime.objects import Object, from_dict
 from tests.unit.virtual_node.health.health_objects import condition, swarm
 from virtual_node.web.swarms import Swarms, swarm_table
 
@@ -21,12 +22,16 @@ class _Server:
         self.requests = 0
         self.error: Exception | None = None
 
-    async def list(self, _resource: object) -> Any:
+    async def list(self, _resource: object, *, transform: Callable[[Object], Object]) -> Any:
         self.requests += 1
         await asyncio.sleep(1)
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(items=[from_dict({**swarm(), "spec": {"jobs": []}})])
+        found = swarm("streams", condition("Converged", "True"))
+        status = {**found["status"], "jobCount": 3, "record": "x" * 1_000_000, "workers": []}
+        return SimpleNamespace(
+            items=[transform(from_dict({**found, "spec": {"jobs": []}, "status": status}))]
+        )
 
 
 async def _looked(swarms: Swarms, seconds: int) -> Any:
@@ -45,6 +50,7 @@ async def test_reads_only_while_a_browser_looks() -> None:
     assert server.requests == 0
     (found,) = await _looked(swarms, 25)
     assert (found["metadata"]["name"], "spec" in found, server.requests) == ("streams", False, 3)
+    assert found["status"] == swarm("streams", condition("Converged", "True"))["status"], "without the record"
     server.error = Unavailable("503")
     assert await _looked(swarms, 25) == [found]
     await asyncio.sleep(3600)
