@@ -125,7 +125,6 @@ def _annotated(
     if node is None:
         store.forget(name)
         return
-    store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
     if source == "Annotations":
         figures = [
             node_annotations.read(found, resource, node.allocatable.get(resource, 0))
@@ -133,6 +132,9 @@ def _annotated(
         ]
         if any(figures):
             store.put(name, node_annotations.time(found), *figures)
+        else:  # the annotator removes them when it no longer knows the usage
+            store.forget(name)
+    store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
 
 
 def _now() -> float:

@@ -6,7 +6,8 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -85,36 +86,14 @@ async def start_descheduler(sandbox: Sandbox, *flags: str) -> Process:
     )
 
 
-async def start_annotator(sandbox: Sandbox, *flags: str) -> Process:
-    """Run the node annotator with the configuration of the sandbox's multi-scheduler."""
-    return await sandbox.start_process(
-        "annotator",
-        [
-            sys.executable, "-m", "multi_scheduler.annotator", f"--kubeconfig={sandbox.upper.kubeconfig}",
-            f"--config={sandbox.directory / _MULTI_SCHEDULER}", "--leader-elect=false", *flags,
-        ],
-    )  # fmt: skip
-
-
-async def start_multi_scheduler(
+def write_configuration(
     sandbox: Sandbox,
-    *flags: str,
-    bind: bool = False,
-    tls: bool = False,
+    name: str,
     clusters: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Process:
-    """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
-
-    Args:
-        sandbox: the clusters.
-        flags: further flags of the multi-scheduler.
-        bind: whether the extender also binds pods.
-        tls: whether scheduler and extender authenticate with certificates that the multi-scheduler creates.
-        clusters: further configuration of lower clusters, by their names, such as their policies.
-        settings: further configuration, such as agents.
-    """
-    file = sandbox.directory / _MULTI_SCHEDULER
+) -> Path:
+    """Write a configuration with all lower clusters, arguments as for ``start_multi_scheduler``; return the file's path."""
+    file = sandbox.directory / name
     configuration = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "MultiSchedulerConfiguration",
@@ -131,6 +110,41 @@ async def start_multi_scheduler(
         **(settings or {}),
     }
     file.write_text(json.dumps(configuration, indent=1), encoding="utf-8")
+    return file
+
+
+async def start_annotator(sandbox: Sandbox, *flags: str, name: str = "annotator") -> Process:
+    """Run the node annotator, by default with the configuration of the sandbox's multi-scheduler."""
+    return await sandbox.start_process(
+        name,
+        [
+            sys.executable, "-m", "multi_scheduler.annotator", f"--kubeconfig={sandbox.upper.kubeconfig}",
+            f"--config={sandbox.directory / _MULTI_SCHEDULER}", "--leader-elect=false", *flags,
+        ],
+    )  # fmt: skip
+
+
+async def start_multi_scheduler(
+    sandbox: Sandbox,
+    *flags: str,
+    bind: bool = False,
+    tls: bool = False,
+    clusters: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    extenders: Sequence[Mapping[str, Any]] | None = None,
+) -> Process:
+    """Run the multi-scheduler for all lower clusters, and the upper cluster's scheduler with it.
+
+    Args:
+        sandbox: the clusters.
+        flags: further flags of the multi-scheduler.
+        bind: whether the extender also binds pods.
+        tls: whether scheduler and extender authenticate with certificates that the multi-scheduler creates.
+        clusters: further configuration of lower clusters, by their names, such as their policies.
+        settings: further configuration, such as agents.
+        extenders: the scheduler's entries for the paths of kube-safe-scheduler, without URL; None: one entry for all agents.
+    """
+    file = write_configuration(sandbox, _MULTI_SCHEDULER, clusters, settings)
     (port,) = free_ports(1)
     process = await sandbox.start_process(
         "multi-scheduler",
@@ -145,9 +159,10 @@ async def start_multi_scheduler(
     if tls:
         await _write_client_files(sandbox)
     ca, certificate, key = (str(sandbox.directory / f"extender-{key}") if tls else "" for key in _KEYS)
-    await sandbox.upper.reconfigure_scheduler(
-        scheduler_configuration(url, bind=bind, ca_file=ca, cert_file=certificate, key_file=key)
-    )
+    whole = scheduler_configuration(url, bind=bind, ca_file=ca, cert_file=certificate, key_file=key)
+    if extenders is not None:
+        whole["extenders"] = [{"urlPrefix": f"{url}/scheduler", **one} for one in extenders]
+    await sandbox.upper.reconfigure_scheduler(whole)
     return process
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag
+from controller_runtime.process.flags import add_boolean, add_flag
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.diagnose import node, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
+from virtual_node.commands.diagnose.scores import SCORED, Score, scores
 from virtual_node.commands.diagnose.target import KINDS, Kinds, target
 from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod
 from virtual_node.config import program
@@ -33,6 +35,8 @@ class DiagnoseResult:
     findings: Sequence[DiagnoseFinding]
     pods: Mapping[str, Sequence[DiagnoseFinding]] = field(default_factory=dict)
     """For a workload: findings of each pod, by pod name."""
+    scores: Sequence[Score] = ()
+    """With ``--explain``: answers of the multi-scheduler's agents about a pod."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
     verdict, reader = asyncio.run(_examine(options))
     if options.output == "text":
         _print(verdict)
+        if options.explain:
+            _print_scores(verdict.scores)
         output.note(reader.note())
     else:
         rows = {
@@ -52,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
             "name": verdict.name,
             "findings": _rows(verdict.findings),
             "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
+            **({"scores": [asdict(one) for one in verdict.scores]} if options.explain else {}),
             "missingRights": reader.rights(),
         }
         output.data(rows, options.output)
@@ -60,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
 
 async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]:
     kind, given, name = target(options.kind, options.name)
+    if options.explain and kind != "pod":
+        raise ConfigError("--explain: only pods have scores; give pod/NAME")
     async with connect.upper(options, agent="virtual-node-diagnose") as client:
         reader = Reader(client)
         if kind == "node":
@@ -71,6 +80,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
         else:
             workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
         limit = asyncio.Semaphore(_PODS_AT_ONCE)
+        answers: list[Score] = []
 
         async def judged(pod: dict[str, object]) -> Sequence[DiagnoseFinding]:
             if kind != "pod" and is_healthy_pod(pod):
@@ -82,12 +92,13 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
                     reader, pod, lower=options.client_kubeconfig, timeout=options.request_timeout
                 )
             output.note(facts.lower_error)
+            answers.extend(scores(facts.events))
             return diagnose(facts)
 
         verdicts = await asyncio.gather(*map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
-        return DiagnoseResult(resource.kind, key, verdicts[0]), reader
+        return DiagnoseResult(resource.kind, key, verdicts[0], scores=answers), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
     return DiagnoseResult(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
 
@@ -99,6 +110,27 @@ def _print(verdict: DiagnoseResult) -> None:
             output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
             for one in verdict.findings
         ]
+    )
+
+
+def _print_scores(found: Sequence[Score]) -> None:
+    rows = [
+        (
+            one.agent,
+            one.node,
+            "" if one.score is None else str(one.score),
+            one.weight,
+            f"rejected: {one.reason}" if one.score is None else "",
+        )
+        for one in found
+    ]
+    if rows:
+        output.conclusion("scores of the multi-scheduler's agents")
+    output.table(
+        ("AGENT", "NODE", "SCORE", "WEIGHT", "REASON"),
+        rows,
+        empty=f"no event {SCORED} about the pod: its scheduler has not called the multi-scheduler, the pod is not "
+        "bound yet, or the event has expired",
     )
 
 
@@ -122,6 +154,7 @@ def parser() -> Parser:
                 "The same, with data from its lower cluster",
                 "diagnose pod/web-7d4b9 -n shop --client-kubeconfig tokyo.yaml",
             ),
+            ("The scores of the multi-scheduler's agents, too", "diagnose pod web-7d4b9 -n shop --explain"),
             ("All pods of a Deployment", "diagnose deploy/web -n shop"),
             ("A virtual node", "diagnose node vn-tokyo"),
         ),
@@ -137,5 +170,11 @@ def parser() -> Parser:
     add_flag(own, "-n --namespace NS", "its namespace (the context's, default)", type=label, default=None)
     connect.add_flags(own)
     add_flag(own, "--client-kubeconfig FILE", "kubeconfig of the lower cluster, to read it too")
+    add_boolean(
+        own,
+        "--explain",
+        default=False,
+        help_text="for a pod: show each agent's score of each virtual node, from the multi-scheduler's event (false)",
+    )
     output.add_flags(own, "text", *output.DATA)
     return own

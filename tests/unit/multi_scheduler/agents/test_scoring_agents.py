@@ -279,6 +279,10 @@ async def test_reads_usage_from_annotations_of_lower_nodes() -> None:
         _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", name, found)
     assert len(scene.stores["a"]) == 1
     assert await scene.scores(pod("0")) == near({"vn-a": 1 - 0.25 / 2, "vn-b": 0.5})
+    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", {"free-cpu": "3000"})
+    neutral = near({"vn-a": 0.5, "vn-b": 0.5})
+    assert await scene.scores(pod("0", uid="two")) == neutral, "the annotator does not know the usage"
+    _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", found)
     scene.fit.indexes["a"].remove_node("a-0")
     _annotated(scene.stores["a"], scene.fit.indexes["a"], "Annotations", "a-0", {})
     assert len(scene.stores["a"]) == 0

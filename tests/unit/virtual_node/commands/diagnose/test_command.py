@@ -297,3 +297,26 @@ async def test_a_virtual_node_is_judged_by_visible_objects(person: Person):
     )  # fmt: skip
     assert (code, "The virtual node is Ready" in out) == (0, True)
     assert "kubectl auth can-i list pods --all-namespaces" in err
+
+
+async def test_explain_shows_the_scores_of_agents(person: Person):
+    """A row for each agent and node; without an event, or for a workload, the reason why there is none."""
+    scored = {
+        "metadata": {"name": "web.1", "namespace": "shop"},
+        "involvedObject": {"uid": "web"},
+        "reason": "NodeScored",
+        "message": "Bound to vn. Agent fit: vn 87 (weight 1); rejected: far (lower cluster far: no room)",
+        "lastTimestamp": NOW.isoformat(),
+    }
+    code, out, _ = await person.types(
+        "diagnose", "pod/web", "--explain", objects=_objects(**{EVENTS: [scored]})
+    )
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[-2:]] == [
+        ["fit", "vn", "87", "1"],
+        ["fit", "far", "1", "rejected:", "lower", "cluster", "far:", "no", "room"],
+    ]
+    _, _, err = await person.types("diagnose", "pod/web", "--explain", objects=_objects())
+    assert "no event NodeScored" in err
+    code, _, err = await person.types("diagnose", "deploy/web", "--explain", objects=_objects())
+    assert (code, "give pod/NAME" in err) == (2, True)
