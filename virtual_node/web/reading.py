@@ -18,7 +18,9 @@ from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.pods import is_for_virtual_nodes
 from virtual_node.translate.printers.pods import pod_row
 from virtual_node.web.groups import STALE, UNPLACED, Row, state_of
-from virtual_node.web.owners import owner_of
+
+_TEMPLATE_HASH = "pod-template-hash"
+"""Label of a Deployment's pods. Their ReplicaSet's name is the Deployment's name and this hash."""
 
 
 @dataclass(slots=True)
@@ -161,3 +163,23 @@ def make_row(
         if is_finished(upper.get("status"))
         else {**pod_resources.pod_requests(upper["spec"]), "pods": 1},
     )
+
+
+def owner_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kind and name of the workload that a pod belongs to.
+
+    Args:
+        metadata: metadata of the pod.
+
+    Returns:
+        The pod's controller; the Deployment if the controller is a Deployment's ReplicaSet; without a
+            controller "Pod" and the pod's name.
+    """
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            kind, name = str(owner.get("kind") or ""), str(owner.get("name") or "")
+            template = (metadata.get("labels") or {}).get(_TEMPLATE_HASH)
+            if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+                return "Deployment", name.removesuffix(f"-{template}")
+            return kind, name
+    return "Pod", str(metadata["name"])

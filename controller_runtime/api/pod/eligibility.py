@@ -7,7 +7,6 @@ from typing import Any
 
 from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from controller_runtime.api.pod import references
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
 
@@ -46,7 +45,7 @@ class Eligibility:
         # The webhook refuses a bad selector, too; without the webhook the pod would run on any lower node.
         if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
             return why
-        if what := references.not_mirrored(pod):
+        if what := not_mirrored(pod):
             return (
                 f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
                 "keep this pod off virtual nodes"
@@ -57,3 +56,24 @@ class Eligibility:
         """Return why the policy refuses a lower pod; empty if the policy allows it."""
         found = violations(lower_pod, rules)
         return f"Lower cluster {self._cluster} does not take the pod: {summary(found)}" if found else ""
+
+
+def not_mirrored(pod: Mapping[str, Any]) -> str:
+    """Return the first reference to an object that the lower cluster does not get; empty if there is none.
+
+    A name in a pod's spec refers to an object of the upper cluster. If it were copied unchanged, it would
+    refer to a different object in the lower cluster. Therefore each reference is copied with its object
+    (``dependencies``, ``volumes``), dropped with its field (``lower_pod``) or refused here.
+    ``tests/unit/virtual_node/translate/pods/test_references.py`` lists the treatment of each field.
+    """
+    spec = pod["spec"]
+    if spec.get("resourceClaims"):
+        return "resourceClaims"
+    for volume in spec.get("volumes") or ():
+        name = volume["name"]
+        if "glusterfs" in volume:
+            return f"the Endpoints of volume {name} (glusterfs)"
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            if "clusterTrustBundle" in source:
+                return f"the ClusterTrustBundle of volume {name}"
+    return ""

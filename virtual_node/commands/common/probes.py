@@ -16,6 +16,7 @@ from controller_runtime.errors import ApiError
 from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
 from virtual_node.health.objects import Json
 
+_LOG_LINES = 5
 _decode_object = decoder(dict[str, Any])
 
 
@@ -77,6 +78,27 @@ async def kubelet(upper: Client, node: Json, bound: Sequence[Json]) -> Probe:
     # Any other error comes from the kubelet API itself or the lower cluster, so the kubelet API was reached.
     is_conclusive = log.ok or log.code in {0, 401, 403, 504} or _address(node) in log.text
     return log if is_conclusive else Probe(200)
+
+
+async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
+    """Return the last log lines of a pod's first container that has terminated; empty: none has terminated.
+
+    Raises:
+        ApiError: the log cannot be read.
+    """
+    metadata = pod["metadata"]
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        previous = "terminated" in (status.get("lastState") or {})
+        if not previous and "terminated" not in (status.get("state") or {}):
+            continue
+        path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
+        params = {
+            "container": status["name"],
+            "tailLines": str(_LOG_LINES),
+            "previous": "true" if previous else "false",
+        }
+        return (await client.request("GET", path, params=params)).decode("utf-8", "replace").splitlines()
+    return []
 
 
 async def _get(client: Client, path: str, params: Mapping[str, str] | None = None) -> Probe:

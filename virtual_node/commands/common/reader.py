@@ -14,7 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import previous_logs
+from virtual_node.commands.common import probes
 from virtual_node.commands.common.permissions import Need, need, refusal
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class Reader:
     async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
         """Return the last log lines of a pod's first terminated container; empty: none, or not readable."""
         try:
-            return await previous_logs.of(self.client, pod)
+            return await probes.previous_log(self.client, pod)
         except Forbidden:
             namespace = pod["metadata"]["namespace"]
             self.missing[need("get", resources.PODS, namespace=namespace, subresource="log")] = None

@@ -9,7 +9,7 @@ from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.resources import Resource
-from virtual_node.commands.common import previous_logs
+from virtual_node.commands.common import probes
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Installation
 from virtual_node.health.objects import Json, key
 from virtual_node.health.replicas import explanation
@@ -46,7 +46,7 @@ async def _last_log_lines(upper: Client, pod: Json) -> list[str]:
     Without such lines, return the explanation by events of a pod that is not Ready; empty for a Ready pod.
     """
     try:
-        if lines := await previous_logs.of(upper, pod):
+        if lines := await probes.previous_log(upper, pod):
             return lines
         if is_true(pod.get("status"), "Ready"):
             return []

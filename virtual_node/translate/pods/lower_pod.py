@@ -16,7 +16,7 @@ from controller_runtime.api.pod.lower_spec import lower_spec
 from virtual_node.translate.base import labels as label_record
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import made_for, ownership_labels
-from virtual_node.translate.pods import downward_api, service_account, volumes
+from virtual_node.translate.pods import downward_api, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")
 
@@ -103,7 +103,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
     for kind in _CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
-    volumes.with_claims(spec, upper)
+    _with_claims(spec, upper)
     if options.service_accounts:
         service_account.with_upper_identity(spec, upper, cluster_id=options.owner.cluster_id)
     else:
@@ -119,3 +119,23 @@ def _literal_fields(
     if not env or not any("valueFrom" in variable for variable in env):
         return container
     return {**container, "env": [downward_api.literal(variable, upper, tripped) for variable in env]}
+
+
+def _with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
+    """Rewrite generic ephemeral volumes of a lower pod spec, in place, to claims that the upper cluster created.
+
+    The upper pod owns such a claim. If the volume stayed as it is, the lower cluster would create a claim of
+    its own.
+    """
+    volumes = spec.get("volumes")
+    if not volumes or not any("ephemeral" in volume for volume in volumes):
+        return
+    spec["volumes"] = [
+        {
+            "name": volume["name"],
+            "persistentVolumeClaim": {"claimName": f"{pod['metadata']['name']}-{volume['name']}"},
+        }
+        if "ephemeral" in volume
+        else volume
+        for volume in volumes
+    ]

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from virtual_node.web.groups import Groups, Row, causes_of
-from virtual_node.web.owners import owner_of
-from virtual_node.web.reading import make_row
+from virtual_node.web.reading import make_row, owner_of
 
 
 def _row(name: str, state: str, *, status: str = "Running", why: str = "", owner: str = "web") -> Row:

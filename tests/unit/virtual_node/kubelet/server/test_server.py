@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from virtual_node.kubelet import Authenticator, KubeletServer
 
-NOBODY: Any = object()
+NOBODY: Any = SimpleNamespace(pods=list, running_pods=list)
 
 
 def _server(port: int) -> KubeletServer:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api.pod import references
+from controller_runtime.api.pod import eligibility
 from controller_runtime.api.pod.conditions import claim_names
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.pods import dependencies, lower_pod, service_account
@@ -181,12 +181,12 @@ def test_a_name_of_the_upper_cluster_is_not_copied(path):
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == REFUSED])
 def test_an_unsupported_reference_refuses_the_pod(path):
     """Copied or dropped, it would change the pod."""
-    assert references.not_mirrored(naming(path))
+    assert eligibility.not_mirrored(naming(path))
 
 
 def test_an_ordinary_pod_has_no_unsupported_reference():
     """The API server's own token volume included."""
-    assert references.not_mirrored(upper_pod()) == ""
+    assert eligibility.not_mirrored(upper_pod()) == ""
 
 
 @pytest.mark.parametrize(
