@@ -239,7 +239,7 @@ class _Caches:
             (self.config_maps, own),
             (self.leases, own),
         ]
-        registrations = [_on_any_change(informer, handle) for informer, handle in pairs]
+        registrations = [informer.on_change(handle, handle) for informer, handle in pairs]
         registrations.append(
             self.pods.add_handler(on_add=lambda pod, _: near(pod), on_update=pod_changed, on_delete=pod_ended)
         )
@@ -250,12 +250,6 @@ async def _internal_health(_: web.Request) -> web.Response:
     """Return start time and version, as ``/internal/health`` of k8s-swarm's controller does."""
     body = {"date": _STARTED, "version": version.version() or ""}
     return web.json_response(body, dumps=lambda value: json.dumps(value) + "\n")
-
-
-def _on_any_change(informer: Informer, handle: Callable[[Object], None]) -> Registration:
-    return informer.add_handler(
-        on_add=lambda new, _: handle(new), on_update=lambda _, new: handle(new), on_delete=handle
-    )
 
 
 _NAMESPACE = {INDEX_NAMESPACE: worker_pods.by_namespace}

@@ -135,11 +135,7 @@ class CertificateKeeper:
         our writes."""
         self._changed = asyncio.Event()
         self._recheck = asyncio.Event()
-        self._secret.add_handler(
-            on_add=lambda _secret, _initial: self.recheck(),
-            on_update=lambda _old, _new: self.recheck(),
-            on_delete=lambda _secret: self.recheck(),
-        )
+        self._secret.on_change(lambda _: self.recheck(), lambda _: self.recheck())
         self._log = log.get_logger(component="certificates")
 
     def ca(self) -> bytes | None:

@@ -116,6 +116,30 @@ class Informer:
             registration.mark_synced()
         return registration
 
+    def on_change(
+        self,
+        changed: Callable[[Object], None],
+        deleted: Callable[[Object], None] | None = None,
+        *,
+        with_old: bool = False,
+    ) -> Registration:
+        """Register functions as ``add_handler`` does, for callers that need only one state of an object.
+
+        Args:
+            changed: called with the state of an added object and with the new state of an updated one.
+            deleted: called with the last known state.
+            with_old: whether ``changed`` is first called with the old state of an updated object.
+        """
+
+        def updated(old: Object, new: Object) -> None:
+            if with_old:
+                changed(old)
+            changed(new)
+
+        return self.add_handler(
+            on_add=lambda new, _initial: changed(new), on_update=updated, on_delete=deleted
+        )
+
     @property
     def has_synced(self) -> bool:
         """Report whether the first list has been stored completely."""

@@ -11,6 +11,7 @@ import structlog
 
 from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -42,6 +43,8 @@ class Controller(Generic[K]):
         reconcile: Callable[[K], Awaitable[Result | None]],
         *,
         workers: int = 1,
+        backoff: ExponentialBackoff | None = None,
+        flow: Callable[[K], str] | None = None,
         queue: WorkQueue[K] | None = None,
     ) -> None:
         """Create a controller; ``run`` starts the workers.
@@ -50,10 +53,14 @@ class Controller(Generic[K]):
             name: in logs and metrics.
             reconcile: called with a key; level-triggered, so it may run at any time and any number of times.
             workers: keys reconciled at the same time.
-            queue: the work queue; None: a new one.
+            backoff: the delays of failing keys, as in ``WorkQueue``.
+            flow: returns the flow of a key, as in ``WorkQueue``; no flow holds all workers.
+            queue: the work queue; None: a new one with this back-off and flow.
         """
         self.name = name
-        self.queue: WorkQueue[K] = queue if queue is not None else WorkQueue(name)
+        if queue is None:
+            queue = WorkQueue(name, rate_limiter=backoff, flow=flow, workers=workers if flow else 0)
+        self.queue = queue
         self._reconcile = reconcile
         self._workers = workers
         self._own_writes: OwnWrites[K] = OwnWrites(name)

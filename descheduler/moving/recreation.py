@@ -22,7 +22,6 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from descheduler.moving.record_store import NotRecordedError, RecordStore
 from descheduler.view import record as records
 from descheduler.view.record import Record, Step
@@ -48,11 +47,12 @@ class Recreator:
         self._recorder = recorder
         self._store = store
         self._log = log.get_logger(component="recreation")
-        queue: WorkQueue[str] = WorkQueue(
-            "recreation", rate_limiter=ExponentialBackoff(0.1, 60.0), flow=self._namespace, workers=_WORKERS
-        )
         self.controller: Controller[str] = Controller(
-            "recreation", self._reconcile, workers=_WORKERS, queue=queue
+            "recreation",
+            self._reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.1, 60.0),
+            flow=self._namespace,
         )
         self._own: dict[str, Record] = {}
         """Records written by this process and not deleted yet. The informer may not show them yet."""

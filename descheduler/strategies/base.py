@@ -23,7 +23,6 @@ from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from descheduler.config import fields
 from descheduler.memory.store import Memory
 from descheduler.moving.mover import Mover
@@ -177,13 +176,13 @@ def pod_controller(
         workers: number of pods reconciled concurrently. One namespace cannot occupy all workers.
         longest_backoff: maximum seconds between two attempts for a pod.
     """
-    queue: WorkQueue[str] = WorkQueue(
+    return Controller(
         name,
-        rate_limiter=ExponentialBackoff(0.5, longest_backoff),
-        flow=lambda key: key.partition("/")[0],
+        reconcile,
         workers=workers,
+        backoff=ExponentialBackoff(0.5, longest_backoff),
+        flow=lambda key: key.partition("/")[0],
     )
-    return Controller(name, reconcile, workers=workers, queue=queue)
 
 
 def _threshold(threshold: PriorityThreshold, where: str) -> int | None:

@@ -87,21 +87,14 @@ class StaleCluster(Strategy):
     async def run(self) -> None:
         """Follow nodes, leases and pods until cancelled."""
         view = self.context.view
-        self._leases.add_handler(
-            on_add=lambda lease, _initial: self._lease_changed(lease),
-            on_update=lambda _old, new: self._lease_changed(new),
-            on_delete=lambda lease: self.heartbeats.forget(lease.name),
-        )
+        self._leases.on_change(self._lease_changed, lambda lease: self.heartbeats.forget(lease.name))
         registrations = [
             view.nodes.add_handler(
                 on_add=lambda node, _initial: self._node_changed(node),
                 on_update=self._node_updated,
                 on_delete=self._node_deleted,
             ),
-            view.pods.add_handler(
-                on_add=lambda pod, _initial: self._pod_changed(pod),
-                on_update=lambda _old, new: self._pod_changed(new),
-            ),
+            view.pods.on_change(self._pod_changed),
         ]
         try:
             async with asyncio.TaskGroup() as group:

@@ -51,10 +51,7 @@ class Unschedulable(Strategy):
         """Follow pods and nodes until cancelled."""
         view = self.context.view
         registrations = [
-            view.pods.add_handler(
-                on_add=lambda pod, _initial: self._pod_changed(pod),
-                on_update=lambda _old, new: self._pod_changed(new),
-            ),
+            view.pods.on_change(self._pod_changed),
             view.nodes.add_handler(
                 on_add=lambda _node, _initial: self._nodes_changed(),
                 on_update=lambda old, new: self._nodes_changed() if view.matters(old, new) else None,

@@ -71,11 +71,7 @@ class LearnedAgent(Agent):
         self._files = Files(self._settings.state, self._settings.decisions, self._log)
         self._files.restore(self.memory)
         self._ended: asyncio.Queue[Object] = asyncio.Queue(_ENDED)
-        context.bound_pods.add_handler(
-            on_add=lambda pod, _initial: self._bound(pod),
-            on_update=lambda _old, pod: self._bound(pod),
-            on_delete=self._gone,
-        )
+        context.bound_pods.on_change(self._bound, self._gone)
 
     async def run(self) -> None:
         """Learn how pods finished, and save the state, until cancelled."""

@@ -63,9 +63,7 @@ class Liveness:
         """UID → time since which the object is known to be absent and its node healthy."""
         self._renewed: dict[str, tuple[str, float]] = {}
         """Node → ``renewTime`` of its Lease, and when this value was first seen."""
-        leases.add_handler(
-            on_add=lambda lease, _: self._heard(lease), on_update=lambda _, lease: self._heard(lease)
-        )
+        leases.on_change(self._heard)
 
     def note_end(self, uid: str) -> None:
         """Remember that a pod's last status was final."""

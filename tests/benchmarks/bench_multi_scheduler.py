@@ -113,7 +113,10 @@ def _measure(shared: Shared, clusters: list[str]) -> None:
 def _created(wanted: Sequence[AgentConfig], clusters: Sequence[str]) -> tuple[Shared, list[Weighted]]:
     fake: Any = SimpleNamespace(cluster="bench")
     bound: Any = SimpleNamespace(
-        add_handler=lambda **_: None, has_synced=True, store=SimpleNamespace(get=None)
+        add_handler=lambda **_: None,
+        on_change=lambda *_: None,
+        has_synced=True,
+        store=SimpleNamespace(get=None),
     )
     configured = [SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters]
     config = Config(clusters=configured, agents=list(wanted))

@@ -36,28 +36,23 @@ class AdmissionFeed:
         self._cluster = client.cluster
         self._admission = admission
         quotas = Informer(client, resources.RESOURCE_QUOTAS)
-        quotas.add_handler(
-            on_add=lambda quota, _initial: admission.upsert_quota(quota.to_dict()),
-            on_update=lambda _old, new: admission.upsert_quota(new.to_dict()),
-            on_delete=lambda quota: admission.remove_quota(quota.namespace, quota.name),
+        quotas.on_change(
+            lambda quota: admission.upsert_quota(quota.to_dict()),
+            lambda quota: admission.remove_quota(quota.namespace, quota.name),
         )
         ranges = Informer(client, resources.LIMIT_RANGES)
-        ranges.add_handler(
-            on_add=lambda one, _initial: admission.upsert_range(one.to_dict()),
-            on_update=lambda _old, new: admission.upsert_range(new.to_dict()),
-            on_delete=lambda one: admission.remove_range(one.namespace, one.name),
+        ranges.on_change(
+            lambda one: admission.upsert_range(one.to_dict()),
+            lambda one: admission.remove_range(one.namespace, one.name),
         )
         classes = Informer(client, resources.PRIORITY_CLASSES, transform=_shrink_class)
-        classes.add_handler(
-            on_add=lambda one, _initial: admission.upsert_class(one.to_dict()),
-            on_update=lambda _old, new: admission.upsert_class(new.to_dict()),
-            on_delete=lambda one: admission.remove_class(one.name),
+        classes.on_change(
+            lambda one: admission.upsert_class(one.to_dict()), lambda one: admission.remove_class(one.name)
         )
         namespaces = Informer(client, resources.NAMESPACES, transform=_shrink_namespace)
-        namespaces.add_handler(
-            on_add=lambda one, _initial: admission.upsert_namespace(one.to_dict()),
-            on_update=lambda _old, new: admission.upsert_namespace(new.to_dict()),
-            on_delete=lambda one: admission.remove_namespace(one.name),
+        namespaces.on_change(
+            lambda one: admission.upsert_namespace(one.to_dict()),
+            lambda one: admission.remove_namespace(one.name),
         )
         self.informers = (quotas, ranges, classes, namespaces)
         self._is_settled = False

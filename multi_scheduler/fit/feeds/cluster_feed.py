@@ -71,28 +71,20 @@ class Feed:
         self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
         self._rules = AdmissionFeed(client, admission)
         self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
-        self._nodes.add_handler(
-            on_add=lambda node, _initial: index.upsert_node(node.to_dict()),
-            on_update=lambda _old, new: index.upsert_node(new.to_dict()),
-            on_delete=lambda node: index.remove_node(node.name),
+        self._nodes.on_change(
+            lambda node: index.upsert_node(node.to_dict()), lambda node: index.remove_node(node.name)
         )
         self._pods.add_handler(
             on_add=lambda pod, _initial: self._pod(pod),
             on_update=self._pod_changed,
             on_delete=self._pod_gone,
         )
-        self._volume_informer.add_handler(
-            on_add=lambda volume, _initial: self._volume(volume),
-            on_update=lambda _old, new: self._volume(new),
-            on_delete=self._forget_volume,
-        )
+        self._volume_informer.on_change(self._volume, self._forget_volume)
 
     def follow_nodes(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
         """Call a function with name and annotations of each added or changed node, and without annotations if it is deleted."""
-        self._nodes.add_handler(
-            on_add=lambda node, _initial: changed(node.name, node.annotations),
-            on_update=lambda _old, new: changed(new.name, new.annotations),
-            on_delete=lambda node: changed(node.name, {}),
+        self._nodes.on_change(
+            lambda node: changed(node.name, node.annotations), lambda node: changed(node.name, {})
         )
 
     async def run(self) -> None:

@@ -35,11 +35,7 @@ class PendingPods:
         self._key_of: dict[str, str] = {}
         """Key of the group by UID of a member."""
         self._added = asyncio.Event()
-        self.informer.add_handler(
-            on_add=lambda pod, _initial: self._put(pod),
-            on_update=lambda _old, new: self._put(new),
-            on_delete=self._removed,
-        )
+        self.informer.on_change(self._put, self._removed)
 
     async def wait_for(self, key: str, uid: str, seconds: float) -> None:
         """Wait until the cache contains a pod, and therefore all pods that were created before it.

@@ -111,11 +111,7 @@ class StatusWatch:
         return {**described, "lag": await self._lag_of(node)}
 
     def _wake_on_changes(self, informer: Informer) -> None:
-        informer.add_handler(
-            on_add=lambda _new, _initial: self._dirty.set(),
-            on_update=lambda _old, _new: self._dirty.set(),
-            on_delete=lambda _old: self._dirty.set(),
-        )
+        informer.on_change(lambda _: self._dirty.set(), lambda _: self._dirty.set())
 
 
 def _shown_values(described: Described) -> Described:

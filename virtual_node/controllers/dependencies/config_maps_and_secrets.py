@@ -20,7 +20,6 @@ from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
@@ -69,14 +68,12 @@ class DependencyController:
         """Number of objects with users, by upper namespace."""
         self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
         """By uid of an upper pod: the objects it needs, and whether each is optional."""
-        queue: WorkQueue[ObjectKey] = WorkQueue(
-            f"dependencies-{context.name}",
-            rate_limiter=ExponentialBackoff(0.2, 60.0),
-            flow=lambda key: key.namespace,
-            workers=_WORKERS,
-        )
         self.controller: Controller[ObjectKey] = Controller(
-            f"dependencies-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+            f"dependencies-{context.name}",
+            self.reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.namespace,
         )
         for kind, informer in lower.items():
             self._watch_lower(kind, informer)

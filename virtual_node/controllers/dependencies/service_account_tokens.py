@@ -29,7 +29,6 @@ from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retr
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem, no_token
@@ -84,14 +83,12 @@ class IdentityController:
         and they were not released."""
         self._foreign: set[str] = set()
         """Upper uids of pods whose Secret name is taken by an unmanaged Secret."""
-        queue: WorkQueue[str] = WorkQueue(
-            f"identities-{context.name}",
-            rate_limiter=ExponentialBackoff(1.0, 60.0),
-            flow=lambda uid: self._named.get(uid, ("",))[0],
-            workers=_WORKERS,
-        )
         self.controller: Controller[str] = Controller(
-            f"identities-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+            f"identities-{context.name}",
+            self.reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(1.0, 60.0),
+            flow=lambda uid: self._named.get(uid, ("",))[0],
         )
         secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 

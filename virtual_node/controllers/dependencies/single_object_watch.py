@@ -163,11 +163,7 @@ class ObjectWatches:
             name=f"single-{KINDS[key.kind].plural}",
             is_minor=True,
         )
-        informer.add_handler(
-            on_add=lambda _object, _initial: self._on_change(key),
-            on_update=lambda _old, _new: self._on_change(key),
-            on_delete=lambda _object: self._on_change(key),
-        )
+        informer.on_change(lambda _: self._on_change(key), lambda _: self._on_change(key))
         task = asyncio.create_task(informer.run(), name=f"watch {key}")
         task.add_done_callback(self._ended)
         return informer, task

@@ -19,7 +19,6 @@ from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFou
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
@@ -63,11 +62,8 @@ class Namespaces:
         self._known: dict[str, str] = {}
         """Upper namespace by lower namespace, for lower namespaces that may be used."""
         self._logged: dict[str, str] = {}
-        queue: WorkQueue[str] = WorkQueue(
-            f"namespaces-{context.name}", rate_limiter=ExponentialBackoff(1.0, 300.0)
-        )
         self.controller: Controller[str] = Controller(
-            f"namespaces-{context.name}", self.reconcile, workers=1, queue=queue
+            f"namespaces-{context.name}", self.reconcile, workers=1, backoff=ExponentialBackoff(1.0, 300.0)
         )
         self._watch()
 
@@ -245,8 +241,4 @@ class Namespaces:
             add(namespace.name)
 
         self._upper.add_handler(on_update=lambda _old, new: upper_changed(new), on_delete=upper_changed)
-        self._lower.add_handler(
-            on_add=lambda namespace, _initial: lower_changed(namespace),
-            on_update=lambda _old, new: lower_changed(new),
-            on_delete=lower_changed,
-        )
+        self._lower.on_change(lower_changed, lower_changed)

@@ -38,16 +38,8 @@ class CapacityController:
         """
         self.capacity = Capacity(node_selector=node.node_selector, reserve=node.capacity.reserve)
         self._changed = changed
-        nodes.add_handler(
-            on_add=lambda lower, _initial: self._node(lower),
-            on_update=lambda _old, new: self._node(new),
-            on_delete=self._node_gone,
-        )
-        foreign_pods.add_handler(
-            on_add=lambda pod, _initial: self._pod(pod),
-            on_update=lambda _old, new: self._pod(new),
-            on_delete=self._pod_gone,
-        )
+        nodes.on_change(self._node, self._node_gone)
+        foreign_pods.on_change(self._pod, self._pod_gone)
 
     def _node(self, lower: Object) -> None:
         self.capacity.upsert_node(lower.to_dict())

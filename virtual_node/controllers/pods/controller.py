@@ -28,7 +28,6 @@ from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
@@ -68,16 +67,14 @@ class PodController:
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
         workers = context.settings.pod_sync_workers
-        queue: WorkQueue[str] = WorkQueue(
-            f"pods-{context.name}",
-            rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
-            flow=self._namespace,
-            workers=workers,
-        )
         self.controller: Controller[str] = Controller(
-            f"pods-{context.name}", self.reconcile, workers=workers, queue=queue
+            f"pods-{context.name}",
+            self.reconcile,
+            workers=workers,
+            backoff=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
+            flow=self._namespace,
         )
-        creator.refusals.attach(queue.add_after)
+        creator.refusals.attach(self.controller.queue.add_after)
         self._watch_caches()
 
     def enqueue(self, uid: str) -> None:
@@ -161,11 +158,7 @@ class PodController:
                 queue.add(successor.uid)
 
         for informer in self._caches.upper.values():
-            informer.add_handler(
-                on_add=lambda pod, _initial: upper_changed(pod),
-                on_update=lambda _old, new: upper_changed(new),
-                on_delete=upper_changed,
-            )
+            informer.on_change(upper_changed, upper_changed)
         self._caches.lower.add_handler(
             on_add=lambda pod, _initial: lower_changed(pod),
             on_update=lower_updated,

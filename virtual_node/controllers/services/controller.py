@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
@@ -22,7 +21,6 @@ from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_ret
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.config.types import SERVICE_CONTROLLERS
 from virtual_node.controllers.base import peers
@@ -82,14 +80,12 @@ class ServiceController:
         """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
         """Set, and replaced by a new event, whenever the copy of a Service is created or cannot be created."""
-        queue: WorkQueue[str] = WorkQueue(
-            f"services-{context.name}",
-            rate_limiter=ExponentialBackoff(0.2, 60.0),
-            flow=lambda key: key.partition("/")[0],
-            workers=_WORKERS,
-        )
         self.controller: Controller[str] = Controller(
-            f"services-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+            f"services-{context.name}",
+            self.reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.partition("/")[0],
         )
         self._users = NamespaceUsers(caches.upper.values(), on_change=self._add_all)
         self._slices = upper_slices(context.upper)
@@ -288,16 +284,8 @@ class ServiceController:
             (self._slices, slice_changed),
             (endpoints.lower, endpoints_changed),
         ):
-            _on_any_change(informer, handler)
+            informer.on_change(handler, handler, with_old=True)
 
     def _add_all(self, namespace: str) -> None:
         for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):
             self.controller.queue.add(key)
-
-
-def _on_any_change(informer: Informer, handler: Callable[[Object], None]) -> None:
-    def updated(old: Object, new: Object) -> None:
-        handler(old)
-        handler(new)
-
-    informer.add_handler(on_add=lambda new, _initial: handler(new), on_update=updated, on_delete=handler)

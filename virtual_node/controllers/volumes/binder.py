@@ -47,11 +47,7 @@ class VolumeBinder:
             for claim in _claims(pod):
                 changed(f"{namespace}/{claim}")
 
-        self._caches.binders.add_handler(
-            on_add=lambda pod, _initial: requeue_claims(pod),
-            on_update=lambda _old, new: requeue_claims(new),
-            on_delete=requeue_claims,
-        )
+        self._caches.binders.on_change(requeue_claims, requeue_claims)
 
     async def bind(self, key: str, node: str) -> str:
         """Advance the binding of a claim's volume; return why it is impossible; empty: it is in progress.

@@ -14,7 +14,6 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import patch_only
@@ -48,11 +47,11 @@ class VolumeController:
         }
         self._seen_at: dict[str, float] = {}
         """Loop times at which other processes' virtual nodes were last seen, by name."""
-        queue: WorkQueue[str] = WorkQueue(
-            f"volumes-{context.name}", rate_limiter=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
-        )
         self.controller: Controller[str] = Controller(
-            f"volumes-{context.name}", self.reconcile, workers=4, queue=queue
+            f"volumes-{context.name}",
+            self.reconcile,
+            workers=4,
+            backoff=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
         )
         self._watch()
 
@@ -256,11 +255,7 @@ class VolumeController:
             (self._caches.upper_volumes, mirror_changed),
             (self._caches.upper_classes, class_changed),
         ):
-            informer.add_handler(
-                on_add=lambda one, _initial, changed=changed: changed(one),  # type: ignore[misc]
-                on_update=lambda _old, new, changed=changed: changed(new),  # type: ignore[misc]
-                on_delete=changed,
-            )
+            informer.on_change(changed, changed)
 
 
 def _bare(node: Object) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
@@ -79,14 +78,12 @@ class ClaimController:
         self._last_events: dict[str, tuple[str, str]] = {}
         """By upper claim: reason and message of its last event."""
         self._orphans: set[str] = set()
-        queue: WorkQueue[str] = WorkQueue(
-            f"claims-{context.name}",
-            rate_limiter=ExponentialBackoff(0.5, 60.0),
-            flow=lambda key: key.partition("/")[0],
-            workers=_WORKERS,
-        )
         self.controller: Controller[str] = Controller(
-            f"claims-{context.name}", self.reconcile, workers=_WORKERS, queue=queue
+            f"claims-{context.name}",
+            self.reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.5, 60.0),
+            flow=lambda key: key.partition("/")[0],
         )
         self._watch()
 
@@ -289,9 +286,5 @@ class ClaimController:
             (self._caches.lower_claims, lower_changed),
             (self._caches.upper_volumes, mirror_changed),
         ):
-            informer.add_handler(
-                on_add=lambda one, _initial, changed=changed: changed(one),  # type: ignore[misc]
-                on_update=lambda old, new, changed=changed: changed(old) or changed(new),  # type: ignore[misc]
-                on_delete=changed,
-            )
+            informer.on_change(changed, changed, with_old=True)
         self._binder.on_change(add)

@@ -92,8 +92,8 @@ def test_loads_saved_state_and_refuses_invalid_state():
 
 
 class _Informer:
-    def add_handler(self, **handlers: Any) -> None:
-        self.handlers = SimpleNamespace(**handlers)
+    def on_change(self, changed: Any, deleted: Any) -> None:
+        self.handlers = SimpleNamespace(changed=changed, deleted=deleted)
 
 
 def _pod(uid: str, phase: str) -> Any:
@@ -134,8 +134,8 @@ async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
         found = await agent.score(_pod(mode, "Pending").to_dict(), NODES)
         assert (found is None) == (mode == "Shadow")
         assert found is None or 1.0 in found.values()
-        informer.handlers.on_add(_pod(mode, "Pending"), False)
-        informer.handlers.on_update(_pod(mode, "Pending"), _pod(mode, "Running"))
+        informer.handlers.changed(_pod(mode, "Pending"))
+        informer.handlers.changed(_pod(mode, "Running"))
         assert agent.memory.bandit.rewards == rewards
         agent._files.save(agent.memory)
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -161,9 +161,9 @@ async def test_learns_from_failed_and_from_unstarted_pods():
     )
     for uid in ("failed", "deleted", "slow"):
         await agent.score(_pod(uid, "Pending").to_dict(), NODES)
-        informer.handlers.on_add(_pod(uid, "Pending"), False)
+        informer.handlers.changed(_pod(uid, "Pending"))
     for uid in pods:
-        informer.handlers.on_delete(_pod(uid, "Pending"))
+        informer.handlers.deleted(_pod(uid, "Pending"))
     task = asyncio.create_task(agent._follow_ended())
     await agent._ended.join()
     task.cancel()

@@ -26,7 +26,7 @@ class Scene:
         self._heard: Any = None
         self.nodes = Store()
         self.node(ready="True")
-        leases = SimpleNamespace(add_handler=self._add_handler)
+        leases = SimpleNamespace(on_change=self._on_change)
         client: Any = SimpleNamespace(get=self._get)
         nodes: Any = SimpleNamespace(store=self.nodes)
         informer: Any = leases
@@ -38,7 +38,7 @@ class Scene:
         self.nodes.put("n", _object("n", spec={"taints": taints}, status={"conditions": conditions}))
 
     def renew(self) -> None:
-        self._heard(_object("n", spec={"renewTime": str(self.now)}), True)
+        self._heard(_object("n", spec={"renewTime": str(self.now)}))
 
     def wait(self, seconds: int) -> None:
         """Advance the clock while the Lease is renewed."""
@@ -49,8 +49,8 @@ class Scene:
     async def gone(self, *pods: Pod, confirmed: str = "") -> tuple[set[str], set[str]]:
         return await self.liveness.gone([HOLDER], pods, namespace="ns", confirmed={confirmed})
 
-    def _add_handler(self, *, on_add: Any, on_update: Any) -> None:
-        self._heard = on_add
+    def _on_change(self, changed: Any) -> None:
+        self._heard = changed
 
     async def _get(self, _resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
         if name not in self.pods:
