@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
 
 from controller_runtime import log, resources
 from controller_runtime.auth import kubeconfig, weaknesses
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
-from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from descheduler.command_line import PROGRAM
 from descheduler.config.options import Options
@@ -59,7 +57,9 @@ class App:
             )
             view = self._view(client)
             if options.health_addr:
-                await stack.enter_async_context(HealthServer(options.health_addr, checks=self._checks()))
+                await stack.enter_async_context(
+                    HealthServer(options.health_addr, checks={"caches": lambda: unsynced(self._informers)})
+                )
             lifecycle.tune_gc()
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
@@ -82,13 +82,6 @@ class App:
         )
         self._informers = [nodes, cached]
         return ClusterView(nodes=nodes, pods=cached, node_selector=self._options.node_selector)
-
-    def _checks(self) -> Mapping[str, Check]:
-        def caches() -> str | None:
-            waiting = [informer.name for informer in self._informers if not informer.has_synced]
-            return f"not read yet: {', '.join(waiting)}" if waiting else None
-
-        return {"caches": caches}
 
     def _elector(self, client: Client, view: ClusterView) -> LeaderElector:
         return LeaderElector(

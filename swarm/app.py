@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,14 +15,13 @@ from aiohttp import web
 from controller_runtime import log, resources
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.handlers import Registration
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle, version
 from controller_runtime.resources import SWARMS
-from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
@@ -71,7 +70,9 @@ class App:
             caches = _Caches.follow(client, options.namespace or None)
             self._informers = caches.all()
             if options.health_addr:
-                server = HealthServer(options.health_addr, checks=self._checks())
+                server = HealthServer(
+                    options.health_addr, checks={"caches": lambda: unsynced(self._informers)}
+                )
                 server.add_route("GET", "/internal/health", _internal_health)
                 await stack.enter_async_context(server)
             lifecycle.tune_gc()
@@ -82,13 +83,6 @@ class App:
                     await self._elector(client, caches).run()
                 else:
                     await self._work(client, caches)
-
-    def _checks(self) -> Mapping[str, Check]:
-        def caches() -> str | None:
-            waiting = [informer.name for informer in self._informers if not informer.has_synced]
-            return f"not read yet: {', '.join(waiting)}" if waiting else None
-
-        return {"caches": caches}
 
     def _elector(self, client: Client, caches: _Caches) -> LeaderElector:
         return LeaderElector(

@@ -15,7 +15,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names, node_avoidance
 from controller_runtime.api.pod.conditions import claim_names, is_true
-from controller_runtime.cache.informer import Informer
+from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from webhook.mutation import volumes
@@ -83,8 +83,7 @@ class State:
 
     def unready(self) -> str | None:
         """Return which caches have not been read yet, for ``/readyz``; None if all have been read."""
-        missing = [informer for informer in self._informers() if not informer.has_synced]
-        return f"not read yet: {', '.join(map(str, missing))}" if missing else None
+        return unsynced(self._informers())
 
     async def wait(self, seconds: float) -> str:
         """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import structlog
@@ -265,3 +265,9 @@ def _guarded(function: Callable[[Object], T]) -> Callable[[Object], T]:
             raise ApiError(f"{found.kind} {found.key} is malformed: {error!r}") from error
 
     return call
+
+
+def unsynced(informers: Iterable[Informer]) -> str | None:
+    """Return which informers have not stored their first list, for ``/readyz``; None if all have."""
+    missing = [informer.name for informer in informers if not informer.has_synced]
+    return f"not read yet: {', '.join(missing)}" if missing else None

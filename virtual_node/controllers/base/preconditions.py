@@ -1,4 +1,4 @@
-"""Patches with a uid precondition: they change only the object that was read, not a later object of its name.
+"""Writes with a uid precondition: they change only the object that was read, not a later object of its name.
 
 Between our read and our write, the object may have been deleted and another object created under its name.
 The API server refuses a patch with ``metadata.uid`` if the object has another uid. It reports that as Invalid
@@ -8,11 +8,13 @@ with a uid precondition.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.client.client import Client, PatchType
-from controller_runtime.errors import Conflict, Invalid
+from controller_runtime.errors import Conflict, Invalid, NotFound
+from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 
 _FIELD = "metadata.uid"
@@ -66,6 +68,24 @@ async def patch_only(
         raise Conflict(
             f"{resource.kind} {name} is another one by now: {error.message}", code=409, reason="Conflict"
         ) from error
+
+
+async def delete_only(
+    client: Client, resource: Resource, thing: Object, *, grace_period_seconds: int | None = None
+) -> None:
+    """Delete the object of that uid; do nothing if it is gone or another object has its name now.
+
+    Raises:
+        ApiError: the server refuses.
+    """
+    with contextlib.suppress(NotFound, Conflict):
+        await client.delete(
+            resource,
+            thing.name,
+            namespace=thing.namespace,
+            uid=thing.uid,
+            grace_period_seconds=grace_period_seconds,
+        )
 
 
 def _is_about_uid(error: Invalid) -> bool:

@@ -27,6 +27,7 @@ from virtual_node.controllers.dependencies.budget import is_stub
 from virtual_node.controllers.dependencies.copies import Copies
 from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
 from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import dependencies, service_account
 
 _UNUSED_GRACE = 60.0
@@ -221,8 +222,7 @@ class DependencyController:
     def _watch_lower(self, kind: str, informer: Informer) -> None:
         def key_of(copy: Object) -> ObjectKey:
             source = copy.annotations.get(names.ANNOTATION_SOURCE, copy.name)
-            upper_namespace = copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)
-            return ObjectKey(kind, upper_namespace, source)
+            return ObjectKey(kind, ownership.upper_namespace(copy), source)
 
         def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
             key = key_of(copy)

@@ -37,6 +37,7 @@ from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.remover import PodRemover
 from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
 
 _BREATH = 100
@@ -152,8 +153,7 @@ class PodController:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now, and an upper pod of the same name may be waiting for it.
-            namespace = pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, pod.namespace)
-            successor = self._caches.upper_by_name(namespace, pod.name)
+            successor = self._caches.upper_by_name(ownership.upper_namespace(pod), pod.name)
             if successor is not None and successor.uid != uid:
                 queue.add(successor.uid)
 

@@ -17,6 +17,7 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
@@ -250,7 +251,7 @@ class PodCreator:
             return Result(requeue_after=_PREDECESSOR_RETRY)
         if not ownership.is_owned(existing.labels, self._context.cluster_id):
             return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
-        namespace = live_reads.upper_namespace(existing)
+        namespace = ownership.upper_namespace(existing)
         if namespace != upper.namespace:
             return await self._name_conflict(
                 upper, record, f"a pod {existing.key} that stands for {namespace}/{upper.name}"
@@ -261,7 +262,7 @@ class PodCreator:
         if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
             self._context, upper.uid, existing
         ):
-            await live_reads.delete_lower(self._context, existing, grace_period_seconds=None)
+            await delete_only(self._context.lower, resources.PODS, existing)
         return Result(requeue_after=_PREDECESSOR_RETRY)
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:

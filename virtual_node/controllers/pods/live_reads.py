@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.base import ownership
@@ -66,22 +64,4 @@ async def has_upper_pod(context: ClusterContext, lower: Object) -> bool:
 
 
 async def _upper_named_as(context: ClusterContext, lower: Object) -> dict[str, Any] | None:
-    return await find(context.upper, resources.PODS, lower.name, namespace=upper_namespace(lower))
-
-
-def upper_namespace(lower: Object) -> str:
-    """Return the upper namespace of the pod that a lower pod was created for."""
-    return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
-
-
-async def delete_lower(context: ClusterContext, lower: Object, *, grace_period_seconds: int | None) -> None:
-    """Delete a lower pod by uid. A grace period of None is the one in its spec."""
-    # Another pod of that name (Conflict) is not ours to delete.
-    with contextlib.suppress(NotFound, Conflict):
-        await context.lower.delete(
-            resources.PODS,
-            lower.name,
-            namespace=lower.namespace,
-            uid=lower.uid,
-            grace_period_seconds=grace_period_seconds,
-        )
+    return await find(context.upper, resources.PODS, lower.name, namespace=ownership.upper_namespace(lower))

@@ -11,6 +11,7 @@ from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.pods import live_reads
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
@@ -41,14 +42,14 @@ class PodRemover:
         if lower is not None and lower.metadata.deletion_timestamp is None:
             if record is None and await live_reads.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
-            await live_reads.delete_lower(self._context, lower, grace_period_seconds=None)
+            await delete_only(self._context.lower, resources.PODS, lower)
         elif lower is None:
             # Only now, because the lower pod may read any object of the names that it references until it has
             # terminated.
             self._creator.forget_pod(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
-                await live_reads.delete_lower(self._context, live, grace_period_seconds=None)
+                await delete_only(self._context.lower, resources.PODS, live)
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
@@ -104,7 +105,7 @@ class PodRemover:
                 self._context.log.warning(
                     "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
                 )
-                await live_reads.delete_lower(self._context, lower, grace_period_seconds=None)
+                await delete_only(self._context.lower, resources.PODS, lower)
         return Result(requeue_after=live_reads.BEHIND)
 
     async def _stripped(self, last: Object) -> Object | None:
@@ -120,7 +121,7 @@ class PodRemover:
             known = lower.metadata.deletion_grace_period_seconds
         shortened = grace is not None and known is not None and grace < known
         if known is None or shortened:
-            await live_reads.delete_lower(self._context, lower, grace_period_seconds=grace)
+            await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
             record.delete_sent = grace
         return await self._status.mirror(upper, lower, record)
 

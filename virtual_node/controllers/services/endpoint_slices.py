@@ -6,7 +6,6 @@ ServiceController decides which Services, and when.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -14,12 +13,12 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services import endpoints as translate
 
@@ -86,8 +85,7 @@ class EndpointSlices:
 
     def service_of(self, thing: Object) -> Iterable[str]:
         """See ``EndpointMirror``."""
-        namespace = thing.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, thing.namespace)
-        return (f"{namespace}/{thing.labels.get(translate.LABEL_SERVICE, '')}",)
+        return (f"{ownership.upper_namespace(thing)}/{thing.labels.get(translate.LABEL_SERVICE, '')}",)
 
     async def sync(self, service: Object, namespace: str) -> None:
         """See ``EndpointMirror``."""
@@ -142,7 +140,7 @@ class EndpointSlices:
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
                 self._in_step.pop((piece.namespace, piece.name), None)
-                await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
+                await delete_only(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
     async def _wanted_upper(self, service: Object) -> set[str]:
         """Return the lower names of a Service's upper slices, read live because our cache may be behind.
@@ -164,7 +162,7 @@ class EndpointSlices:
         """See ``EndpointMirror``."""
         for piece in self.lower.store.by_index(INDEX_SERVICE, key):
             self._in_step.pop((piece.namespace, piece.name), None)
-            await _delete(self._context.lower, resources.ENDPOINT_SLICES, piece)
+            await delete_only(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
 
 class LegacyEndpoints:
@@ -178,7 +176,7 @@ class LegacyEndpoints:
 
     def service_of(self, thing: Object) -> Iterable[str]:
         """See ``EndpointMirror``."""
-        return (f"{thing.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, thing.namespace)}/{thing.name}",)
+        return (ownership.upper_key(thing),)
 
     async def sync(self, service: Object, namespace: str) -> None:
         """See ``EndpointMirror``."""
@@ -201,7 +199,7 @@ class LegacyEndpoints:
     async def remove(self, key: str) -> None:
         """See ``EndpointMirror``."""
         for endpoints in self.lower.store.by_index(INDEX_SERVICE, key):
-            await _delete(self._context.lower, resources.ENDPOINTS, endpoints)
+            await delete_only(self._context.lower, resources.ENDPOINTS, endpoints)
 
 
 def _lower(context: ClusterContext, resource: Resource, index: Callable[[Object], Iterable[str]]) -> Informer:
@@ -251,8 +249,3 @@ async def _write(
         return
     if patch := difference(current.to_dict(), desired):
         await patch_only(context.lower, resource, name, patch, uid=current.uid, namespace=namespace)
-
-
-async def _delete(client: Client, resource: Resource, thing: Object) -> None:
-    with contextlib.suppress(NotFound, Conflict):
-        await client.delete(resource, thing.name, namespace=thing.namespace, uid=thing.uid)

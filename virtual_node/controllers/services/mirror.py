@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.base.problems import Problem, service_taken
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
@@ -25,7 +24,7 @@ from virtual_node.translate.services import services as translate
 
 def upper_service(copy: Object) -> Iterable[str]:
     """Return the key of the upper Service that a copy was created for."""
-    return (f"{copy.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, copy.namespace)}/{copy.name}",)
+    return (ownership.upper_key(copy),)
 
 
 class ServiceCopies:
@@ -130,10 +129,7 @@ class ServiceCopies:
 
     async def delete(self, copy: Object) -> None:
         """Delete a copy by uid."""
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                resources.SERVICES, copy.name, namespace=copy.namespace, uid=copy.uid
-            )
+        await delete_only(self._context.lower, resources.SERVICES, copy)
 
     def _desired(
         self, whole: dict[str, Any], namespace: str, *, with_families: bool = True

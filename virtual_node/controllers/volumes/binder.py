@@ -18,9 +18,10 @@ from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.waiting_pods import WaitingPods
 from virtual_node.translate.pods import lower_pod, node_pools
@@ -149,14 +150,7 @@ class VolumeBinder:
     async def _remove(self, placeholder: Object) -> None:
         if placeholder.metadata.deletion_timestamp is not None:
             return
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                resources.PODS,
-                placeholder.name,
-                namespace=placeholder.namespace,
-                uid=placeholder.uid,
-                grace_period_seconds=0,
-            )
+        await delete_only(self._context.lower, resources.PODS, placeholder, grace_period_seconds=0)
 
     def _of(self, key: str) -> Object | None:
         namespace, _, name = key.partition("/")

@@ -18,6 +18,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pv as translate
 
 _BACKOFF_BASE = 0.5
@@ -172,8 +173,7 @@ class VolumeController:
             ours = self._lower_claim(lower)
             if ours is None:
                 return None
-            upper_namespace = ours.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, ours.namespace)
-            claim = self._caches.upper_claims.store.get(f"{upper_namespace}/{ours.name}")
+            claim = self._caches.upper_claims.store.get(ownership.upper_key(ours))
             if claim is None or claim.uid != ours.labels.get(names.LABEL_UPPER_UID):
                 return None
             above = claim.spec or {}

@@ -32,6 +32,7 @@ from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
 from virtual_node.controllers.volumes.pvc_users import ClaimUsers
+from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pvc as translate
 
 _BINDING_RETRY = 5.0
@@ -270,8 +271,7 @@ class ClaimController:
                 self._wake(uid)
 
         def lower_changed(claim: Object) -> None:
-            namespace = claim.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, claim.namespace)
-            key = f"{namespace}/{claim.name}"
+            key = ownership.upper_key(claim)
             add(key)
             for uid in self._users.unblock(key):
                 self._wake(uid)

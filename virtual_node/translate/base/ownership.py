@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 from controller_runtime.api import names
+from controller_runtime.objects import Object
 
 
 class Marked(Protocol):
@@ -93,6 +94,16 @@ def mirrored_as(mark: str | None, upper_uid: str) -> str:
 def is_owned(labels: Mapping[str, str] | None, cluster_id: str) -> bool:
     """Report whether a lower object was created for that upper cluster, in any namespace."""
     return bool(labels) and labels.get(names.LABEL_UPPER_CLUSTER) == cluster_id  # type: ignore[union-attr]
+
+
+def upper_namespace(lower: Object) -> str:
+    """Return the namespace of the upper object that a lower object was created for."""
+    return lower.annotations.get(names.ANNOTATION_UPPER_NAMESPACE, lower.namespace)
+
+
+def upper_key(lower: Object) -> str:
+    """Return ``namespace/name`` of the upper object that a lower object of the same name was created for."""
+    return f"{upper_namespace(lower)}/{lower.name}"
 
 
 def is_owned_by(lower: Marked, cluster_id: str, upper_namespace: str, *, upper_uid: str = "") -> bool:
