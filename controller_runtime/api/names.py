@@ -13,7 +13,8 @@ LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
 LABEL_NODE = f"{DOMAIN}/node"
 """Name of the virtual node of a lower pod."""
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
-"""On a Secret with tokens: uid of the upper pod that the tokens are bound to."""
+"""On a Secret with tokens: uid of the upper pod that the tokens are bound to. With ``identities.tokens: node``: a
+hash of the account, audience, lifetime and virtual node."""
 ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
 """On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without

@@ -36,11 +36,8 @@ class TokenLife:
 
 def token_life(token: str) -> TokenLife | None:
     """Return the account and validity of a token; None if it is not the token of a ServiceAccount."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
     try:
-        claims: Any = decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = _claims(token)
         subject = str(claims["sub"])
         starts = datetime.fromtimestamp(claims.get("iat") or claims.get("nbf") or 0, UTC)
         ends = datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None
@@ -50,3 +47,22 @@ def token_life(token: str) -> TokenLife | None:
     if not subject.startswith(_ACCOUNT) or not separator:
         return None
     return TokenLife(namespace, account, starts, ends)
+
+
+def bound_to(token: str) -> tuple[str, str]:
+    """Return the uids of the Node and the ServiceAccount that a token is bound to; empty: none, or not readable."""
+    try:
+        ours = _claims(token)["kubernetes.io"]
+        return str(ours.get("node", {}).get("uid", "")), str(ours["serviceaccount"]["uid"])
+    except (binascii.Error, ValueError, TypeError, KeyError, AttributeError):
+        return "", ""
+
+
+def _claims(token: str) -> Any:
+    """Return the claims of a JWT.
+
+    Raises:
+        ValueError: it is not a JWT.
+    """
+    _, claims, _ = token.split(".")
+    return decode(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

@@ -29,6 +29,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "election": virtual_node.UPPER_ELECTION,
             "shards": virtual_node.UPPER_SHARDS,
             "page": virtual_node.UPPER_PAGE,
+            "sharedTokens": virtual_node.UPPER_SHARED_TOKENS,
             "renewal": virtual_node.UPPER_RENEWAL,
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,

@@ -28,7 +28,7 @@ IDLE_SECONDS = 20.0
 _CHURN_RATE = 20.0
 """Pods per second of ordinary churn: Kubernetes' own objective for a cluster."""
 DIRECT = "kwok node"
-VARIANTS: Mapping[str, Sequence[str]] = {"virtual node": ()}
+VARIANTS: Mapping[str, Sequence[str]] = {"pod tokens": (), "node tokens": ("--identity-tokens=node",)}
 """Flags of the virtual nodes to measure, by title."""
 
 
@@ -39,7 +39,7 @@ class Round:
     load: LoadResult
     cpu: Mapping[str, float]
     """CPU seconds by process, such as ``upper/kube-apiserver``."""
-    requests: Mapping[str, Mapping[str, float]]
+    requests: Mapping[str, dict[str, float]]
     """Requests per pod, by cluster."""
 
 
@@ -102,7 +102,7 @@ async def start_variants(
     """Start a virtual node for each variant and wait until all are Ready; return the processes by title."""
     processes = {}
     for title, extra in VARIANTS.items():
-        name = title.replace(" ", "-")
+        name = "vn-" + title.replace(" ", "-")
         processes[title] = await sandbox.start_virtual_node(
             f"--nodename={name}",
             f"--client-kubeconfig={lower_kubeconfig}",

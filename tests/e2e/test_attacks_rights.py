@@ -36,6 +36,8 @@ VALUES = {
     "virtualNode": {
         "clusters": [{"name": OURS, "kubeconfigSecret": {"name": "virtual-node-tokyo"}}],
         "kubelet": {"servingCertificate": "CSR", "approveServingCertificate": True},
+        # The setting with which the account may request more tokens.
+        "config": {"identities": {"tokens": "node"}},
     }
 }
 _PODS = f"/api/v1/namespaces/{SHOP}/pods"
@@ -195,6 +197,10 @@ def _for_pod(name: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Pod", "name": name}
 
 
+def _for_node(name: str) -> dict[str, str]:
+    return {"apiVersion": "v1", "kind": "Node", "name": name}
+
+
 def _labelled(name: str, node: str) -> dict[str, Any]:
     made = _pod(name, node)
     return {**made, "metadata": {"name": name, "labels": {"create-by-descheduler": "true"}}}
@@ -245,6 +251,15 @@ REFUSED: list[tuple[Attack, str]] = [
     (
         (VIRTUAL_NODE, "POST", f"/api/v1/namespaces/{SHOP}/serviceaccounts/default/token", _token()),
         "tokens only for pods",
+    ),
+    (
+        (
+            VIRTUAL_NODE,
+            "POST",
+            f"/api/v1/namespaces/{SHOP}/serviceaccounts/default/token",
+            _token(boundObjectRef=_for_node(REAL)),
+        ),
+        "tokens only for pods and its own nodes",
     ),
     (
         (
@@ -327,6 +342,12 @@ ALLOWED: list[Attack] = [
         "POST",
         f"/api/v1/namespaces/{SHOP}/serviceaccounts/default/token",
         _token(boundObjectRef=_for_pod("b-ours")),
+    ),
+    (
+        VIRTUAL_NODE,
+        "POST",
+        f"/api/v1/namespaces/{SHOP}/serviceaccounts/default/token",
+        _token(boundObjectRef=_for_node(OURS)),
     ),
     (VIRTUAL_NODE, "DELETE", f"{_CSR}/of-ours", None),
     (DESCHEDULER, "DELETE", f"{_PODS}/b-ours", _FORCED),

@@ -37,6 +37,8 @@ class ClusterCaches:
     lower_nodes: Informer
     foreign_pods: Informer
     """Lower pods that are not ours, reduced to what capacity needs."""
+    accounts: Informer | None
+    """Upper ServiceAccounts without content; None unless pods share tokens."""
 
     def deciding(self) -> Iterator[Informer]:
         """Yield the informers that decide what is created and deleted; those for capacity are left out."""
@@ -50,6 +52,8 @@ class ClusterCaches:
             self.upper_services,
             self.lower_services,
         )
+        if self.accounts is not None:
+            yield self.accounts
 
     def all(self) -> Iterator[Informer]:
         """Yield every informer."""
@@ -87,6 +91,7 @@ def cluster_caches(context: ClusterContext) -> ClusterCaches:
             transform=shrink_foreign,
             name="foreign-pods",
         ),
+        accounts=_accounts(context),
     )
 
 
@@ -138,3 +143,14 @@ def _lower_pods(context: ClusterContext) -> Informer:
 def _upper_uid(pod: Object) -> Iterable[str]:
     uid = pod.labels.get(names.LABEL_UPPER_UID)
     return (uid,) if uid else ()
+
+
+def _accounts(context: ClusterContext) -> Informer | None:
+    settings = context.settings
+    if not settings.enable_serviceaccount or settings.identities.tokens != "node":
+        return None
+    return Informer(context.upper, resources.SERVICE_ACCOUNTS, transform=_only_metadata)
+
+
+def _only_metadata(account: Object) -> Object:
+    return Object(account.metadata, account.api_version, account.kind, None, None, None)

@@ -214,6 +214,8 @@ class LowerCluster:
             secrets=caches.secrets,
             find_upper=caches.pods.upper_pod,
             find_lower=caches.pods.lower_pod,
+            accounts=caches.accounts,
+            node_uid=lambda name: self.nodes[name].uid if name in self.nodes else "",
         )
         creator = PodCreator(
             context,

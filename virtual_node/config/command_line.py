@@ -25,6 +25,7 @@ from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.types import (
     CapacityPolicy,
     Config,
+    IdentitiesConfig,
     LeaderElectionConfig,
     LowerClusterConfig,
     NamespaceConfig,
@@ -46,7 +47,7 @@ _OF_CLUSTER = {
 _OVERRIDES = (
     *(
         declared.dest
-        for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig)
+        for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig)
         for _, declared in setting.settings(kind)
         if declared.flag
     ),
@@ -189,7 +190,7 @@ def _override(
 ) -> None:
     """Set the process-wide fields whose flag or environment variable is given, even if there is a file."""
     kubelet = config.kubelet
-    for target in (config, kubelet, config.leader_election):
+    for target in (config, kubelet, config.leader_election, config.identities):
         setting.apply(target, flags, environment)
     if flags.enable_controllers is not None:
         # tensile-kube skips unknown names with a warning, and existing manifests depend on that.

@@ -12,7 +12,7 @@ from controller_runtime.process.flags import add_boolean, add_flag, add_log_flag
 from virtual_node.config import setting
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import KUBELET, LOWER, NODE, PODS, PROCESS, UPPER
-from virtual_node.config.types import Config, LeaderElectionConfig, LowerClusterConfig
+from virtual_node.config.types import Config, IdentitiesConfig, LeaderElectionConfig, LowerClusterConfig
 
 DEFAULT_NODE_NAME = "virtual-kubelet"
 WITHOUT_EFFECT = {
@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the daemon to a parser."""
     groups = {title: parser.add_argument_group(title) for title in setting.GROUPS}
     lower, node, kubelet = groups[LOWER], groups[NODE], groups[KUBELET]
-    for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig):
+    for kind in (Config, LowerClusterConfig, KubeletConfig, LeaderElectionConfig, IdentitiesConfig):
         setting.add_flags(groups, kind)
     add_flag(
         groups[UPPER],

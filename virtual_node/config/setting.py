@@ -118,7 +118,7 @@ def apply(target: msgspec.Struct, flags: argparse.Namespace, environment: Mappin
         if get_origin(of_type) is list:
             converted = comma_list(value)
         elif get_origin(of_type) is Literal:
-            converted = value.capitalize()
+            converted = next((one for one in get_args(of_type) if one.lower() == value), value)
         try:
             setattr(target, field.name, msgspec.convert(converted, field.type, strict=False))
         except msgspec.ValidationError as error:

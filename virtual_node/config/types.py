@@ -200,6 +200,15 @@ class LimitsConfig(_Base):
     above."""
 
 
+class IdentitiesConfig(_Base):
+    """Tokens of the upper cluster for lower pods."""
+
+    tokens: Annotated[Literal["pod", "node"], Setting(PODS, "--identity-tokens")] = "pod"
+    """pod: one token per pod, which becomes invalid with the pod. node: one token per ServiceAccount, audience
+    and lifetime for all pods of a virtual node, which becomes invalid with the Node: fewer requests per pod. It needs
+    Kubernetes 1.31 in the upper cluster. A changed value applies to new pods."""
+
+
 class LeaderElectionConfig(_Base):
     """How replicas of a virtual-node process divide the work."""
 
@@ -244,6 +253,7 @@ class Config(_Base):
     """Optional controllers: PVControllers, ServiceControllers."""
     enable_serviceaccount: Annotated[bool, Setting(PODS, "--enable-serviceaccount")] = True
     """Give lower pods tokens of the upper cluster. Off: they get an identity of the lower cluster."""
+    identities: IdentitiesConfig = msgspec.field(default_factory=IdentitiesConfig)
     kubernetes_service: Annotated[Literal["Lower", "Upper"], Setting(PODS, "--kubernetes-service")] = "Lower"
     """The apiserver that KUBERNETES_SERVICE_HOST and _PORT name in pods. A pod's annotation
     ``virtual-node.io/kubernetes-service`` (upper or lower) overrides it."""

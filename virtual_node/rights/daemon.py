@@ -72,6 +72,11 @@ UPPER_PAGE: tuple[Right, ...] = (
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``webAddress``."""
 
+UPPER_SHARED_TOKENS: tuple[Right, ...] = (
+    Right("", "serviceaccounts", ("list", "watch"), "renew shared tokens of recreated ServiceAccounts"),
+)
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``identities.tokens: node``."""
+
 UPPER_RENEWAL: tuple[Right, ...] = (
     Right(
         "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
@@ -127,6 +132,8 @@ def upper(config: Config) -> tuple[Right, ...]:
     election = config.leader_election
     if election.enabled:
         tables += UPPER_SHARDS if election.mode == SHARDED else UPPER_ELECTION
+    if config.enable_serviceaccount and config.identities.tokens == "node":
+        tables += UPPER_SHARED_TOKENS
     if config.web_address:
         tables += UPPER_PAGE
     if config.kubelet.certificate_source == "CSR":

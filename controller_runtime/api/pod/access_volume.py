@@ -6,6 +6,7 @@ cluster's CA.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +17,31 @@ PREFIX = "kube-api-access-"
 ROOT_CA = "kube-root-ca.crt"
 _CERTIFICATES = re.compile(rf"{re.escape(ROOT_CA)}(-[0-9a-f]{{8}})?|openshift-service-ca\.crt")
 """Names of ConfigMaps in the volume. ``openshift-service-ca.crt`` exists in OpenShift only."""
+_SHARED = re.compile(r"(?P<account>.+)-(?P<seconds>\d{1,10})-token-[0-9a-f]{8}")
 _CERTIFICATE_FILES = {"ca.crt", "service-ca.crt"}
 
 
 def token_secret_name(name: str, uid: str) -> str:
     """Return the name of the lower Secret with the tokens of an upper pod. It is stable and has a valid length."""
     return f"{name[:200].rstrip('.')}-token-{uid[:8]}"
+
+
+def shared_token(
+    node: str, cluster_id: str, namespace: str, account: str, *, audience: str, seconds: int
+) -> tuple[str, str]:
+    """Return the id and the lower Secret's name of a token that the pods of a virtual node share.
+
+    Args:
+        node: name of the virtual node, to which the token is bound.
+        cluster_id: identity of the upper cluster.
+        namespace: upper namespace of the account.
+        account: name of the ServiceAccount.
+        audience: audience of the token; empty: the upper API server.
+        seconds: requested lifetime.
+    """
+    parts = (cluster_id, node, namespace, account, audience, str(seconds))
+    digest = hashlib.sha256("/".join(parts).encode()).hexdigest()[:32]
+    return digest, f"{account[:200].rstrip('.')}-{seconds}-token-{digest[:8]}"
 
 
 def is_injected(volume: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
@@ -51,9 +71,7 @@ def _is_injected_source(source: Mapping[str, Any], metadata: Mapping[str, Any]) 
         case "serviceAccountToken":
             return value.get("path") == "token" and not value.get("audience")
         case "secret":
-            uid = (metadata.get("labels") or {}).get(names.LABEL_UPPER_UID)
-            is_ours = uid and value.get("name") == token_secret_name(metadata["name"], uid)
-            return bool(is_ours) and files == ["token"]
+            return files == ["token"] and _is_token_secret(value.get("name") or "", metadata)
         case "configMap":
             return bool(_CERTIFICATES.fullmatch(value.get("name") or "")) and (
                 len(files) == 1 and files[0] in _CERTIFICATE_FILES
@@ -62,3 +80,22 @@ def _is_injected_source(source: Mapping[str, Any], metadata: Mapping[str, Any]) 
             return files == ["namespace"]
         case _:
             return False
+
+
+def _is_token_secret(name: str, metadata: Mapping[str, Any]) -> bool:
+    """Report whether a lower pod with this metadata may get its token from a Secret of that name."""
+    labels = metadata.get("labels") or {}
+    if (uid := labels.get(names.LABEL_UPPER_UID)) and name == token_secret_name(metadata["name"], uid):
+        return True
+    found = _SHARED.fullmatch(name)
+    if found is None:
+        return False
+    _, expected = shared_token(
+        labels.get(names.LABEL_NODE, ""),
+        labels.get(names.LABEL_UPPER_CLUSTER, ""),
+        (metadata.get("annotations") or {}).get(names.ANNOTATION_UPPER_NAMESPACE, ""),
+        found["account"],
+        audience="",
+        seconds=int(found["seconds"]),
+    )
+    return name == expected

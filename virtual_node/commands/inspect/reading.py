@@ -125,6 +125,7 @@ def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) 
                 owner=Owner(cluster_id=cluster_id, node_name=node.name),
                 ignore_labels=tuple(config.ignore_labels),
                 service_accounts=config.enable_serviceaccount,
+                shared_tokens=config.identities.tokens == "node",
                 namespace_map=mapping,
                 node_labels={
                     names.LABEL_HOSTNAME: node.name,

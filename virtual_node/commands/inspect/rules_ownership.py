@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime.api import names, namespace_map, readable
@@ -23,6 +24,7 @@ from virtual_node.commands.inspect.facts import (
     labels_of,
 )
 from virtual_node.translate.pods import dependencies
+from virtual_node.translate.pods.token_secrets import token_secrets
 from virtual_node.translate.services import endpoints, services
 from virtual_node.translate.storage import binder_pod
 
@@ -40,6 +42,8 @@ def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
         for kind in _KINDS
         if facts.upper.knows(kind)
     }
+    if "Pod" in uids:
+        uids["Pod"] |= _shared_tokens(facts)
     for lower in facts.lowers:
         read = _read_by_pods(facts, lower)
         for kind in _KINDS:
@@ -186,6 +190,17 @@ def _read_by_pods(facts: InspectFacts, lower: ClusterFacts) -> set[tuple[str, st
         (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
         for pod in facts.owned(lower, "Pod")
         for need in dependencies.dependencies(pod)
+    }
+
+
+def _shared_tokens(facts: InspectFacts) -> set[str]:
+    """Return the ids of the token Secrets that upper pods may share."""
+    nodes = {name: node.options for lower in facts.lowers for name, node in lower.nodes.items()}
+    return {
+        secret.id
+        for pod in facts.upper.of("Pod")
+        if (options := nodes.get(pod["spec"].get("nodeName") or "")) is not None
+        for secret in token_secrets(pod, replace(options, shared_tokens=True))
     }
 
 

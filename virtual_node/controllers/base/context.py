@@ -59,6 +59,7 @@ class ClusterContext:
                 owner=Owner(cluster_id=self.cluster_id, node_name=name),
                 ignore_labels=tuple(self.settings.ignore_labels),
                 service_accounts=self.settings.enable_serviceaccount,
+                shared_tokens=self.settings.identities.tokens == "node",
                 namespace_map=mapping,
                 node_labels=self._node_labels(name),
                 policy=self.policy,

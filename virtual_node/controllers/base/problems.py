@@ -103,3 +103,12 @@ def namespace_taken(namespace: str, cluster: str, *, made_for: str) -> Problem:
         "one. Set another clusters[].namespaces.prefix or namespaces.map for this lower cluster"
     )
     return Problem(NAMESPACE_CONFLICT, text, NAMESPACE_CONFLICT, text)
+
+
+def token_secret_taken(cluster: str, where: tuple[str, str]) -> Problem:
+    """Return the problem of an unmanaged Secret that has the namespace and name of a Secret for tokens."""
+    text = (
+        f"Lower cluster {cluster} has a Secret {'/'.join(where)} that is not ours, where this pod's "
+        "tokens belong; it is left alone. Delete or rename it"
+    )
+    return Problem("DependencyConflict", text, "DependencyConflict", text)

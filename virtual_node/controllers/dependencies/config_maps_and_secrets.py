@@ -28,7 +28,7 @@ from virtual_node.controllers.dependencies.copies import Copies
 from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
-from virtual_node.translate.pods import dependencies, service_account
+from virtual_node.translate.pods import dependencies, service_account, token_secrets
 
 _UNUSED_GRACE = 60.0
 """Seconds for which a copy is kept after its last pod is gone, because the next pod of a Job may use it."""
@@ -102,7 +102,7 @@ class DependencyController:
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
     ) -> Problem | None:
         """Return the Problem of a pod that exceeds a limit, or None, before anything is created for the pod."""
-        count = len(keys) + len(service_account.token_requests(upper_pod))
+        count = len(keys) + len(token_secrets.token_requests(upper_pod))
         if count > self._limits.references_per_pod:
             return too_many(
                 f"The pod references {count} ConfigMaps, Secrets and tokens",
@@ -166,7 +166,7 @@ class DependencyController:
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
         }
-        if self._context.settings.enable_serviceaccount and service_account.token_requests(upper_pod):
+        if self._context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
             keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
         return keys
 
@@ -226,7 +226,7 @@ class DependencyController:
 
         def found(copy: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
             key = key_of(copy)
-            if service_account.token_owner(copy.name, copy.labels):
+            if token_secrets.token_owner(copy.name, copy.labels):
                 return
             made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
             # After a restart, pods need time to register their use of the copy before it is deleted. The same
@@ -239,7 +239,7 @@ class DependencyController:
             meddled(copy)
 
         def meddled(copy: Object) -> None:
-            if not service_account.token_owner(copy.name, copy.labels) and key_of(copy) in self._users:
+            if not token_secrets.token_owner(copy.name, copy.labels) and key_of(copy) in self._users:
                 self.controller.queue.add(key_of(copy))
 
         def updated(old: Object, new: Object) -> None:

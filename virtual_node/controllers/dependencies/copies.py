@@ -31,7 +31,7 @@ from virtual_node.controllers.base.problems import Problem, name_taken
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects import copies
-from virtual_node.translate.pods import service_account
+from virtual_node.translate.pods import service_account, token_secrets
 
 _SHARED_AGAIN = 600.0
 """Seconds until the next check of a copy that pods of another process may use. This process gets no event
@@ -196,7 +196,7 @@ class Copies:
         return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
 
     def _is_owned(self, copy: ownership.Marked, key: ObjectKey, source: Object | None = None) -> bool:
-        if service_account.token_owner(self._lower_name(key)[1], copy.labels):
+        if token_secrets.token_owner(self._lower_name(key)[1], copy.labels):
             return False  # a token Secret: ours, but not a copy
         uid = source.uid if source is not None else ""
         return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)

@@ -1,53 +1,49 @@
-"""Upper ServiceAccount tokens for lower pods, bound to the upper pod and renewed before they expire.
+"""Upper ServiceAccount tokens for lower pods, renewed before they expire.
 
 A pod's ServiceAccount is only valid in the upper cluster. So the upper cluster issues the token
-(TokenRequest), bound to the upper pod, so that it becomes invalid with the pod. We store it in a lower
-Secret, which the rewritten token volume of the lower pod projects. The lower kubelet updates the mounted file
-when the Secret changes, as it would for a token of its own cluster.
+(TokenRequest). We store it in a lower Secret, which the rewritten token volume of the lower pod projects. The
+lower kubelet updates the mounted file when the Secret changes, as it would for a token of its own cluster.
 
-Several virtual-node processes may share a lower cluster. Each process keeps the Secrets of its own nodes'
-pods.
-
-The Secret's name is derived from the pod's name, so another Secret may have it. Only a Secret that carries
-our label and this pod's uid is patched or deleted, and each write has the uid of the checked Secret as a
-precondition.
+A pod has a Secret of its own, or pods share Secrets (``translate/pods/token_secrets.py``). A Secret's id is the
+pod's uid, or a hash if it is shared. Pods that started before a change of the setting keep their Secrets. Several
+processes may share a lower cluster. Each keeps the Secrets of its own nodes' pods.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, ApiError, NotFound, is_retryable
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.errors import ApiError, is_retryable
+from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.controllers.base.problems import Problem, no_token
-from virtual_node.controllers.dependencies.token_requests import request_tokens
+from virtual_node.controllers.base.problems import Problem, no_token, token_secret_taken
+from virtual_node.controllers.dependencies import token_requests
+from virtual_node.controllers.dependencies.shared_tokens import SharedSecret, SharedTokens
+from virtual_node.controllers.dependencies.token_store import TokenStore, Where
 from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.base.ownership import is_owned, ownership_labels
-from virtual_node.translate.pods import service_account
+from virtual_node.translate.base.ownership import ownership_labels
+from virtual_node.translate.pods import token_secrets
+from virtual_node.translate.pods.token_secrets import TokenSecret
 
 _WORKERS = 4
-_REFRESH_AT = 0.8
-"""Fraction of a token's lifetime after which it is renewed, as in the kubelet."""
-_REFRESH_AFTER = 24 * 3600.0
-"""Seconds after which a token is renewed in any case, as in the kubelet."""
-_MINIMUM_PAUSE = 10.0
 _SETTLED = 60.0
-"""Seconds until a Secret found at start is checked, because its pod may have been deleted while no process ran."""
+"""Seconds until a Secret found at start is checked, because its pod may have been deleted while no process ran, and
+between two checks of a shared one, because a recreated Node causes no event here."""
 _FOREIGN_AGAIN = 60.0
 """Seconds between two tries while the Secret name is taken, because the deletion of an unmanaged Secret
 causes no event here."""
+_UNUSED = 60.0
+"""Seconds until a shared Secret without pods is deleted, because the next pod often follows soon."""
 
 
 class IdentityController:
@@ -60,36 +56,41 @@ class IdentityController:
         secrets: Informer,
         find_upper: Callable[[str], Object | None],
         find_lower: Callable[[str], Object | None],
+        accounts: Informer | None = None,
+        node_uid: Callable[[str], str] = lambda _name: "",
     ) -> None:
-        """Register handlers for the lower Secrets.
+        """Register handlers for the lower Secrets and the ServiceAccounts.
 
         Args:
             context: the two clusters.
             secrets: lower Secrets that carry our ownership label.
             find_upper: returns the upper pod of a uid, or None.
             find_lower: returns the lower pod made for the upper pod of a uid, or None.
+            accounts: upper ServiceAccounts; None: their recreation is not noticed.
+            node_uid: returns the uid of a virtual node's Node; empty: unknown.
         """
         self._context = context
-        self._secrets = secrets
+        self._store = TokenStore(context, secrets)
         self._find_upper = find_upper
         self._find_lower = find_lower
-        self._named: dict[str, tuple[str, str]] = {}
+        # All of the following are by the Secret's id.
+        self._named: dict[str, Where] = {}
         self._due: dict[str, float] = {}
-        """Loop time at which a pod's tokens must be renewed, by upper uid."""
+        """Loop time at which a Secret's tokens must be renewed."""
         self._contents: dict[str, frozenset[int]] = {}
-        """Fingerprints of the Secrets as we wrote or found them, by upper uid."""
+        """Fingerprints of the Secrets as we wrote or found them."""
         self._found_for: set[str] = set()
-        """Upper uids of pods that are known only from their Secrets, because the cache has not shown the pods
-        and they were not released."""
+        """Secrets of pods that the cache has not shown, and that were not released."""
         self._foreign: set[str] = set()
-        """Upper uids of pods whose Secret name is taken by an unmanaged Secret."""
+        """Ids of Secrets with a name that an unmanaged Secret has."""
         self.controller: Controller[str] = Controller(
             f"identities-{context.name}",
             self.reconcile,
             workers=_WORKERS,
             backoff=ExponentialBackoff(1.0, 60.0),
-            flow=lambda uid: self._named.get(uid, ("",))[0],
+            flow=lambda of: self._named.get(of, ("",))[0],
         )
+        self._shared = SharedTokens(accounts, node_uid=node_uid, wake=self.controller.queue.add)
         secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
     async def run(self) -> None:
@@ -97,7 +98,7 @@ class IdentityController:
         await self.controller.run()
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
-        """Ensure that the pod's token Secret exists in the lower cluster, if the pod uses tokens.
+        """Ensure that the Secrets with the pod's tokens exist in the lower cluster, if the pod uses tokens.
 
         An existing Secret that needs no renewal is kept, so a pod that is tried many times (because of a
         quota, for instance) costs one token. Returns a Problem if the upper cluster refuses a token, or an
@@ -106,190 +107,190 @@ class IdentityController:
         Raises:
             ApiError: a cluster refuses; the caller retries.
         """
-        requests = service_account.token_requests(upper_pod) if options.service_accounts else []
-        if not requests:
+        if not options.service_accounts:
             return []
-        where = self._where(upper_pod)
-        if self._is_fresh(upper.uid, where):
-            return []
-        if upper.uid in self._foreign and await self._is_taken(upper.uid, where):
+        found: list[Problem] = []
+        for secret in token_secrets.token_secrets(upper_pod, options):
+            self._shared.use(secret, upper_pod)
+            found += await self._ensure(secret, upper, upper_pod)
+        return found
+
+    async def _ensure(self, secret: TokenSecret, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
+        shared = self._shared.get(secret.id)
+        async with contextlib.nullcontext() if shared is None else shared.lock:
+            where = self._where(upper_pod, secret)
+            return [] if self._is_fresh(secret.id, where) else await self._write(secret, where, upper)
+
+    async def _write(self, secret: TokenSecret, where: Where, upper: Object) -> list[Problem]:
+        if secret.id in self._foreign and await self._store.is_taken(secret.id, where):
             # Checked before a token is requested, because it could not be stored.
-            return [self._taken(where)]
-        self._foreign.discard(upper.uid)
+            return [token_secret_taken(self._context.name, where)]
+        self._foreign.discard(secret.id)
+        upper_pod = upper.to_dict()
+        owner = self._context.options[upper_pod["spec"]["nodeName"]].owner
         try:
-            account = upper_pod["spec"].get("serviceAccountName") or "default"
-            tokens, first_expiry = await request_tokens(self._context.upper, upper, account, requests)
+            body, first_expiry = await token_requests.filled(
+                self._context.upper,
+                secret,
+                upper,
+                account=token_secrets.account_of(upper_pod),
+                labels=ownership_labels(owner, secret.id),
+                namespace=where[0],
+            )
         except ApiError as error:
             if is_retryable(error):
                 raise
-            return [no_token(service_account.token_volume(upper_pod), error)]
-        secret = service_account.token_secret(
-            upper_pod, tokens, labels=ownership_labels(options.owner, upper.uid), namespace=where[0]
-        )
-        annotations = secret["metadata"].setdefault("annotations", {})
-        annotations[names.ANNOTATION_TOKEN_EXPIRES] = timestamps.rfc3339(first_expiry)
-        # Recorded before the write, because the response may be lost, and the pod deleted before the next
-        # try.
-        self._named[upper.uid] = where
-        self._contents[upper.uid] = service_account.fingerprint(secret)
-        if not await self._write(upper.uid, secret):
-            self._named.pop(upper.uid, None)
-            self._foreign.add(upper.uid)
-            return [self._taken(where)]
-        self._schedule(upper.uid, first_expiry)
+            return [no_token(token_secrets.token_volume(upper_pod), error)]
+        # Recorded before the write: its response may be lost, and the pod deleted before the next try.
+        self._named[secret.id] = where
+        self._contents[secret.id] = token_secrets.fingerprint(body)
+        if not await self._store.write(secret.id, body):
+            self._named.pop(secret.id, None)
+            self._foreign.add(secret.id)
+            return [token_secret_taken(self._context.name, where)]
+        if (shared := self._shared.get(secret.id)) is not None:
+            shared.wrote()
+            self._shared.holds(secret.id, body)
+        self._schedule(secret.id, first_expiry)
         return []
 
-    async def _write(self, uid: str, secret: dict[str, Any]) -> bool:
-        """Create the Secret or patch the existing one; return False if the existing one is not this pod's."""
-        lower, metadata = self._context.lower, secret["metadata"]
-        try:
-            await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
-        except AlreadyExists:
-            written = from_dict(
-                await lower.get(resources.SECRETS, metadata["name"], namespace=metadata["namespace"])
-            )
-            if not self._is_of(written, uid):
-                return False
-            await patch_only(
-                lower,
-                resources.SECRETS,
-                written.name,
-                {
-                    "data": secret["data"],
-                    "metadata": {field: metadata[field] for field in ("labels", "annotations")},
-                },
-                uid=written.uid,
-                namespace=written.namespace,
-            )
-        return True
-
-    def _is_of(self, secret: Object, uid: str) -> bool:
-        """Report whether a lower Secret is ours and holds only the tokens of that pod."""
-        is_ours = is_owned(secret.labels, self._context.cluster_id)
-        return is_ours and service_account.is_token_secret_of(secret.name, secret.labels, uid)
-
-    async def _is_taken(self, uid: str, where: tuple[str, str]) -> bool:
-        there = await find(self._context.lower, resources.SECRETS, where[1], namespace=where[0])
-        if there is None:
-            return False
-        return not self._is_of(from_dict(there), uid)
-
-    def _taken(self, where: tuple[str, str]) -> Problem:
-        text = (
-            f"Lower cluster {self._context.name} has a Secret {'/'.join(where)} that is not ours, where this pod's "
-            "tokens belong; it is left alone. Delete or rename it"
-        )
-        return Problem("DependencyConflict", text, "DependencyConflict", text)
-
-    def adopt(self, uid: str) -> None:
-        """Requeue a pod that an earlier process created, unless its Secret is known; recreate a missing Secret."""
-        if uid not in self._named:
-            self.controller.queue.add(uid)
+    def adopt(self, upper: Object) -> None:
+        """Keep the Secrets of a pod that an earlier process created; recreate a missing Secret."""
+        lower = self._find_lower(upper.uid)
+        upper_pod = upper.to_dict()
+        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        if lower is None or not options.service_accounts:
+            return
+        for secret in token_secrets.mounted_token_secrets(upper_pod, lower.to_dict(), options):
+            self._shared.use(secret, upper_pod)
+            if secret.id not in self._named:
+                self.controller.queue.add(secret.id)
 
     def forget_pod(self, uid: str) -> None:
-        """Requeue an upper pod that is gone, so that its Secret is deleted; its tokens are already invalid."""
-        self._foreign.discard(uid)
+        """Requeue the Secret of an upper pod that is gone, so that it is deleted; a shared one some time later."""
         self._found_for.discard(uid)
-        self._due.pop(uid, None)
-        self._contents.pop(uid, None)
+        self._forget(uid)
         if uid in self._named:
             self.controller.queue.add(uid)
+        for of in self._shared.release(uid):
+            self.controller.queue.add_after(of, _UNUSED)
 
-    async def reconcile(self, uid: str) -> Result | None:
-        """Renew a pod's tokens, or delete their Secret when the pod is gone."""
-        upper = self._find_upper(uid)
-        if upper is not None:
-            self._found_for.discard(uid)
-            return await self._refresh(upper)
-        if uid in self._found_for and self._find_lower(uid) is not None:
-            return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
-        where = self._named.get(uid)
-        if where is not None:
-            # A Conflict means that the checked Secret is gone, and a new one may have its name. So retry.
-            await self._remove(uid, *where)
-            self._named.pop(uid, None)
-            self._found_for.discard(uid)
-        return None
-
-    async def _refresh(self, upper: Object) -> Result | None:
-        upper_pod = upper.to_dict()
-        if is_finished(upper_pod.get("status")):
+    async def reconcile(self, of: str) -> Result | None:
+        """Renew the tokens of a Secret, or delete it when its pods are gone."""
+        shared = self._shared.get(of)
+        is_used = False
+        for uid in [of] if shared is None else list(shared.users):
+            upper = self._find_upper(uid)
+            if upper is None:
+                continue
+            is_used = True
+            self._found_for.discard(of)
+            upper_pod = upper.to_dict()
+            secret = next((one for one in self._known(upper_pod) if one.id == of), None)
+            if secret is None:
+                continue
+            if not is_finished(upper_pod.get("status")):
+                return await self._renew(secret, upper, upper_pod)
             # Finished pods do not read their tokens. Record the Secret, so that it is deleted with the pod
             # even if its labels were changed.
-            if service_account.token_requests(upper_pod):
-                self._named.setdefault(upper.uid, self._where(upper_pod))
-            return None
-        if self._is_fresh(upper.uid, self._where(upper_pod)):
-            # Renewed after this reconcile was scheduled. The queue keeps the earlier of two times for one
-            # key.
-            return Result(requeue_after=self._due[upper.uid] - asyncio.get_running_loop().time())
-        was_foreign = upper.uid in self._foreign
-        problems = await self.ensure(upper, upper_pod, self._context.options[upper_pod["spec"]["nodeName"]])
-        for problem in problems:
-            if not was_foreign:
-                self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+            self._named.setdefault(of, self._where(upper_pod, secret))
+        if shared is not None:
+            return await self._reconcile_unread(of, shared)
+        if is_used or (of in self._found_for and self._find_lower(of) is not None):
+            return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
+        await self._remove(of)
+        return None
+
+    async def _reconcile_unread(self, of: str, shared: SharedSecret) -> Result | None:
+        """Delete a shared Secret, unless pods mount it that have finished or are being deleted."""
+        async with shared.lock:
+            if shared.users:
+                return Result(requeue_after=_SETTLED)
+            await self._remove(of)
+            self._shared.forget(of)
+            self._forget(of)
+        return None
+
+    async def _remove(self, of: str) -> None:
+        if (where := self._named.get(of)) is not None:
+            await self._store.remove(of, where)
+            self._named.pop(of, None)
+            self._found_for.discard(of)
+
+    async def _renew(self, secret: TokenSecret, upper: Object, upper_pod: dict[str, Any]) -> Result | None:
+        if self._is_fresh(secret.id, self._where(upper_pod, secret)):
+            # Renewed after this was scheduled. The queue keeps the earlier of two times for one key.
+            left = self._due[secret.id] - asyncio.get_running_loop().time()
+            return Result(requeue_after=min(left, _SETTLED) if secret.node else left)
+        was_foreign = secret.id in self._foreign
+        problems = await self._ensure(secret, upper, upper_pod)
+        for problem in () if was_foreign else problems:
+            self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
         return Result(requeue_after=_FOREIGN_AGAIN) if problems else None
 
-    async def _remove(self, uid: str, namespace: str, name: str) -> None:
-        """Delete the token Secret of that pod; leave any other Secret of that name."""
-        secret = self._secrets.store.get(f"{namespace}/{name}")
-        try:
-            if secret is None:
-                # Not in the cache: too new, gone, or no longer ours.
-                found = await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
-                secret = from_dict(found)
-            if not self._is_of(secret, uid):
-                self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
-                return
-            await self._context.lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
-        except NotFound:
-            return
+    def _known(self, upper_pod: dict[str, Any]) -> Iterator[TokenSecret]:
+        """Yield the Secrets that a pod may use: its own, and those that it shares."""
+        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        if options.service_accounts:
+            for is_shared in (False, True):
+                yield from token_secrets.token_secrets(upper_pod, replace(options, shared_tokens=is_shared))
+
+    def _forget(self, of: str) -> None:
+        self._foreign.discard(of)
+        self._due.pop(of, None)
+        self._contents.pop(of, None)
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """Register a Secret of an earlier process and when to renew it; skip Secrets that this process wrote."""
-        uid = service_account.token_owner(secret.name, secret.labels)
-        if not uid or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
+        of = token_secrets.token_owner(secret.name, secret.labels)
+        if not of or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
             return
-        if not initial and uid in self._named:
+        if not initial and of in self._named:
             return
-        self._named[uid] = (secret.namespace, secret.name)
-        self._contents[uid] = service_account.fingerprint(secret.to_dict())
-        self._found_for.add(uid)
+        found = secret.to_dict()
+        self._named[of] = (secret.namespace, secret.name)
+        self._contents[of] = token_secrets.fingerprint(found)
+        self._found_for.add(of)
+        self._shared.holds(of, found)
         try:
-            self._schedule(uid, timestamps.parse(secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES, "")))
+            self._schedule(of, timestamps.parse(secret.annotations.get(names.ANNOTATION_TOKEN_EXPIRES, "")))
         except ValueError:
-            self.controller.queue.add(uid)
+            self.controller.queue.add(of)
         else:
-            self.controller.queue.add_after(uid, _SETTLED)
+            self.controller.queue.add_after(of, _SETTLED)
 
     def _changed(self, old: Object, new: Object) -> None:
         """Renew the tokens if the Secret's content was changed, because its pod reads it."""
-        uid = service_account.token_owner(old.name, old.labels)
-        if self._named.get(uid) != (old.namespace, old.name):
+        of = token_secrets.token_owner(old.name, old.labels)
+        if self._named.get(of) != (old.namespace, old.name):
             return
-        if not self._contents.get(uid, frozenset()) <= service_account.fingerprint(new.to_dict()):
-            self._due.pop(uid, None)
-            self.controller.queue.add_after(uid, _MINIMUM_PAUSE)
+        if not self._contents.get(of, frozenset()) <= token_secrets.fingerprint(new.to_dict()):
+            self._due.pop(of, None)
+            self.controller.queue.add_after(of, token_requests.MINIMUM_PAUSE)
 
     def _gone(self, secret: Object) -> None:
         """Recreate the Secret after its deletion in the lower cluster, because a pod that starts needs it."""
-        uid = service_account.token_owner(secret.name, secret.labels)
-        if self._named.get(uid) == (secret.namespace, secret.name):
-            self.controller.queue.add(uid)
+        of = token_secrets.token_owner(secret.name, secret.labels)
+        if self._named.get(of) == (secret.namespace, secret.name):
+            if (shared := self._shared.get(of)) is not None:
+                shared.deleted()
+            self.controller.queue.add(of)
 
-    def _where(self, upper_pod: dict[str, Any]) -> tuple[str, str]:
-        namespace = self._context.lower_namespace(upper_pod["metadata"]["namespace"])
-        return namespace, service_account.token_secret_name(upper_pod)
+    def _where(self, upper_pod: dict[str, Any], secret: TokenSecret) -> Where:
+        return self._context.lower_namespace(upper_pod["metadata"]["namespace"]), secret.name
 
-    def _is_fresh(self, uid: str, where: tuple[str, str]) -> bool:
-        """Report whether a pod's tokens are in the Secret of that namespace and name, and need no renewal yet."""
-        if self._named.get(uid) != where or self._due.get(uid, 0.0) <= asyncio.get_running_loop().time():
+    def _is_fresh(self, of: str, where: Where) -> bool:
+        """Report whether the tokens are in the Secret of that namespace and name, and need no renewal yet."""
+        now = asyncio.get_running_loop().time()
+        if self._named.get(of) != where or self._due.get(of, 0.0) <= now:
             return False
-        secret = self._secrets.store.get("/".join(where))
-        return secret is not None and self._is_of(secret, uid)
+        shared = self._shared.get(of)
+        secret = self._store.cached(where)
+        if secret is None:
+            return shared is not None and shared.is_new()
+        return self._store.is_of(secret, of) and self._shared.is_valid(of)
 
-    def _schedule(self, uid: str, expires: datetime) -> None:
-        remaining = (expires - datetime.now(UTC)).total_seconds()
-        pause = max(_MINIMUM_PAUSE, min(remaining * _REFRESH_AT, _REFRESH_AFTER))
-        self._due[uid] = asyncio.get_running_loop().time() + pause
-        self.controller.queue.add_after(uid, pause)
+    def _schedule(self, of: str, expires: datetime) -> None:
+        pause = token_requests.pause_until_renewal(expires, datetime.now(UTC))
+        self._due[of] = asyncio.get_running_loop().time() + pause
+        self.controller.queue.add_after(of, pause if self._shared.get(of) is None else min(pause, _SETTLED))

@@ -76,7 +76,7 @@ class PodCreator:
     def found_at_start(self, upper: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while stopped."""
         self.adopt(upper)
-        self._identities.adopt(upper.uid)
+        self._identities.adopt(upper)
 
     async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Ensure that a pod's ConfigMaps and Secrets exist in the lower cluster; return what blocks the pod.

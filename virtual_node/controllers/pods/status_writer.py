@@ -23,8 +23,9 @@ from virtual_node.translate.base.ownership import proof_of_mirroring
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 
-_MINOR_PATCH_DELAY = 5.0
-"""Seconds after creation for which a status without news waits to be written with the next lower status."""
+_MINOR_PATCH_DELAY = 9.0
+"""Seconds after creation for which a status without news waits to be written with the next lower status.
+A busy lower cluster needs several seconds from a pod's creation to its first container status."""
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 

@@ -22,6 +22,8 @@ class PodOptions:
     ignore_labels: tuple[str, ...] = ()
     service_accounts: bool = True
     """Whether lower pods get tokens of the upper cluster; if not, they use a ServiceAccount of the lower cluster."""
+    shared_tokens: bool = False
+    """Whether new pods share the tokens of the virtual node; if not, each pod has its own."""
     namespace_map: Callable[[str], str] = same_namespace
     node_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the virtual node, against which clusterSelectors are matched."""

@@ -105,7 +105,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
             spec[kind] = [_literal_fields(container, upper, tripped) for container in spec[kind]]
     _with_claims(spec, upper)
     if options.service_accounts:
-        service_account.with_upper_identity(spec, upper, cluster_id=options.owner.cluster_id)
+        service_account.with_upper_identity(spec, upper, options)
     else:
         service_account.with_lower_identity(spec)
     return spec

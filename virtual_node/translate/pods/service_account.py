@@ -9,29 +9,16 @@ has a ``kube-root-ca.crt`` in every namespace.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from controller_runtime.api import names
 from controller_runtime.api.pod import access_volume
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.pods.token_secrets import places_of
 
 ROOT_CA = access_volume.ROOT_CA
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_DEFAULT_EXPIRATION = 3600
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRequestSpec:
-    """A token that a pod's volumes request."""
-
-    audience: str
-    """Audience of the token; empty: the upper API server."""
-    expiration_seconds: int
-    key: str
-    """Key of the lower Secret that holds the token."""
 
 
 def root_ca_name(cluster_id: str) -> str:
@@ -39,90 +26,9 @@ def root_ca_name(cluster_id: str) -> str:
     return f"{ROOT_CA}-{hashlib.sha256(cluster_id.encode()).hexdigest()[:8]}"
 
 
-def token_secret_name(pod: Mapping[str, Any]) -> str:
-    """Return the name of the lower Secret with a pod's tokens: always the same for a pod, and of valid length."""
-    metadata = pod["metadata"]
-    return access_volume.token_secret_name(metadata["name"], metadata["uid"])
-
-
-def token_owner(name: str, labels: Mapping[str, str]) -> str:
-    """Return the uid of the upper pod whose tokens an owned lower Secret holds; empty: not a token Secret.
-
-    The label alone does not suffice, because earlier releases copied such a label from users' Secrets.
-    """
-    uid = labels.get(names.LABEL_TOKEN_OF, "")
-    return uid if uid and name.endswith(f"-token-{uid[:8]}") else ""
-
-
-def is_token_secret_of(name: str, labels: Mapping[str, str], uid: str) -> bool:
-    """Report whether an owned lower Secret has that pod's token Secret name, and its uid in one of two labels.
-
-    Copies of users' Secrets are never accepted, whatever their name, because these labels do not have the
-    pod's uid there.
-    """
-    is_named_so = name.endswith(f"-token-{uid[:8]}")
-    return is_named_so and uid in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}
-
-
-def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
-    """Return hashes of the entries of a token Secret's data, labels and annotations."""
-    metadata = secret["metadata"]
-    parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
-    return frozenset(
-        hash((field, key, value)) for field, where in parts for key, value in (where.get(field) or {}).items()
-    )
-
-
-def token_requests(pod: Mapping[str, Any]) -> list[TokenRequestSpec]:
-    """Return the tokens that a pod's volumes request, in order."""
-    found: list[TokenRequestSpec] = []
-    for source in _token_sources(pod["spec"]):
-        found.append(
-            TokenRequestSpec(
-                audience=source.get("audience") or "",
-                expiration_seconds=int(source.get("expirationSeconds") or _DEFAULT_EXPIRATION),
-                key=f"token-{len(found)}",
-            )
-        )
-    return found
-
-
-def token_volume(pod: Mapping[str, Any]) -> str:
-    """Return the name of the first volume that requests a token; empty: there is none."""
-    for volume in pod["spec"].get("volumes") or ():
-        if any("serviceAccountToken" in one for one in (volume.get("projected") or {}).get("sources") or ()):
-            return str(volume["name"])
-    return ""
-
-
-def token_secret(
-    pod: Mapping[str, Any], tokens: Mapping[str, str], *, labels: Mapping[str, str], namespace: str
-) -> dict[str, Any]:
-    """Return the lower Secret with a pod's tokens.
-
-    Args:
-        pod: the upper pod.
-        tokens: token by key; ``token_requests`` returns the keys.
-        labels: ownership labels.
-        namespace: the lower namespace.
-    """
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "metadata": {
-            "name": token_secret_name(pod),
-            "namespace": namespace,
-            "labels": {**labels, names.LABEL_TOKEN_OF: pod["metadata"]["uid"]},
-        },
-        "data": {key: base64.b64encode(token.encode()).decode() for key, token in tokens.items()},
-    }
-
-
-def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster_id: str) -> None:
+def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], options: PodOptions) -> None:
     """Rewrite a lower pod spec, in place, so that the pod uses its tokens of the upper cluster."""
-    secret = token_secret_name(pod)
-    count = 0
+    places = iter(places_of(pod, options))
     volumes = []
     for volume in spec.get("volumes") or ():
         sources = (volume.get("projected") or {}).get("sources")
@@ -133,15 +39,14 @@ def with_upper_identity(spec: dict[str, Any], pod: Mapping[str, Any], *, cluster
         for source in sources:
             token = source.get("serviceAccountToken")
             if token is not None:
-                item = {"key": f"token-{count}", "path": token["path"]}
-                count += 1
-                rewritten.append({"secret": {"name": secret, "items": [item]}})
+                secret, key = next(places)
+                rewritten.append({"secret": {"name": secret, "items": [{"key": key, "path": token["path"]}]}})
             else:
                 rewritten.append(source)
         volumes.append({**volume, "projected": {**volume["projected"], "sources": rewritten}})
     if volumes:
         spec["volumes"] = volumes
-    with_upper_root_ca(spec, cluster_id=cluster_id)
+    with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
     spec["automountServiceAccountToken"] = False
     spec.pop("serviceAccountName", None)
     spec.pop("serviceAccount", None)
@@ -202,13 +107,6 @@ def is_injected(volume: Mapping[str, Any]) -> bool:
     return volume["name"].startswith(access_volume.PREFIX) and any(
         "serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or ()
     )
-
-
-def _token_sources(spec: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    for volume in spec.get("volumes") or ():
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            if "serviceAccountToken" in source:
-                yield source["serviceAccountToken"]
 
 
 def _legacy_token_volumes(spec: Mapping[str, Any]) -> set[str]:

@@ -92,6 +92,11 @@ nodes may use. */}}
 {{- toYaml ($ports | uniq) }}
 {{- end }}
 
+{{/* Whether pods of a virtual node share tokens that are bound to the Node. */}}
+{{- define "virtual-node.sharedTokens" -}}
+{{- if eq (dig "identities" "tokens" "pod" (.Values.virtualNode.config | default dict)) "node" }}yes{{ end }}
+{{- end }}
+
 {{/* Configuration of the process. A change needs a new pod, but a change of the clusters is applied without a restart. */}}
 {{- define "virtual-node.processConfig" -}}
 {{- $values := .Values.virtualNode }}

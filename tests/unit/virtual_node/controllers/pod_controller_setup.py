@@ -92,9 +92,11 @@ class Scene:
             context, namespaces=self.namespaces, config_maps=config_maps, secrets=self.secrets,
             wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
         )  # fmt: skip
+        accounts = Informer(context.upper, resources.SERVICE_ACCOUNTS)
         self.identities = IdentityController(
-            context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod
-        )
+            context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod,
+            accounts=accounts, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
+        )  # fmt: skip
         status = StatusWriter(context)
         self.upper_services = Informer(
             context.upper,
@@ -114,7 +116,7 @@ class Scene:
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
             *self.caches.upper.values(), self.caches.lower, config_maps, self.secrets, upper_namespaces, lower_namespaces,
-            self.upper_services, self.lower_services,
+            self.upper_services, self.lower_services, accounts,
         ]  # fmt: skip
 
     async def run(self) -> None:

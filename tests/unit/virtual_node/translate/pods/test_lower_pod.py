@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.api.pod import access_volume
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.api.policy.rules import PolicySet
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, OPTIONS, upper_pod
 from virtual_node.translate.base import labels
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
-from virtual_node.translate.pods import dependencies, lower_pod, service_account
+from virtual_node.translate.pods import dependencies, lower_pod, service_account, token_secrets
 
 HOSTNAME_TERM = {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
 
@@ -166,8 +168,34 @@ def test_token_volume_uses_our_secret_and_the_upper_ca():
     }
     assert sources[1]["configMap"]["name"] == service_account.root_ca_name(CLUSTER)
     assert spec["automountServiceAccountToken"] is False
-    (request,) = service_account.token_requests(upper_pod())
+    (request,) = token_secrets.token_requests(upper_pod())
     assert (request.audience, request.expiration_seconds, request.key) == ("", 3607, "token-0")
+
+
+def test_a_shared_token_is_of_one_account_audience_lifetime_namespace_and_node():
+    """Pods that differ in none of these share a Secret; only the pods of its account may use it as a token volume."""
+
+    def volume_of(**changed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        pod = json.loads(json.dumps(upper_pod()))
+        pod["metadata"] |= {"uid": changed.pop("uid", "u"), "namespace": changed.pop("namespace", "shop")}
+        pod["spec"]["serviceAccountName"] = changed.pop("account", "robot")
+        options = PodOptions(owner=Owner(CLUSTER, changed.pop("node", "vn")), shared_tokens=True)
+        pod["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"] |= changed
+        lower = lower_pod.lower_pod(pod, options)
+        return lower, lower["spec"]["volumes"][0]
+
+    lower, volume = volume_of()
+    assert volume == volume_of(uid="another")[1]
+    assert access_volume.is_injected(volume, lower)
+    changes = (
+        {"account": "other"}, {"audience": "vault"}, {"expirationSeconds": 600}, {"namespace": "crm"}, {"node": "vn-2"},
+    )  # fmt: skip
+    for change in changes:
+        other, different = volume_of(**change)
+        assert different != volume
+        assert access_volume.is_injected(different, other) is ("audience" not in change)
+    forged = json.loads(json.dumps(volume).replace("robot-3607", "admin-3607"))
+    assert not access_volume.is_injected(forged, lower)
 
 
 def test_without_upper_identities_the_lower_cluster_injects_its_own():

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.pod import access_volume
 from controller_runtime.api.pod.conditions import claim_names
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
-from virtual_node.translate.pods import lower_pod, service_account
+from virtual_node.translate.pods import lower_pod
 from virtual_node.translate.storage import binder_pod, pv
 from virtual_node.translate.storage import pvc as claims
 
@@ -164,7 +165,10 @@ def test_an_existing_name_stays():
     assert pv.mirror_name("a", "x" * 241 + "." + "y" * 11).startswith(f"a-{'x' * 241}-")
     for end, kept in (("-", "-"), (".", "")):
         pod = {"metadata": {"name": "p" * 199 + end + "tail", "uid": "12345678-a"}}
-        assert service_account.token_secret_name(pod) == f"{'p' * 199}{kept}-token-12345678"
+        assert (
+            access_volume.token_secret_name(pod["metadata"]["name"], pod["metadata"]["uid"])
+            == f"{'p' * 199}{kept}-token-12345678"
+        )
 
 
 def test_only_mutable_fields_of_a_mirror_are_patched():

@@ -1,0 +1,89 @@
+"""Writes and deletes the lower Secrets with tokens; a Secret that is not ours is never changed or deleted.
+
+A Secret's name is derived from names that users choose, so another Secret may have it. Only a Secret that carries our
+label and the expected id is patched or deleted, and each write has the uid of the checked Secret as a precondition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find
+from controller_runtime.errors import AlreadyExists, NotFound
+from controller_runtime.objects import Object, from_dict
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.translate.base.ownership import is_owned
+from virtual_node.translate.pods.token_secrets import is_token_secret_of
+
+Where = tuple[str, str]
+"""Lower namespace and name of a Secret."""
+
+
+class TokenStore:
+    """The token Secrets of one lower cluster. ``of`` is always the Secret's id (``TokenSecret.id``)."""
+
+    def __init__(self, context: ClusterContext, secrets: Informer) -> None:
+        self._context = context
+        self._secrets = secrets
+
+    def cached(self, where: Where) -> Object | None:
+        """Return the Secret as the cache shows it; None: it does not, or the Secret is not owned."""
+        return self._secrets.store.get("/".join(where))
+
+    def is_of(self, secret: Object, of: str) -> bool:
+        """Report whether a lower Secret is ours and holds the tokens of that id."""
+        is_ours = is_owned(secret.labels, self._context.cluster_id)
+        return is_ours and is_token_secret_of(secret.name, secret.labels, of)
+
+    async def is_taken(self, of: str, where: Where) -> bool:
+        """Report whether an unmanaged Secret has the name. Reads live."""
+        there = await find(self._context.lower, resources.SECRETS, where[1], namespace=where[0])
+        return there is not None and not self.is_of(from_dict(there), of)
+
+    async def write(self, of: str, secret: dict[str, Any]) -> bool:
+        """Create the Secret or patch the existing one; return False if an unmanaged Secret has the name."""
+        lower, metadata = self._context.lower, secret["metadata"]
+        try:
+            await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
+        except AlreadyExists:
+            written = from_dict(
+                await lower.get(resources.SECRETS, metadata["name"], namespace=metadata["namespace"])
+            )
+            if not self.is_of(written, of):
+                return False
+            await patch_only(
+                lower,
+                resources.SECRETS,
+                written.name,
+                {
+                    "data": secret["data"],
+                    "metadata": {field: metadata[field] for field in ("labels", "annotations")},
+                },
+                uid=written.uid,
+                namespace=written.namespace,
+            )
+        return True
+
+    async def remove(self, of: str, where: Where) -> None:
+        """Delete the Secret of that id; leave any other Secret of that name.
+
+        Raises:
+            Conflict: the checked Secret is gone, and a new one may have its name; the caller retries.
+        """
+        namespace, name = where
+        secret = self.cached(where)
+        try:
+            if secret is None:
+                # Not in the cache: too new, gone, or no longer ours.
+                secret = from_dict(
+                    await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
+                )
+            if not self.is_of(secret, of):
+                self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
+                return
+            await self._context.lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
+        except NotFound:
+            return
