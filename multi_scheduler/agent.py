@@ -104,6 +104,10 @@ class Agent:
         """Return a score from 0 to 1 for each node; None: the agent does not score."""
         return None
 
+    async def score_real(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, float]:
+        """Return scores of real upper nodes on the scale of ``score``; a node without a score is neutral."""
+        return {}
+
     async def preempt(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:

@@ -52,7 +52,7 @@ class App:
             agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
             keeper = self._keeper(upper)
-            extender = Extender(agents, directory, upper=upper)
+            extender = Extender(agents, directory, upper=upper, scores_real_nodes=shared.view.has_real_nodes)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
             bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
             server = self._server(extender, keeper)

@@ -13,7 +13,7 @@ BY_NODE = "node"
 BY_GROUP = "group"
 """Name of the index from a pod group's key to its pods."""
 PENDING = "Pending"
-_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 def bound_pods(client: Client) -> Informer:
@@ -25,7 +25,7 @@ def bound_pods(client: Client) -> Informer:
     return Informer(
         client,
         resources.PODS,
-        field_selector=_BOUND,
+        field_selector=BOUND,
         transform=shrink,
         indexers={BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")], BY_GROUP: group_key},
         name="bound-pods",

@@ -84,6 +84,9 @@ class Config(_Base):
     clusters: list[SchedulerClusterConfig] = []
     usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
     """Source of the usage of lower nodes."""
+    upper_usage: UsageConfig | None = None
+    """Source of the usage of the upper cluster's real nodes, which agents then score like lower nodes. null: they do not
+    score real nodes."""
     agents: list[AgentConfig] = msgspec.field(default_factory=lambda: [AgentConfig(name="fit")])
 
 
@@ -129,6 +132,8 @@ def _validate(config: Config, source: str) -> None:
     if not config.clusters:
         raise ConfigError(f"{source}: clusters: at least one lower cluster is required")
     usage_config.check(config.usage, f"{source}: usage")
+    if config.upper_usage is not None:
+        usage_config.check(config.upper_usage, f"{source}: upperUsage")
     for cluster in config.clusters:
         _validate_selector(cluster, source)
         if cluster.usage is not None:

@@ -8,16 +8,18 @@ from functools import partial
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from multi_scheduler import upper_nodes
 from multi_scheduler.agent import Agent, AgentContext, load
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.formulas import congestion
+from multi_scheduler.upper_nodes import UpperNodes
 from multi_scheduler.usage import node_annotations
-from multi_scheduler.usage.config import make_source
+from multi_scheduler.usage.config import UsageConfig, make_source
 from multi_scheduler.usage.feed import UsageFeed
 from multi_scheduler.usage.store import UsageStore
-from multi_scheduler.view import View
+from multi_scheduler.view import RealNodes, View
 
 FIT = "fit"
 
@@ -49,27 +51,30 @@ class Shared:
         self._feeds: list[UsageFeed] = []
         for name, client in lower.items():
             chosen = self._clusters[name].usage or config.usage
-            source = make_source(chosen, client)
-            self.stores[name] = UsageStore(
-                name,
-                clock=_now,
-                window=chosen.window,
-                max_age=chosen.max_age_seconds,
-                thresholds=chosen.pressure.thresholds(),
-            )
+            self.stores[name] = _store(name, chosen)
+            self._measure(name, chosen, client, self.stores[name], self._fit.indexes[name])
             self._fit.feeds[name].follow_nodes(
                 partial(_annotated, self.stores[name], self._fit.indexes[name], chosen.source)
             )
-            if source is not None:
-                feed = UsageFeed(
-                    name,
-                    source,
-                    self.stores[name],
-                    nodes=self._fit.indexes[name].cpus,
-                    interval=chosen.interval_seconds,
-                )
-                self._feeds.append(feed)
-        self.view = View(self._fit, self.stores)
+        self._upper_nodes: UpperNodes | None = None
+        real: RealNodes | None = None
+        if (measured := config.upper_usage) is not None:
+            store, index = _store(upper_nodes.NAME, measured), ClusterIndex()
+            changed = partial(_annotated, store, index, measured.source)
+            self._upper_nodes = UpperNodes(upper, index, changed=changed)
+            self._measure(upper_nodes.NAME, measured, upper, store, index)
+            real = RealNodes(index, store)
+        self.view = View(self._fit, self.stores, real)
+
+    def _measure(
+        self, cluster: str, chosen: UsageConfig, client: Client, store: UsageStore, index: ClusterIndex
+    ) -> None:
+        """Add a feed for a cluster's usage, if there is a source that must be read."""
+        source = make_source(chosen, client)
+        if source is not None:
+            self._feeds.append(
+                UsageFeed(cluster, source, store, nodes=index.cpus, interval=chosen.interval_seconds)
+            )
 
     def agent(self, config: AgentConfig) -> Agent:
         """Create an agent, or return the fit agent.
@@ -105,6 +110,8 @@ class Shared:
         async with asyncio.TaskGroup() as group:
             if not self._fits:
                 group.create_task(self._fit.run(), name=FIT)
+            if self._upper_nodes is not None:
+                group.create_task(self._upper_nodes.run(), name="real nodes")
             for feed in self._feeds:
                 group.create_task(feed.run(), name="usage")
 
@@ -115,6 +122,16 @@ class Shared:
                 group.create_task(cluster.run(), name="cluster")
             for feed in self._feeds:
                 group.create_task(feed.run(), name="usage")
+
+
+def _store(cluster: str, chosen: UsageConfig) -> UsageStore:
+    return UsageStore(
+        cluster,
+        clock=_now,
+        window=chosen.window,
+        max_age=chosen.max_age_seconds,
+        thresholds=chosen.pressure.thresholds(),
+    )
 
 
 def _annotated(

@@ -114,16 +114,26 @@ class _Found:
     nodes: dict[str, tuple[Prediction, list[LowerNode]]]
 
 
-class View:
-    """The state of all lower clusters."""
+@dataclass(frozen=True, slots=True)
+class RealNodes:
+    """The upper cluster's real nodes."""
 
-    def __init__(self, fit: FitAgent, usage: Mapping[str, UsageStore]) -> None:
+    index: ClusterIndex
+    usage: UsageStore
+
+
+class View:
+    """The state of all lower clusters, and of the upper cluster's real nodes."""
+
+    def __init__(self, fit: FitAgent, usage: Mapping[str, UsageStore], real: RealNodes | None = None) -> None:
         """Create a view.
 
         Args:
             fit: the agent that owns the feeds and indexes.
             usage: usage stores by lower cluster.
+            real: the upper cluster's real nodes; None: agents do not score them.
         """
+        self._real = real
         self._fit = fit
         self._usage = usage
         self._looked = _Looked("", 0.0, {})
@@ -151,6 +161,19 @@ class View:
             for name in predicted.likely
             if (found := index.node(name)) is not None
         ]
+
+    @property
+    def has_real_nodes(self) -> bool:
+        """Report whether agents score the upper cluster's real nodes."""
+        return self._real is not None
+
+    def real_node(self, pod: Mapping[str, Any], name: str) -> LowerNode | None:
+        """Return a real node of the upper cluster, to be scored like a lower node; None: unknown."""
+        node = self._real.index.node(name) if self._real is not None else None
+        if self._real is None or node is None:
+            return None
+        uid = pod["metadata"].get("uid", "")
+        return LowerNode(node, "", self._real.index.on(name), self._real.usage, uid)
 
     def whole(self, pod: Mapping[str, Any], node: VirtualNode) -> tuple[Counter[str], Counter[str]]:
         """Return the sums over a cluster's nodes: allocatable resources, and requests of other pods."""

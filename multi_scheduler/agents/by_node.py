@@ -65,6 +65,12 @@ class NodeAgent(Agent):
         asked = AskedPod(pod)
         return {node.name: self._score(asked, self._view.nodes(pod, node)) for node in nodes}
 
+    async def score_real(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, float]:
+        """Return scores of real upper nodes by the formula for lower nodes."""
+        asked = AskedPod(pod)
+        found = {name: self._view.real_node(pod, name) for name in names}
+        return {name: self._score(asked, [node]) for name, node in found.items() if node is not None}
+
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
         """Return a score from 0 to 1 for a pod on a lower node; None: unknown."""
         raise NotImplementedError

@@ -13,6 +13,7 @@ from multi_scheduler.agent import Agent, VirtualNode
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
+from multi_scheduler.formulas.numbers import NEUTRAL
 
 _READ_SECONDS = 5.0
 """Seconds that a call waits for the list of virtual nodes; half of the timeout in ``scheduler_configuration``."""
@@ -46,8 +47,16 @@ class Extender:
     Real nodes pass, because the scheduler itself decides about them, unless an agent bars the pod from all of them.
     """
 
-    def __init__(self, agents: Sequence[Weighted], directory: NodeDirectory, *, upper: Client) -> None:
+    def __init__(
+        self,
+        agents: Sequence[Weighted],
+        directory: NodeDirectory,
+        *,
+        upper: Client,
+        scores_real_nodes: bool = False,
+    ) -> None:
         self._agents = agents
+        self._scores_real_nodes = scores_real_nodes
         self._directory = directory
         self._upper = upper
         self._decisions = Decisions()
@@ -55,7 +64,12 @@ class Extender:
 
     def alone(self) -> dict[str, Extender]:
         """Return by agent name an extender that asks only this agent."""
-        return {one.name: Extender([one], self._directory, upper=self._upper) for one in self._agents}
+        return {
+            one.name: Extender(
+                [one], self._directory, upper=self._upper, scores_real_nodes=self._scores_real_nodes
+            )
+            for one in self._agents
+        }
 
     async def filter(self, asked: Candidates) -> Filtered:
         """Return the nodes that no agent rejects, and the first reason for each rejected node.
@@ -85,20 +99,27 @@ class Extender:
         return Filtered(passing, failed, unresolvable)
 
     async def prioritize(self, asked: Candidates) -> dict[str, float]:
-        """Return scores from 0 to 1: the weighted mean over the agents that score, and 0 for real nodes.
+        """Return scores from 0 to 1: the weighted mean over the agents that score.
+
+        Real nodes get 0, unless the usage of the upper cluster is measured.
 
         Raises:
             NotReadyError: the virtual nodes have not been listed yet.
         """
-        virtual = list((await self._virtual(asked.names, asked.nodes)).values())
+        found = await self._virtual(asked.names, asked.nodes)
+        virtual = list(found.values())
+        real = [name for name in asked.names if name not in found] if self._scores_real_nodes else []
         totals = dict.fromkeys(asked.names, 0.0)
         weights = 0.0
         for weighted in self._agents:
-            if not weighted.weight or not virtual:
+            if not weighted.weight or not (virtual or real):
                 continue
             scores = await weighted.agent.score(asked.pod, virtual)
             if scores is None:
                 continue
+            if real:
+                known = await weighted.agent.score_real(asked.pod, real)
+                scores = {**scores, **{name: known.get(name, NEUTRAL) for name in real}}
             uid = asked.pod["metadata"].get("uid", "")
             self._decisions.scored(uid, weighted.name, weighted.weight, scores)
             weights += weighted.weight

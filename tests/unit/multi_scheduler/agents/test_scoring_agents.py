@@ -21,6 +21,7 @@ from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
+from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
 
 AGENTS = {
@@ -31,6 +32,8 @@ AGENTS = {
     "pressure": PressureAgent,
     "safe": SafeAgent,
 }
+REAL = "real"
+"""A real node of the upper cluster."""
 MIB = 1024**2
 START = 1_000_000_000.0
 """Of the samples: 2001-09-09T01:46:40Z."""
@@ -45,6 +48,7 @@ class Scene:
         config = Config(
             clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters],
             agents=list(agents),
+            upper_usage=UsageConfig(),
         )
         self.shared = Shared(config, fake, dict.fromkeys(clusters, fake))
         self.fit: FitAgent = self.shared._fit
@@ -54,6 +58,10 @@ class Scene:
         ]
         self.virtual = [VirtualNode(f"vn-{name}", name, {}, {}) for name in clusters]
         self.stores = self.shared.stores
+        upper, real = self.shared._upper_nodes, self.shared.view._real
+        assert upper is not None
+        assert real is not None
+        self.upper, self.real = upper, real.usage
         for name in clusters:
             for number in range(nodes):
                 self.node(f"{name}-{number}")
@@ -63,17 +71,19 @@ class Scene:
     def node(self, name: str, **labels: str) -> None:
         """Add a node to the cluster that its name begins with."""
         allocatable = {"cpu": "4", "memory": "4Gi", "pods": "100"}
-        self.fit.indexes[name.partition("-")[0]].upsert_node(
-            {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
-        )
+        node = {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
+        if name == REAL:
+            self.upper.node(from_dict(node))
+        else:
+            self.fit.indexes[name.partition("-")[0]].upsert_node(node)
 
     def used(self, name: str, cpu: float, memory: float = 0.0, **more: Any) -> None:
         """Add a sample of a node: usage as shares of its capacity."""
-        store = self.stores[name.partition("-")[0]]
+        store = self.real if name == REAL else self.stores[name.partition("-")[0]]
         store.add(name, Sample(START, cpu * 4000, memory * 4096 * MIB, **more), capacity=4000)
 
     def runs(self, node: str, uid: str, *, since: str = BEFORE, cpu: str = "1", limit: str = "") -> None:
-        """Place a pod on a node."""
+        """Place a pod on a node, or on a real node of the upper cluster."""
         resources = {"requests": {"cpu": cpu}, "limits": {"cpu": limit} if limit else {}}
         pod = {
             "metadata": {"name": uid, "namespace": "shop", "uid": uid},
@@ -83,7 +93,11 @@ class Scene:
                 "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}],
             },
         }
-        self.fit.feeds[node.partition("-")[0]]._pod(shrink_pod(from_dict(pod)))
+        stored = shrink_pod(from_dict(pod))
+        if node == REAL:
+            self.upper.pod(stored)
+        else:
+            self.fit.feeds[node.partition("-")[0]]._pod(stored)
 
     async def scores(self, pod: dict[str, Any], *, agent: int = -1) -> dict[str, float]:
         """Filter with all agents, then score with one."""

@@ -1,0 +1,86 @@
+"""The real nodes of the upper cluster with their pods and usage, for agents that score them like lower nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from multi_scheduler.bound_pods import BOUND
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.feeds.cluster_feed import shrink_node, shrink_pod
+
+NAME = "upper cluster"
+"""The upper cluster's name in logs and metrics of usage. It cannot be the name of a lower cluster."""
+
+
+class UpperNodes:
+    """Keeps an index of the upper cluster's real nodes and their pods."""
+
+    def __init__(
+        self, client: Client, index: ClusterIndex, *, changed: Callable[[str, Mapping[str, str]], None]
+    ) -> None:
+        """Create informers; ``run`` starts them.
+
+        Args:
+            client: client of the upper cluster.
+            index: index of nodes and pods to update.
+            changed: called with name and annotations of each added or changed node, and without annotations if it is deleted.
+        """
+        self._index = index
+        self._changed = changed
+        real = f"{names.LABEL_NODE_TYPE}!={names.NODE_TYPE_VIRTUAL}"
+        self._nodes = Informer(
+            client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
+        )
+        self._pods = Informer(
+            client, resources.PODS, field_selector=BOUND, transform=shrink_pod, name="real-pods"
+        )
+        self._nodes.add_handler(
+            on_add=lambda node, _initial: self.node(node),
+            on_update=lambda _old, new: self.node(new),
+            on_delete=self._gone,
+        )
+        self._pods.add_handler(
+            on_add=lambda pod, _initial: self.pod(pod),
+            on_update=lambda _old, new: self.pod(new),
+            on_delete=self._pod_gone,
+        )
+
+    async def run(self) -> None:
+        """Follow nodes and pods until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run())
+            group.create_task(self._pods.run())
+
+    def node(self, node: Object) -> None:
+        """Store a new or changed node."""
+        self._index.upsert_node(node.to_dict())
+        self._changed(node.name, node.annotations)
+
+    def pod(self, pod: Object) -> None:
+        """Store a new or changed bound pod."""
+        spec, status = pod.spec or {}, pod.status or {}
+        placed = Placed(
+            node=spec["nodeName"],
+            requests=spec["requests"],
+            ports=(),
+            namespace=pod.namespace,
+            labels=pod.labels,
+            anti_affinity=(),
+            limits=spec.get("limits") or {},
+            since=status.get("since", 0.0),
+        )
+        self._index.place(pod.uid, placed)
+
+    def _pod_gone(self, pod: Object) -> None:
+        self._index.remove(pod.uid)
+
+    def _gone(self, node: Object) -> None:
+        self._index.remove_node(node.name)
+        self._changed(node.name, {})
