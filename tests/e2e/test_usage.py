@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -32,21 +33,23 @@ from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
+pytestmark = [pytest.mark.e2e, pytest.mark.real_node, pytest.mark.timeout(480)]
 NAMESPACE = "pressed"
+UPPER_NODE = "upper-node-0"
 SIMULATED_NODES = ["lower2-node-0", "lower2-node-1"]
+VIRTUAL = {"type": "virtual-kubelet"}
 FIGURES = ("cpu", "memory", "cpuPressure", "memoryPressure", "ioPressure")
 IDLE = {"cpu": 1.0, "memory": 1e9, "cpuPressure": 0.0, "memoryPressure": 0.0, "ioPressure": 0.0}
 PRESSED = {**IDLE, "memoryPressure": 60.0}
 THRESHOLD = 50.0
-STRESS = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+STRESS = f"for i in $(seq {2 * (os.cpu_count() or 1)}); do while :; do :; done & done; wait"
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Sandbox]:
-    """A lower cluster with a real node, and one with a simulated node."""
-    async with Sandbox(lower=2, real_node=True, kwok_nodes=2) as running:
+    """A lower cluster with a real node, one with simulated nodes, and a simulated node of the upper cluster."""
+    async with Sandbox(lower=2, real_node=True, kwok_nodes=2, upper_kwok_nodes=1) as running:
         yield running
 
 
@@ -176,11 +179,15 @@ class Pods:
         self.last = ""
         """Name of the last pod."""
 
-    async def bound_to(self) -> str:
+    async def bound_anywhere(self) -> str:
+        """Return the node that the scheduler binds a new pod to, which may be the upper cluster's own node."""
+        return await self.bound_to({})
+
+    async def bound_to(self, selector: Mapping[str, str] = VIRTUAL) -> str:
         """Return the node that the scheduler binds a new pod to."""
         name, node = f"pod-{next(self._numbers)}", ""
         self.last = name
-        body = pod(name, "sleep 1000", nodeSelector={"type": "virtual-kubelet"})
+        body = pod(name, "sleep 1000", nodeSelector=selector)
         await create(self._upper, NAMESPACE, body)
 
         async def is_bound() -> bool:
@@ -222,18 +229,23 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
     await make_namespace(upper, NAMESPACE)
     prometheus, pods = Prometheus(), Pods(upper)
     kernel = Kernel(node.cgroup)
-    prometheus.sources = {"lower1": ([node.name], kernel), "lower2": (SIMULATED_NODES, None)}
+    prometheus.sources = {
+        "lower1": ([node.name], kernel),
+        "lower2": (SIMULATED_NODES, None),
+        "upper": ([UPPER_NODE], None),
+    }
     async with _serving(prometheus) as address:
         await start_multi_scheduler(
             sandbox,
             bind=True,
             settings={
-                "agents": [{"name": "fit", "weight": 0, "config": {"passNode": True}}, {"name": "pressure"}]
+                "agents": [{"name": "fit", "weight": 0, "config": {"passNode": True}}, {"name": "pressure"}],
+                "upperUsage": prometheus.usage(address, "upper"),
             },
-            clusters={name: {"usage": prometheus.usage(address, name)} for name in prometheus.sources},
+            clusters={name: {"usage": prometheus.usage(address, name)} for name in ("lower1", "lower2")},
         )
         await becomes(pods.bound_to, REAL, what="no pressure is better than an unknown one")
-        template = pod("web", "sleep 1000", nodeSelector={"type": "virtual-kubelet"})
+        template = pod("web", "sleep 1000", nodeSelector=VIRTUAL)
         metadata = {"labels": {"app": "web"}}
         await create(
             upper,
@@ -268,6 +280,13 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
         await becomes(pods.bound_to, REAL, what="unknown is better than pressed")
         prometheus.sources |= {"lower1": ([node.name], kernel), "lower2": (SIMULATED_NODES, IDLE)}
         await becomes(pods.bound_to, SIMULATED, what="the source is used when it returns")
+
+        prometheus.sources |= {"lower2": (SIMULATED_NODES, PRESSED), "upper": ([UPPER_NODE], IDLE)}
+        await becomes(
+            pods.bound_anywhere, UPPER_NODE, what="an idle real node is better than pressed clusters"
+        )
+        prometheus.sources |= {"lower2": (SIMULATED_NODES, IDLE), "upper": ([UPPER_NODE], PRESSED)}
+        await becomes(pods.bound_anywhere, SIMULATED, what="a pressed real node is avoided")
 
         await _descheduler_moves_one(sandbox)
         await upper.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/stress")
