@@ -130,7 +130,7 @@ def _lives(pid: int) -> bool:
 async def api(_no_forgotten_failures) -> AsyncIterator[FakeApi]:
     """A server with the Lease of the worker."""
     async with FakeApi().serving() as server:
-        await server.make_lease()
+        server.make_lease()
         yield server
 
 
@@ -145,12 +145,12 @@ async def test_runs_a_process_per_job_and_stops_it(api, sidecar):
     odd = "x '; touch $(id) \"{token}"
     async with sidecar.running("clean") as process:
         await until(lambda: bool(api.last))
-        await api.share(5, {"a": "start", odd: "start"})
+        api.share(5, {"a": "start", odd: "start"})
         await until(lambda: bool(sidecar.pid("clean") and sidecar.pid("clean", odd)))
         assert (sidecar.folder / f"{odd.encode().hex()}.clean").read_text().split()[1] == "5"
         await until(lambda: f"[{odd}] running {odd}\n" in sidecar.log.read_text())
         await until(lambda: "[a] warning of a\n" in sidecar.log.read_text())
-        await api.share(6, {"a": "start", odd: "stop"})
+        api.share(6, {"a": "start", odd: "stop"})
         await until(lambda: api.last["stopped"] == [odd])
         assert not _lives(sidecar.pid("clean", odd))
         process.send_signal(signal.SIGTERM)
@@ -164,10 +164,10 @@ async def test_kills_a_process_that_ignores_sigterm_and_its_orphans(api, sidecar
     """The job is acknowledged as stopped only when all its processes have ended, in any session."""
     async with sidecar.running("family"):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: bool(sidecar.pid("family") and sidecar.pid("hanging")))
         pids = sidecar.pid("family"), sidecar.pid("hanging")
-        await api.share(2, {})
+        api.share(2, {})
         await until(lambda: api.last["running"] == [])
         assert not any(map(_lives, pids))
         children = Path(f"/proc/{sidecar.process.pid}/task/{sidecar.process.pid}/children").read_text()
@@ -178,7 +178,7 @@ async def test_processes_of_a_killed_sidecar_end(api, sidecar):
     """Direct children end with it; the next sidecar kills orphans before it registers a new session."""
     async with sidecar.running("family") as first:
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: bool(sidecar.pid("family") and sidecar.pid("hanging")))
         pids = sidecar.pid("family"), sidecar.pid("hanging")
         session, writes = api.last["session"], len(api.acknowledged)
@@ -191,7 +191,7 @@ async def test_processes_of_a_killed_sidecar_end(api, sidecar):
         assert not _lives(pids[1])
         assert api.last["running"] == []
         assert api.last["session"] != session
-        await api.share(2, {"a": "start"})
+        api.share(2, {"a": "start"})
         await until(lambda: sidecar.pid("hanging") not in {0, pids[1]})
     assert not (sidecar.folder / "two-at-once").exists()
     with contextlib.suppress(ProcessLookupError):
@@ -202,7 +202,7 @@ async def test_restarts_a_process_that_ends(api, sidecar):
     """Exit codes are in the log, in the acknowledgement and in the metrics."""
     async with sidecar.running("crashing"):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: sidecar.log.read_text().count("[a] about to crash\n") == 2)
         assert {"a": "exit code 3"} in [one["failing"] for one in api.acknowledged]
 
@@ -217,7 +217,7 @@ async def test_kills_its_processes_before_the_fence_time_ends(api, sidecar):
     """Also hanging ones, because the controller then assigns their jobs to others."""
     async with sidecar.running("hanging", **{"kill-seconds": 60}):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"}, fenceSeconds=6)
+        api.share(1, {"a": "start"}, fenceSeconds=6)
         await until(lambda: bool(sidecar.pid("hanging")))
         session = api.last["session"]
         api.reachable.clear()

@@ -1,4 +1,4 @@
-"""A fake API server with the ConfigMaps and Leases of one worker, written as the controller does."""
+"""The API server in memory over HTTP, with the ConfigMaps and Leases of one worker, written as the controller does."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from typing import Any
 
 from aiohttp import web
 
+from controller_runtime.errors import ApiError
 from swarm.worker import Settings
+from tests.fakes.apiserver.selectors import selection
+from tests.fakes.apiserver.server import Server
+from tests.fakes.apiserver.storage import Commit
 
 PREFIX = "swarm.virtual-node.io/"
 POD_UID = str(uuid.uuid4())
 """Not that of another test run on this machine: a worker waits for other processes of its pod."""
-SWARM, WORKER = "streams", "worker-0"
+SPACE, SWARM, WORKER = "default", "streams", "worker-0"
 NAME = f"{SWARM}.{WORKER}"
 
 
 class FakeApi:
-    """Lists, watches, gets and replaces objects; tests change them."""
+    """Serves lists, watches, reads and replacements; tests change the objects."""
 
     def __init__(self) -> None:
-        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
-        self.version = 0
+        self.server = Server(namespaces=[SPACE])
+        self.server.observers.append(self._committed)
         self.reachable = asyncio.Event()
         """Set while reads and writes of single objects are answered."""
         self.reachable.set()
         self.acknowledged: list[dict[str, Any]] = []
         """Every acknowledgement that was written, in order."""
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self.url = ""
 
     @contextlib.asynccontextmanager
@@ -57,7 +61,7 @@ class FakeApi:
         return Settings(
             **{
                 "swarm": SWARM,
-                "namespace": "default",
+                "namespace": SPACE,
                 "worker": WORKER,
                 "pod_uid": POD_UID,
                 "api_server": self.url,
@@ -66,28 +70,29 @@ class FakeApi:
             }
         )
 
-    async def set(self, plural: str, name: str, body: dict[str, Any]) -> None:
+    def set(self, plural: str, name: str, body: dict[str, Any]) -> None:
         """Create or replace an object."""
-        async with self._changed:
-            self.version += 1
-            metadata = {**body.get("metadata", {}), "name": name, "resourceVersion": str(self.version)}
-            self.objects[plural, name] = {**body, "metadata": metadata}
-            self._changed.notify_all()
+        metadata = {**body.get("metadata", {}), "name": name, "namespace": SPACE}
+        self.server.put(plural, {**body, "metadata": metadata})
 
-    async def delete(self, plural: str, name: str) -> None:
+    def delete(self, plural: str, name: str) -> None:
         """Delete an object."""
-        async with self._changed:
-            self.version += 1
-            del self.objects[plural, name]
-            self._changed.notify_all()
+        self.server.remove(plural, f"{SPACE}/{name}")
 
-    async def make_lease(self, pod_uid: str = POD_UID) -> None:
+    def _committed(self, commit: Commit) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        annotations = commit.body["metadata"].get("annotations") or {}
+        if commit.verb == "patch":
+            acknowledged = json.loads(annotations[PREFIX + "acknowledged"])
+            assert acknowledged["session"] == commit.body["spec"]["holderIdentity"]
+            self.acknowledged.append(acknowledged)
+
+    def make_lease(self, pod_uid: str = POD_UID) -> None:
         """Create the Lease, as the controller does for a new pod."""
-        await self.set(
-            "leases", NAME, {"metadata": {"annotations": {PREFIX + "pod-uid": pod_uid}}, "spec": {}}
-        )
+        self.set("leases", NAME, {"metadata": {"annotations": {PREFIX + "pod-uid": pod_uid}}, "spec": {}})
 
-    async def share(self, version: int, states: dict[str, str], *, session: str = "", **more: Any) -> None:
+    def share(self, version: int, states: dict[str, str], *, session: str = "", **more: Any) -> None:
         """Write a share; for the registered session unless another is given."""
         jobs = [{"name": name, "weight": 1, "state": state} for name, state in states.items()]
         content = {
@@ -101,7 +106,7 @@ class FakeApi:
             "jobs": jobs,
             **more,
         }
-        await self.set("configmaps", NAME, config_map(content))
+        self.set("configmaps", NAME, config_map(content))
 
     @property
     def last(self) -> dict[str, Any]:
@@ -109,49 +114,38 @@ class FakeApi:
         return self.acknowledged[-1] if self.acknowledged else {}
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        plural = request.match_info["plural"]
-        name = request.query["fieldSelector"].removeprefix("metadata.name=")
+        plural, matches = request.match_info["plural"], selection(SPACE, None, request.query["fieldSelector"])
         if "watch" not in request.query:
-            found = self.objects.get((plural, name))
-            return web.json_response(
-                {"metadata": {"resourceVersion": str(self.version)}, "items": [found] if found else []}
-            )
+            found, version = self.server.list(plural, matches)
+            items = [one.to_dict() for one in found]
+            return web.json_response({"metadata": {"resourceVersion": version}, "items": items})
         response = web.StreamResponse()
         await response.prepare(request)
         seen = int(request.query["resourceVersion"])
-        before = self.objects.get((plural, name))
         while True:
-            async with self._changed:
-                found = self.objects.get((plural, name))
-                if found is not None and int(found["metadata"]["resourceVersion"]) > seen:
-                    event = {"type": "MODIFIED", "object": found}
-                elif found is None and before is not None:
-                    event = {"type": "DELETED", "object": before}
-                else:
-                    await self._changed.wait()
-                    continue
-            before, seen = found, self.version
-            await response.write(json.dumps(event).encode() + b"\n")
+            changed, after, seen = self._changed, seen, self.server.version
+            for event in self.server.since(plural, after, matches):
+                line = json.dumps({"type": event.type, "object": event.object.to_dict()})
+                await response.write(f"{line}\n".encode())
+            await changed.wait()
 
     async def _get(self, request: web.Request) -> web.Response:
-        found = self.objects.get((request.match_info["plural"], request.match_info["name"]))
-        await self.reachable.wait()
-        if found is None:
-            return web.json_response({"message": "not found"}, status=404)
-        return web.json_response(found)
+        return await self._answer(lambda: self.server.get(*_target(request)))
 
     async def _put(self, request: web.Request) -> web.Response:
         body = await request.json()
+        return await self._answer(lambda: self.server.update(*_target(request), body))
+
+    async def _answer(self, request: Callable[[], Any]) -> web.Response:
         await self.reachable.wait()
-        plural, name = request.match_info["plural"], request.match_info["name"]
-        current = self.objects[plural, name]["metadata"]["resourceVersion"]
-        if body["metadata"]["resourceVersion"] != current:
-            return web.json_response({"message": "conflict"}, status=409)
-        acknowledged = json.loads(body["metadata"]["annotations"][PREFIX + "acknowledged"])
-        assert acknowledged["session"] == body["spec"]["holderIdentity"]
-        self.acknowledged.append(acknowledged)
-        await self.set(plural, name, body)
-        return web.json_response(self.objects[plural, name])
+        try:
+            return web.json_response(request())
+        except ApiError as error:
+            return web.json_response({"message": error.message}, status=error.code)
+
+
+def _target(request: web.Request) -> tuple[str, str]:
+    return request.match_info["plural"], f"{SPACE}/{request.match_info['name']}"
 
 
 def config_map(content: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hack.sandbox.ports import free_ports
 from swarm.worker import Job, Tasks, Worker, fence
 from swarm.worker.client import sources
 from swarm.worker.jobs import state
-from tests.unit.swarm.worker.fake_api import NAME, POD_UID, FakeApi, config_map, until
+from tests.unit.swarm.worker.fake_api import NAME, POD_UID, SPACE, FakeApi, config_map, until
 from tests.waiting import becomes
 
 
@@ -64,7 +64,7 @@ class Consumer:
 async def api(_no_forgotten_failures) -> AsyncIterator[FakeApi]:
     """A server with the Lease of the worker."""
     async with FakeApi().serving() as server:
-        await server.make_lease()
+        server.make_lease()
         yield server
 
 
@@ -86,23 +86,23 @@ def clock(monkeypatch) -> SimpleNamespace:
 
 async def test_registers_before_it_accepts_a_share(api, consumer):
     """A share for an earlier session of the pod is outdated."""
-    await api.share(7, {"a": "start"}, session="of-a-killed-process")
+    api.share(7, {"a": "start"}, session="of-a-killed-process")
     async with consumer.working(api) as (worker, _):
         await until(lambda: "another" not in api.last and bool(api.last))
         assert (api.last["version"], api.last["running"]) == (0, [])
         await until(lambda: "session" in worker._membership.problem)
         assert not consumer.running
-        await api.share(8, {"a": "start"})
+        api.share(8, {"a": "start"})
         await until(lambda: consumer.running == {"a": 8})
 
 
 async def test_waits_for_the_lease_of_its_own_pod(api, consumer):
     """A recreated pod may start before the controller noticed it; it must not write to the old pod's Lease."""
-    await api.make_lease("the-pod-before")
+    api.make_lease("the-pod-before")
     async with consumer.working(api):
         await asyncio.sleep(0.05)
         assert not api.acknowledged
-        await api.make_lease()
+        api.make_lease()
         await until(lambda: bool(api.acknowledged))
 
 
@@ -110,11 +110,11 @@ async def test_acknowledges_a_stop_only_when_the_job_has_stopped(api, consumer):
     """Another worker starts the job as soon as it reads the acknowledgement."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start", "b": "start", "c": "hold"})
+        api.share(1, {"a": "start", "b": "start", "c": "hold"})
         await until(lambda: api.last["version"] == 1)
         assert api.last["running"] == ["a", "b"]
         consumer.stuck = {"a"}
-        await api.share(2, {"a": "stop", "b": "start", "c": "start"})
+        api.share(2, {"a": "stop", "b": "start", "c": "start"})
         await until(lambda: api.last["version"] == 2)
         assert api.last["running"] == ["a", "b", "c"]
         assert consumer.running == {"a": 1, "b": 1, "c": 2}
@@ -131,17 +131,17 @@ async def test_keeps_the_last_share_when_a_newer_one_is_damaged_or_deleted(api, 
     """Neither means to stop."""
     async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
-        await api.share(3, {"a": "start"})
+        api.share(3, {"a": "start"})
         await until(lambda: api.last["version"] == 3)
         damaged = config_map({"version": 4})
         damaged["data"]["share.json"] += " "
-        await api.set("configmaps", NAME, damaged)
+        api.set("configmaps", NAME, damaged)
         await until(lambda: "checksum" in worker._membership.problem)
-        await api.delete("configmaps", NAME)
-        await api.share(2, {}, session=worker._membership.session)
+        api.delete("configmaps", NAME)
+        api.share(2, {}, session=worker._membership.session)
         await until(lambda: not worker._membership.problem)
         assert consumer.running == {"a": 3}
-        await api.share(5, {})
+        api.share(5, {})
         await until(lambda: not consumer.running)
 
 
@@ -155,11 +155,11 @@ async def test_uses_a_split_share_only_when_all_parts_match(api, consumer):
 
     async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
-        await api.set("configmaps", f"{NAME}.1", part(1))
-        await api.share(2, {"a": "start"}, parts=2)
+        api.set("configmaps", f"{NAME}.1", part(1))
+        api.share(2, {"a": "start"}, parts=2)
         await until(lambda: "versions 2 and 1" in worker._membership.problem)
         assert not consumer.running
-        await api.set("configmaps", f"{NAME}.1", part(2))
+        api.set("configmaps", f"{NAME}.1", part(2))
         await until(lambda: consumer.running == {"a": 2, "b": 2})
 
 
@@ -168,7 +168,7 @@ async def test_reports_and_retries_a_failing_job(api, consumer):
     consumer.broken = {"a"}
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start", "b": "start"})
+        api.share(1, {"a": "start", "b": "start"})
         await until(lambda: api.last["failing"] == {"a": "no such stream"})
         assert api.last["running"] == ["a", "b"]
         consumer.broken = set()
@@ -180,10 +180,10 @@ async def test_stops_when_another_process_takes_its_lease(api, consumer):
     """It writes no more, because the other process's acknowledgement counts."""
     async with consumer.working(api) as (_, task):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: api.last["running"] == ["a"])
-        lease = api.objects["leases", NAME]
-        await api.set("leases", NAME, {**lease, "spec": {"holderIdentity": "another"}})
+        lease = api.server.get("leases", f"{SPACE}/{NAME}")
+        api.set("leases", NAME, {**lease, "spec": {"holderIdentity": "another"}})
         assert await task == 1
         assert not consumer.running
         assert api.last["running"] == ["a"]
@@ -193,7 +193,7 @@ async def test_fences_itself_when_it_cannot_renew(api, consumer, clock):
     """All jobs stop before the controller may reassign them; later the worker begins a new session."""
     async with consumer.working(api) as (worker, _):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"}, fenceSeconds=30)
+        api.share(1, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["running"] == ["a"])
         first, writes = api.last, len(api.acknowledged)
         clock.ahead += 30 / 4
@@ -209,7 +209,7 @@ async def test_fences_itself_when_it_cannot_renew(api, consumer, clock):
         await until(lambda: api.last["session"] != first["session"])
         assert (api.last["running"], api.last["version"]) == ([], 0)
         assert api.last["life"] > first["life"]
-        await api.share(2, {"a": "start"}, fenceSeconds=30)
+        api.share(2, {"a": "start"}, fenceSeconds=30)
         await until(lambda: consumer.running == {"a": 2})
 
 
@@ -217,7 +217,7 @@ async def test_exits_if_a_job_does_not_stop_before_the_fence_time(api, consumer,
     """Then the controller reassigns the job."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"}, fenceSeconds=30)
+        api.share(1, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["running"] == ["a"])
         consumer.stuck = {"a"}
         api.reachable.clear()
@@ -230,10 +230,10 @@ async def test_switches_fencing_on_for_running_jobs(api, consumer, clock):
     """Its last write is old then, so it writes again instead of stopping all jobs."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: api.last["running"] == ["a"])
         clock.ahead += 1000
-        await api.share(2, {"a": "start"}, fenceSeconds=30)
+        api.share(2, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["version"] == 2)
         assert consumer.starts == 1
 
@@ -244,7 +244,7 @@ async def test_ignores_a_share_that_arrives_after_the_fence_time(api, consumer, 
         await until(lambda: bool(api.last))
         session = api.last["session"]
         clock.ahead += 25
-        await api.share(1, {"a": "start"}, fenceSeconds=30)
+        api.share(1, {"a": "start"}, fenceSeconds=30)
         await until(lambda: api.last["session"] != session)
         assert consumer.starts == 0
 
@@ -253,10 +253,10 @@ async def test_begins_a_new_session_after_the_controller_ended_its_session(api, 
     """Its jobs may run elsewhere; a recreated Lease looks the same."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: api.last["running"] == ["a"])
         first = api.last
-        await api.make_lease()
+        api.make_lease()
         await until(lambda: api.last["session"] != first["session"])
         assert not consumer.running
         assert api.last["running"] == []
@@ -267,7 +267,7 @@ async def test_exits_if_a_job_does_not_stop_in_the_drain_time(api, consumer):
     """The kubelet would kill it later."""
     async with consumer.working(api, drain_seconds=2.1) as (worker, _):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start"})
+        api.share(1, {"a": "start"})
         await until(lambda: consumer.running == {"a": 1})
         consumer.stuck = {"a"}
         worker.drain()
@@ -278,9 +278,9 @@ async def test_with_refresh_restart_only_released_jobs_are_applied(api, consumer
     """The first share counts; jobs on hold start when their owner has stopped."""
     async with consumer.working(api):
         await until(lambda: bool(api.last))
-        await api.share(1, {"a": "start", "b": "hold"}, refresh="Restart")
+        api.share(1, {"a": "start", "b": "hold"}, refresh="Restart")
         await until(lambda: consumer.running == {"a": 1})
-        await api.share(2, {"b": "start", "c": "start"}, refresh="Restart")
+        api.share(2, {"b": "start", "c": "start"}, refresh="Restart")
         await until(lambda: consumer.running == {"a": 1, "b": 2})
         await until(lambda: api.last["running"] == ["a", "b"])
         assert api.last["version"] == 1
@@ -318,7 +318,7 @@ async def test_tasks_cancels_coroutines_to_stop_and_restarts_ended_ones(api):
     worker = Tasks(consume, api.settings()).worker
     task = asyncio.create_task(worker.run())
     await until(lambda: bool(api.last))
-    await api.share(1, {"a": "start"})
+    api.share(1, {"a": "start"})
     await until(lambda: api.last["failing"] == {"a": "ConnectionError('reset by peer')"})
     await until(lambda: running == {"a"})
     worker.drain()
