@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 NODE, WEBHOOK, DESCHEDULER, SCHEDULER = "virtual_node", "webhook", "descheduler", "multi_scheduler"
+SWARM = "swarm"
 PROGRAMS = {
     NODE: "virtual-node",
     WEBHOOK: "virtual-node-webhook",
     DESCHEDULER: "virtual-node-descheduler",
     SCHEDULER: "virtual-node-multi-scheduler",
+    SWARM: "virtual-node-swarm",
 }
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["__main__", __name__, *(f"{module}.app" for module in PROGRAMS)])
@@ -175,6 +177,9 @@ _BOTH = f"{_UPPER} --client-kubeconfig={{kube}}"
             "--health-addr: address {taken} is",
         ),
         (SCHEDULER, f"{_UPPER} --config={{scheduler}} --port=-1", "--port: -1 is not a port number"),
+        (SWARM, "--kubeconfig={missing}", "kubeconfig {missing}: no such file"),
+        (SWARM, f"{_UPPER} --health-addr={{taken}}", "--health-addr: address {taken} is already in use"),
+        (SWARM, f"{_UPPER} --nodname=x", "unknown flag --nodname"),
     ],
 )
 def test_errors_that_only_the_user_can_correct_are_one_plain_line(
