@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import lifecycle, listening
+from controller_runtime.process.lifecycle import tune_gc
 from controller_runtime.serving import server
 
 
@@ -276,12 +277,12 @@ class TestGarbageCollector:
 
     def test_thresholds_rise_and_the_heap_is_frozen(self) -> None:
         """Collections become rare and skip live objects; a second call freezes newer ones."""
-        lifecycle.tune_gc()
+        tune_gc()
         frozen = gc.get_freeze_count()
         assert gc.get_threshold()[0] >= 10_000
         assert frozen > 1000
         kept = [[] for _ in range(2000)]  # type: list[list[object]]
-        lifecycle.tune_gc()
+        tune_gc()
         # A few others may have gone meanwhile.
         assert gc.get_freeze_count() >= frozen + len(kept) / 2
 
@@ -293,7 +294,7 @@ class TestGarbageCollector:
             if phase == "stop":
                 collected.append(info["collected"])
 
-        lifecycle.tune_gc()
+        tune_gc()
         gc.callbacks.append(note)
         try:
             for _ in range(200_000):
@@ -313,9 +314,9 @@ class TestGarbageCollector:
 
         caches = Caches()
         found = weakref.ref(caches)
-        lifecycle.tune_gc()
+        tune_gc()
         del caches
-        lifecycle.tune_gc()
+        tune_gc()
         assert found() is None
 
 

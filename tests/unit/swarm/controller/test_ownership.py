@@ -12,6 +12,7 @@ from swarm import share
 from swarm.handover import ledger as ledgers
 from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
 
+pytestmark = pytest.mark.looptime
 _LABEL = {"swarm.virtual-node.io/swarm": "s"}
 _JOBS = [{"name": "a"}, {"name": "b"}]
 
