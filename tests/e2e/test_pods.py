@@ -338,3 +338,40 @@ async def test_kube_system_is_not_mirrored(upper: Cluster, sandbox: Sandbox):
     await eventually(explained, what="the explanation")
     await upper.kubectl("-n", "kube-system", "delete", "pod", "system", "--timeout=150s")
     assert "system" not in (await sandbox.lower[0].kubectl("-n", "kube-system", "get", "pods")).stdout
+
+
+async def test_a_pod_that_does_not_fit_is_rejected_with_the_reason_of_a_kubelet(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+):
+    """With ``onUnschedulable: Reject``. Its owner replaces it, and the lower cluster keeps no pod that waits."""
+    lower, node = sandbox.lower[1], "vn-rejecting"
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "clusters": [{"name": node, "kubeconfig": str(lower.kubeconfig), "onUnschedulable": "Reject"}],
+    }
+    file = sandbox.directory / f"{node}.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    process = await sandbox.start_virtual_node(f"--config={file}", name=node, env={"KUBELET_PORT": "0"})
+    try:
+        await node_ready(upper, node)
+        large = pod("large", "sleep 3600", node=node)
+        large["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100"}}
+        await create(upper, namespace, large, pod("small", "sleep 3600", node=node))
+
+        async def outcome() -> tuple[str, str]:
+            status = (await get(upper, namespace, "pod", "large"))["status"]
+            return status["phase"], status.get("reason", "")
+
+        await becomes(outcome, ("Failed", "OutOfcpu"))
+        await ready(upper, namespace, "small")
+        found = (await get(lower, namespace, "pods"))["items"]
+        assert [one["metadata"]["name"] for one in found] == ["small"]
+        events = (await get(upper, namespace, "events"))["items"]
+        assert any(
+            event["reason"] == "OutOfcpu" and "Insufficient cpu" in event["message"] for event in events
+        )
+    finally:
+        await upper.kubectl("-n", namespace, "delete", "pods", "--all", "--timeout=150s", check=False)
+        await process.stop()
+        await upper.kubectl("delete", "node", node, "--ignore-not-found")

@@ -40,6 +40,8 @@ KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 STANDBY = "Standby"
 SHARDED = "Sharded"
 
+REJECT = "Reject"
+
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
 
@@ -148,6 +150,10 @@ class LowerClusterConfig(_Base):
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
     """LabelSelector (``matchLabels``, ``matchExpressions``) of pods that may run in this cluster. Empty: all."""
+    on_unschedulable: Literal["Wait", "Reject"] = "Wait"
+    """What happens to a pod that the lower scheduler cannot place. Wait: it stays Pending until there is room or the
+    descheduler moves it. Reject: it fails with the kubelet's reason, such as OutOfcpu, so that its controller creates
+    another pod, which the upper scheduler places again."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     policy: Policy = msgspec.field(default_factory=Policy)

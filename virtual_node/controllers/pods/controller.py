@@ -14,6 +14,7 @@ number of times.
     finished     not finished   delete the lower pod: its result is not used, its owner has started another pod
     exists       never existed  create dependencies, then the lower pod
     exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
+    exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed
     exists       exists         apply spec changes to the lower pod, mirror its status
 """
 
@@ -29,6 +30,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
+from virtual_node.config.types import REJECT
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.pods import live_reads
@@ -39,6 +41,7 @@ from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import mirrored_as, ownership_labels
+from virtual_node.translate.pods.rejection import rejection
 
 _BREATH = 100
 """Pods decoded before control returns to the event loop."""
@@ -64,6 +67,7 @@ class PodController:
         self._caches = caches
         self._creator = creator
         self._status = status
+        self._rejects = context.config.on_unschedulable == REJECT
         self._updater = PodUpdater(context, creator=creator)
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
@@ -199,6 +203,8 @@ class PodController:
         """Apply spec changes to the lower pod and mirror its status; delete it if the upper pod has finished."""
         if self._remover.has_outlived(lower, upper):
             return await self._remover.upper_finished(upper, lower)
+        if self._rejects and (why := rejection(lower.to_dict())) is not None:
+            return await self._remover.reject(upper, lower, *why)
         self._creator.adopt(upper)
         try:
             await self._updater.follow(upper, lower, record)

@@ -108,6 +108,29 @@ class PodRemover:
                 await delete_only(self._context.lower, resources.PODS, lower)
         return Result(requeue_after=live_reads.BEHIND)
 
+    async def reject(self, upper: Object, lower: Object, reason: str, message: str) -> Result | None:
+        """Delete a lower pod that its cluster cannot place, and fail the upper pod.
+
+        Returns a requeue if the lower pod has changed meanwhile: it may have a node now.
+        """
+        try:
+            await self._context.lower.delete(
+                resources.PODS,
+                lower.name,
+                namespace=lower.namespace,
+                uid=lower.uid,
+                resource_version=lower.resource_version,
+            )
+        except Conflict:
+            return Result(requeue_after=live_reads.BEHIND)
+        except NotFound:
+            return None  # its delete event requeues the pod
+        await self._status.lost(upper, reason=reason, message=message)
+        self._context.recorder.event(
+            upper, "Warning", reason, f"Lower cluster {self._context.name} has no room: {message}"
+        )
+        return None
+
     async def _stripped(self, last: Object) -> Object | None:
         """Return the live lower pod if it left our cache because its labels were removed; None: gone or deleting."""
         if last.metadata.deletion_timestamp is not None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import AsyncMock
 
 import structlog
@@ -45,6 +45,7 @@ class Scene:
         node: str = "vn",
         namespaces: configuration.NamespaceConfig | None = None,
         policy: Policy | None = None,
+        on_unschedulable: Literal["Wait", "Reject"] = "Wait",
         **settings: Any,
     ) -> None:
         self.upper, self.lower, self.node = upper, lower, node
@@ -59,6 +60,7 @@ class Scene:
             config=configuration.LowerClusterConfig(
                 name="lower1", kubeconfig="k", node_name=node,
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
+                on_unschedulable=on_unschedulable,
             ),
             nodes={node: configuration.NodeConfig(name=node)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip

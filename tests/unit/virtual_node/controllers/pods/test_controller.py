@@ -57,7 +57,11 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
             indexers={INDEX_UPPER_UID: lambda pod: (pod.labels["virtual-node.io/upper-uid"],)},
         ),
     )
-    context: Any = SimpleNamespace(name="a", settings=SimpleNamespace(pod_sync_workers=1))
+    context: Any = SimpleNamespace(
+        name="a",
+        settings=SimpleNamespace(pod_sync_workers=1),
+        config=SimpleNamespace(on_unschedulable="Wait"),
+    )
     creator: Any = SimpleNamespace(adopt=lambda _upper: None, refusals=Refusals())
     status: Any = _Status()
     pods = PodController(context, caches, creator=creator, status=status)

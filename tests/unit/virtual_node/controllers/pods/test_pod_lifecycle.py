@@ -55,6 +55,61 @@ async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
             assert len(scene.upper.asked("patch", "pods/status")) == written + 1
 
 
+_NO_ROOM = {
+    "phase": "Pending",
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 Insufficient cpu.",
+        }
+    ],
+}
+
+
+async def test_a_pod_that_does_not_fit_waits_by_default():
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, spec={"nodeName": ""}, status=_NO_ROOM)
+        await asyncio.sleep(60)
+        assert scene.is_below()
+        assert scene.above()["status"]["phase"] == "Pending"
+
+
+async def test_a_pod_that_does_not_fit_is_rejected_as_by_a_kubelet():
+    """It fails with the kubelet's reason, and its lower pod is deleted before that."""
+    async with running(on_unschedulable="Reject") as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, spec={"nodeName": ""}, status=_NO_ROOM)
+        await asyncio.sleep(60)
+        assert not scene.is_below()
+        status = scene.above()["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
+        assert status["message"] == "Pod was rejected: 0/1 nodes are available: 1 Insufficient cpu."
+        assert [reason for reason, _ in scene.events] == ["OutOfcpu"]
+
+
+async def test_a_pod_that_gets_a_node_at_the_last_moment_is_not_rejected():
+    """The cache still shows the refusal when the scheduler has bound the pod."""
+    async with running(on_unschedulable="Reject") as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+
+        def bind(verb: str, plural: str, _key: str) -> None:
+            if (verb, plural) == ("delete", "pods"):
+                scene.lower.change("pods", KEY, spec={"nodeName": "worker"}, status={"conditions": []})
+
+        scene.lower.fault = bind
+        scene.lower.change("pods", KEY, spec={"nodeName": ""}, status=_NO_ROOM)
+        await asyncio.sleep(30)
+        assert scene.lower.asked("delete", "pods") == [KEY]
+        assert scene.is_below()
+        assert scene.above()["status"]["phase"] != "Failed"
+
+
 async def test_an_orphan_is_deleted():
     """After the upper pod was force-deleted."""
     async with running() as scene:

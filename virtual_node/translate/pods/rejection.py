@@ -1,0 +1,48 @@
+"""Reads why a lower cluster has no room for a pod, as the reason with which a kubelet rejects it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime.api.pod.conditions import condition
+
+OTHER = "UnexpectedAdmissionError"
+"""The kubelet's reason for a failure that it has no other reason for."""
+_CAUSES = (
+    (re.compile(r"(\d+) Insufficient ([-./a-zA-Z0-9]*[a-zA-Z0-9])"), r"OutOf\2"),
+    (re.compile(r"(\d+) Too many pods"), "OutOfpods"),
+    (re.compile(r"(\d+) node\(s\) didn't have free ports"), "NodePorts"),
+    (re.compile(r"(\d+) node\(s\) didn't match Pod's node affinity/selector"), "NodeAffinity"),
+    (re.compile(r"(\d+) node\(s\) had untolerated taint"), "TaintToleration"),
+)
+"""Messages of kube-scheduler's plugins, each after the number of nodes, and the kubelet's reasons."""
+
+
+def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return reason and message with which a kubelet would reject a pod for which its cluster has no room.
+
+    The reason is that of most lower nodes. None: the lower scheduler has not refused the pod, or makes room for it.
+
+    Args:
+        lower: the lower pod.
+    """
+    spec, status = lower.get("spec") or {}, lower.get("status") or {}
+    scheduled = condition(status, "PodScheduled")
+    is_refused = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    if (
+        not is_refused
+        or spec.get("nodeName")
+        or status.get("nominatedNodeName")
+        or lower["metadata"].get("deletionTimestamp")
+    ):
+        return None
+    message = str(scheduled.get("message") or "")
+    # The part after "preemption:" is about nodes on which evictions would not help.
+    found = [
+        (int(match[1]), match.expand(reason))
+        for pattern, reason in _CAUSES
+        for match in pattern.finditer(message.partition("preemption:")[0])
+    ]
+    return max(found, key=lambda cause: cause[0], default=(0, OTHER))[1], f"Pod was rejected: {message}"
