@@ -6,7 +6,13 @@ from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
-    Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet"),
+    Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet, and pods of groups"),
+    Right(
+        "scheduling.x-k8s.io",
+        "podgroups",
+        ("list", "watch"),
+        "minimum of a pod group, if this API is installed",
+    ),
     Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
     # Not create, because a created Secret of type service-account-token gets the token of any account in the namespace.
     Right(

@@ -47,6 +47,18 @@ _EXTENDER = [
         meaning="Rules that the lower cluster does not let us read; pods that they refuse are bound there nevertheless.",
     ),
     Panel(
+        "Extender: pod groups",
+        {"max by (state) (virtual_node_pod_groups)": "{{state}}"},
+        width=8,
+        meaning="Groups with all their pods that wait for room, or that have reserved room.",
+    ),
+    Panel(
+        "Extender: time until a pod group starts",
+        {quantile("0.5", "virtual_node_pod_group_start_seconds", "pod"): "p50 {{pod}}"},
+        unit="s",
+        width=8,
+    ),
+    Panel(
         "Extender: lower nodes with unknown usage",
         {
             "max by (cluster) (virtual_node_usage_source_failed)": "{{cluster}} source failed",

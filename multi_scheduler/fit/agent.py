@@ -81,7 +81,7 @@ class FitAgent(Agent):
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bound_pods.run())
-            group.create_task(self.groups.members.pending.informer.run())
+            group.create_task(self.groups.members.run())
             group.create_task(self._sweeping())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
@@ -186,9 +186,10 @@ class FitAgent(Agent):
         return [key for key in (feed.lower_uid.get(uid, ""), f"{uid}@{node.name}") if key]
 
     def annotations(self, uid: str, node: str) -> Mapping[str, str]:
-        """Return the lower node with the pod's reservation, if ``passNode`` is set."""
+        """Return the domain of the pod's group, and the lower node with the pod's reservation if ``passNode`` is set."""
         chosen = self.reservations.place(uid, node) if self._settings.pass_node else ""
-        return {names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {}
+        domain = self.groups.members.annotations(uid)
+        return {**domain, **({names.ANNOTATION_PREFERRED_NODE: chosen} if chosen else {})}
 
     def bound(self, uid: str, node: str) -> None:
         """Mark the reservation as bound, because the extender itself bound the pod."""

@@ -18,12 +18,49 @@ from controller_runtime import resources
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.demo import configuration
 from hack.sandbox.kwok import kwok_node
+from hack.sandbox.process import Process
 from hack.sandbox.scheduling import start_multi_scheduler
 from tests.waiting import becomes, eventually, get, node_ready, own_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 _AT_ONCE = 16
 """Number of concurrent requests that create pods."""
+_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        "annotations": {
+            "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"
+        },
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {"type": "object", "properties": {"minMember": {"type": "integer"}}}
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+_PRIORITY = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+}
 _SECONDS = 30.0
 """Limit for the start of 200 pods; on an idle machine it takes a tenth."""
 
@@ -36,27 +73,37 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         for cluster in running.lower:
             await cluster.kubectl("delete", "node", "--all")
         await small.apply(*(kwok_node(f"small-{number}", cpu="4") for number in range(3)))
-        await large.apply(kwok_node("large-0", cpu="256"))
+        await large.apply(
+            kwok_node("large-0", cpu="256"), kwok_node("zone-0", cpu="1", labels={"zone": "a"}),
+            *(kwok_node(f"zone-{number}", cpu="2", labels={"zone": "b"}) for number in (1, 2)),
+        )  # fmt: skip
         for number in range(3):
             await node_ready(small, f"small-{number}")
-        await node_ready(large, "large-0")
+        for node in ("large-0", "zone-0", "zone-1", "zone-2"):
+            await node_ready(large, node)
+        await running.upper.apply(_CRD, _PRIORITY)
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(configuration(running)), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for cluster in running.lower:
             await node_ready(running.upper, f"vn-{cluster.name}")
-        await start_multi_scheduler(running)
         yield running
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def extender(sandbox: Sandbox) -> Process:
+    """Run the multi-scheduler, with which the stock scheduler binds pods."""
+    return await start_multi_scheduler(sandbox)
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
+async def namespace(sandbox: Sandbox, extender: Process) -> AsyncIterator[str]:
     """A namespace for the test."""
     async with own_namespace(sandbox.upper, *sandbox.lower) as name:
         yield name
 
 
-def _pod(group: str, number: int, size: int, cluster: str) -> dict[str, Any]:
+def _pod(group: str, number: int, size: int, cluster: str, **annotations: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -66,6 +113,7 @@ def _pod(group: str, number: int, size: int, cluster: str) -> dict[str, Any]:
             "annotations": {
                 "virtual-node.io/pod-group": group,
                 "virtual-node.io/min-members": str(size),
+                **{f"virtual-node.io/{key.replace('_', '-')}": value for key, value in annotations.items()},
             },
         },
         "spec": {
@@ -155,3 +203,82 @@ async def test_large_group_starts_soon(sandbox: Sandbox, namespace: str) -> None
     print("seconds until they are bound", round(bound_after, 1))  # noqa: T201 - a measurement
     print("seconds until they run", round(seconds, 1))  # noqa: T201 - a measurement
     assert seconds < _SECONDS
+
+
+async def test_pod_group_object_gives_the_minimum(sandbox: Sandbox, namespace: str) -> None:
+    """The label of scheduler-plugins, and its PodGroup."""
+    upper = sandbox.upper
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "four", "namespace": namespace},
+        "spec": {"minMember": 4},
+    }
+    await upper.apply(group)
+    pods = [_pod("four", number, 4, "lower1") for number in range(4)]
+    for pod in pods:
+        pod["metadata"]["annotations"] = {}
+        pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "four"
+    await _create(upper, namespace, pods[:3])
+
+    async def is_incomplete() -> bool:
+        conditions = (await get(upper, namespace, "pod", "four-0"))["status"].get("conditions") or []
+        return any(f"pod group {namespace}/four has " in one.get("message", "") for one in conditions)
+
+    await eventually(is_incomplete, what="the pods wait for the fourth one")
+    assert await _bound(upper, namespace, "four") == 0
+    await _create(upper, namespace, pods[3:])
+
+    async def running() -> int:
+        return await _running(upper, namespace, "four")
+
+    await becomes(running, 4, what="all pods run")
+
+
+async def test_urgent_group_preempts_room_for_all_its_pods(sandbox: Sandbox, namespace: str) -> None:
+    """Twelve pods of no priority fill the cluster; eight are evicted at once, not one by one."""
+    upper = sandbox.upper
+    await _create(upper, namespace, [_pod("low", number, 1, "lower1") for number in range(12)])
+
+    async def low() -> int:
+        return await _running(upper, namespace, "low")
+
+    async def urgent() -> int:
+        return await _running(upper, namespace, "urgent")
+
+    await becomes(low, 12, what="the cluster is full")
+    pods = [_pod("urgent", number, 8, "lower1") for number in range(8)]
+    for pod in pods:
+        pod["spec"]["priorityClassName"] = "urgent"
+    await _create(upper, namespace, pods)
+    await becomes(urgent, 8, what="all pods of the urgent group run")
+    assert await low() == 4
+
+
+async def test_group_runs_in_one_zone(sandbox: Sandbox, namespace: str, extender: Process) -> None:
+    """Zone b has room for four pods, zone a for one; the extender binds the pods and passes the zone on."""
+    await extender.stop()
+    await start_multi_scheduler(sandbox, bind=True)
+    upper, lower = sandbox.upper, sandbox.lower[1]
+    too_large = [_pod("six", number, 6, "lower2", pod_group_topology="zone") for number in range(6)]
+    await _create(upper, namespace, too_large)
+
+    async def is_explained() -> bool:
+        conditions = (await get(upper, namespace, "pod", "six-0"))["status"].get("conditions") or []
+        return any(
+            "lower cluster lower2, zone=b has room for 4" in one.get("message", "") for one in conditions
+        )
+
+    await eventually(is_explained, what="the scheduler's event names the zone with most room")
+    await upper.kubectl("-n", namespace, "delete", "pods", "-l", "group=six", "--wait=true")
+    await _create(
+        upper,
+        namespace,
+        [_pod("four", number, 4, "lower2", pod_group_topology="zone") for number in range(4)],
+    )
+
+    async def nodes() -> list[str]:
+        found = (await get(lower, namespace, "pods", labels="group=four"))["items"]
+        return sorted(pod["spec"].get("nodeName", "") for pod in found)
+
+    await becomes(nodes, ["zone-1", "zone-1", "zone-2", "zone-2"], what="all pods run in zone b")

@@ -90,7 +90,7 @@ def _declared(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tupl
     if own is not None:
         return ("annotation", own, 0) if own else None
     is_set = names.ANNOTATION_MIN_MEMBERS in annotations
-    if (label := labels.get(LABEL_POD_GROUP)) and is_set:
+    if label := labels.get(LABEL_POD_GROUP):
         return "PodGroup", label, 0
     # A derived group of one pod is not a group, unless the annotation gives another minimum.
     if (name := labels.get(_LWS_NAME)) and (index := labels.get(_LWS_INDEX)):

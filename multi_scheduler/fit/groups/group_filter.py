@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import Gauge, Histogram
+
 from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from multi_scheduler.agent import Rejections, VirtualNode
@@ -33,6 +35,17 @@ _MOST_EARLIER = 5
 """Number of groups with precedence that may get room in one filter call."""
 _REMEMBERED_SECONDS = 1.0
 """Seconds for which a group that does not fit is not computed again while no room changes."""
+
+_GROUPS = Gauge(
+    "virtual_node_pod_groups",
+    "Pod groups with all their pods that wait for room, or that have reserved room.",
+    ["state"],
+)
+_START_SECONDS = Histogram(
+    "virtual_node_pod_group_start_seconds",
+    "Time from the first filter call of a complete pod group until all pods with reserved room are bound.",
+    buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +88,24 @@ class GroupFilter:
         self._judge = judge
         self._reservations = reservations
         self._indexes = indexes
-        self.held = HeldGroups(reservations.release, clock=_now)
+        self.held = HeldGroups(reservations.release, started=self._started, clock=_now)
         self.members = Members(upper, indexes=indexes, feeds=feeds, bound_pods=bound_pods, held=self.held)
         self._planner = Planner(judge, reservations, indexes, strategy)
         self.eviction = GroupEviction(
             self._planner, self.members, self.held, indexes=indexes, release=reservations.release
         )
+        self._ready_since: dict[str, float] = {}
+        """By group: when it first lacked nothing but room."""
         self._lacking: dict[str, tuple[object, float, Shortfall]] = {}
         """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
-    @staticmethod
-    def group(pod: Mapping[str, Any]) -> Group | None:
+    def group(self, pod: Mapping[str, Any]) -> Group | None:
         """Return the group of a pod; None: it starts alone."""
         metadata = pod["metadata"]
-        return group_of(
+        declared = group_of(
             metadata.get("namespace", ""), metadata.get("labels") or {}, metadata.get("annotations") or {}
         )
+        return self.members.pod_groups.resolve(declared)
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group) -> Verdict:
         """Return the decision about a pod of a group, after reserving room for the group if there is enough."""
@@ -122,8 +137,18 @@ class GroupFilter:
         """Release expired reservations of groups, and forget groups without pending pods."""
         self.held.expire()
         self.eviction.sweep()
-        for key in self._lacking.keys() - self.members.pending.groups():
+        groups = self.members.pending.groups()
+        for key in self._lacking.keys() - groups:
             del self._lacking[key]
+        for key in self._ready_since.keys() - groups:
+            if key not in self.held:
+                del self._ready_since[key]
+        _GROUPS.labels("reserved").set(len(self.held))
+        _GROUPS.labels("waiting").set(sum(key not in self.held for key in self._ready_since))
+
+    def _started(self, key: str) -> None:
+        if (since := self._ready_since.pop(key, None)) is not None:
+            _START_SECONDS.observe(_now() - since)
 
     def _decide(
         self, uid: str, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group
@@ -133,6 +158,8 @@ class GroupFilter:
         found = self.members.standing(group.key)
         if found is None or found.waits_for:
             return _rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
+        if found.needed:
+            self._ready_since.setdefault(group.key, _now())
         if self.held.count(group.key) < found.needed:
             self.held.drop(group.key)
             if seconds := self.held.barred_for(group.key):

@@ -31,11 +31,15 @@ class HeldGroups:
 
     Args:
         release: releases the reservation of a pod, by UID.
+        started: called with the key of a group when all its reservations are used.
         clock: monotonic seconds.
     """
 
-    def __init__(self, release: Callable[[str], None], *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, release: Callable[[str], None], *, started: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
         self._release = release
+        self._started = started
         self._clock = clock
         self._held: dict[str, _Held] = {}
         self._group_of: dict[str, str] = {}
@@ -87,6 +91,8 @@ class HeldGroups:
         self.passed(uid)
         if key := self._forget(uid):
             self._expiries.pop(key, None)
+            if key not in self._held:
+                self._started(key)
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is no longer pending: it was deleted, or it is bound, which is reported separately."""

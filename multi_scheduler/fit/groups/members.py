@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,8 @@ from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.pending_pods import PendingPods
-from multi_scheduler.fit.groups.planning import Homes
+from multi_scheduler.fit.groups.planning import Homes, domain_selector
+from multi_scheduler.fit.groups.pod_groups import PodGroups
 from multi_scheduler.fit.groups.standing import Standing, standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 
@@ -44,6 +46,7 @@ class Members:
         self.pending = PendingPods(upper, gone=self._gone)
         self._nodes: dict[str, VirtualNode] = {}
         """All virtual nodes that were candidates so far."""
+        self.pod_groups = PodGroups(upper)
         self.candidates: dict[str, frozenset[str]] = {}
         """By UID of a pending member: the virtual nodes that the scheduler offered last."""
 
@@ -51,6 +54,12 @@ class Members:
         """Note the virtual nodes that the scheduler offers to a member."""
         self._nodes |= {node.name: node for node in nodes}
         self.candidates[uid] = frozenset(node.name for node in nodes)
+
+    async def run(self) -> None:
+        """Follow the pods without a node, and PodGroups, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.pending.informer.run())
+            tasks.create_task(self.pod_groups.run())
 
     def bound(self, uid: str) -> None:
         """Note that a pod is bound."""
@@ -63,7 +72,8 @@ class Members:
         if not members:
             return None
         pod = min(members, key=lambda one: (one.created, one.name)).pod
-        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        declared = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        group = self.pod_groups.resolve(declared)
         if group is None or group.problem:
             return None
         bound = {one.uid for one in self._bound_pods.of_group(key)}
@@ -87,6 +97,16 @@ class Members:
             if group.topology:
                 domains.add(self._domain(pod.uid, node, group.topology))
         return Homes(frozenset(clusters), frozenset(domains - {""}))
+
+    def annotations(self, uid: str) -> Mapping[str, str]:
+        """Return the annotation that selects the lower nodes of the domain of a pod's group; empty: there is no domain."""
+        pod = self.pending.pod(uid)
+        group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
+        if pod is None or group is None or not group.topology:
+            return {}
+        node = self._held.node(uid)
+        domains = self.homes(group).domains if node is None else {node.pool.get(group.topology, "")}
+        return domain_selector(pod, group.topology, min(domains)) if len(domains) == 1 else {}
 
     def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
         """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""

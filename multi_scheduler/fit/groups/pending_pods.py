@@ -61,6 +61,11 @@ class PendingPods:
         """Return the members of a group that have no node and are not being deleted."""
         return self._members.get(key, {}).values()
 
+    def pod(self, uid: str) -> Object | None:
+        """Return the pending member with this UID; None: there is none."""
+        key = self._key_of.get(uid)
+        return self._members[key][uid].pod if key is not None else None
+
     def _put(self, pod: Object) -> None:
         self._added.set()
         self._forget(pod.uid)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
+from controller_runtime.objects import Object
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.scoring import Strategy, score
@@ -77,6 +80,18 @@ def within(node: VirtualNode, topology: str, value: str) -> VirtualNode | None:
     if node.pool.get(topology, value) != value:
         return None
     return replace(node, pool={**node.pool, topology: value})
+
+
+def domain_selector(pod: Object, topology: str, value: str) -> dict[str, str]:
+    """Return the annotation by which the lower scheduler keeps a pod in one domain, in addition to its own selectors."""
+    selector = cluster_selector.of(pod.annotations, names.ANNOTATION_CLUSTER_SELECTOR)
+    if selector is None:
+        # With the annotation, the virtual node no longer uses the pod's own tolerations.
+        own = (pod.spec or {}).get("tolerations") or ()
+        selector = {"tolerations": [one for one in own if one.get("key") != names.TAINT_PROVIDER]}
+    selected = {**(selector.get("nodeSelector") or {}), topology: value}
+    text = json.dumps({**selector, "nodeSelector": selected}, separators=(",", ":"))
+    return {names.ANNOTATION_CLUSTER_SELECTOR: text}
 
 
 def _domains(index: ClusterIndex, topology: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,11 @@ from virtual_node.health.pods import SCHEDULING
 
 _LIFECYCLE = "node.kubernetes.io/"
 """Prefix of the taints that Kubernetes sets on cordoned, unreachable and not Ready nodes."""
+_GROUP = re.compile(
+    r"pod group (?P<group>[\w./-]+)"
+    r"(?: has (?P<has>\d+) of (?P<minimum>\d+) pods| needs room for (?P<needed>\d+) pods at once)?"
+)
+"""The multi-scheduler's reasons about pods that start together."""
 Json = Mapping[str, Any]
 
 
@@ -86,7 +92,9 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
     namespace = pod_namespace(facts)
-    if "lower cluster" in message:
+    if found := _GROUP.search(message):
+        yield _group(found, evidence, namespace)
+    elif "lower cluster" in message:
         # The text before these words is about real nodes of the upper cluster.
         below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
         yield DiagnoseFinding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
@@ -106,6 +114,22 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
                 f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
             ],
         )
+
+
+def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> DiagnoseFinding:
+    """Return why a pod waits that starts only together with its group."""
+    if found["has"] is not None:
+        why = f"{found['has']} of {found['minimum']} pods exist"
+        step = (
+            "find out why the other pods are missing or have scheduling gates: "
+            f"kubectl --namespace {namespace} get pods,events"
+        )
+    elif found["needed"] is not None:
+        why = f"there is no room for {found['needed']} pods at once"
+        step = f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
+    else:
+        why, step = "the scheduler's message has the reason", "follow the scheduler's message"
+    return DiagnoseFinding(0, f"The pod waits with pod group {found['group']}: {why}.", evidence, [step])
 
 
 def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:

@@ -27,7 +27,7 @@ MINIMUM = {"virtual-node.io/min-members": "16"}
         ({}, {}, None),
         ({}, MINIMUM, None),
         ({}, OURS, ("annotation", "train", 8)),
-        (PLUGINS, {}, None),
+        (PLUGINS, {}, ("PodGroup", "train", 0)),
         (PLUGINS, MINIMUM, ("PodGroup", "train", 16)),
         (PLUGINS, OURS, ("annotation", "train", 8)),
         (PLUGINS, {"virtual-node.io/pod-group": ""}, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from random import Random
 from typing import Any
 
@@ -210,3 +211,26 @@ async def test_pods_of_another_group_cannot_cause_an_error():
     world.create(*(pod(f"a{number}", "train", at=9) for number in range(8)))
     await world.run()
     assert world.bound("a") == 8
+
+
+async def test_bound_pods_select_the_domain_of_their_group():
+    """If the extender binds them; the pod's own selector and tolerations stay."""
+    world = World(a=[(4, "x"), (9, "y")])
+    topology: Any = {"virtual-node.io/pod-group-topology": "zone"}
+    own: Any = {"clusterSelector": '{"nodeSelector": {"disk": "ssd"}}'}
+    plain = [pod(f"a{number}", "train", **topology) for number in range(8)]
+    plain[0]["spec"]["tolerations"] = [
+        {"key": "virtual-kubelet.io/provider", "operator": "Exists"},
+        {"key": "gpu", "operator": "Exists"},
+    ]
+    world.create(*plain)
+    await world.ask(world.queue[1])
+    found = world.agent.annotations("a0", "vn-a")
+    assert json.loads(found["clusterSelector"]) == {
+        "nodeSelector": {"zone": "y"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    }
+    world.create(pod("a8", "train", **topology, **own))
+    found = world.agent.annotations("a8", "vn-a")
+    assert json.loads(found["clusterSelector"]) == {"nodeSelector": {"disk": "ssd", "zone": "y"}}
+    assert world.agent.annotations("unknown", "vn-a") == {}

@@ -81,7 +81,8 @@ class _Holding:
     def __init__(self) -> None:
         self.now = 0.0
         self.released: list[str] = []
-        self.held = HeldGroups(self.released.append, clock=lambda: self.now)
+        self.started: list[str] = []
+        self.held = HeldGroups(self.released.append, started=self.started.append, clock=lambda: self.now)
         self.held.hold("g", {"a": NODE, "b": NODE})
 
     def after(self, seconds: float) -> list[str]:
@@ -108,6 +109,7 @@ def test_group_without_progress_loses_its_room_and_must_wait():
     one.held.bound("a")
     assert not one.held.barred_for("g")
     assert "g" not in one.held
+    assert one.started == ["g"]
 
 
 def test_deleted_member_loses_its_room_unless_it_is_bound():

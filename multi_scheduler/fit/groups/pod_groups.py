@@ -1,0 +1,54 @@
+"""Follows scheduler-plugins' PodGroup objects, where this API is installed, for the minimum of each group."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from controller_runtime import resources
+from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError, ConfigError
+
+_LOOK = 60.0
+"""Seconds between checks whether the API is installed and readable."""
+
+
+class PodGroups:
+    """The PodGroup objects of the upper cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.informer = Informer(client, resources.POD_GROUPS, name="pod-groups", is_minor=True)
+
+    async def run(self) -> None:
+        """Follow the objects until cancelled, from when the API is installed."""
+        while True:
+            try:
+                await self._client.list(resources.POD_GROUPS, limit=1)
+            except (ApiError, ConfigError):
+                await asyncio.sleep(_LOOK)
+            else:
+                break
+        await self.informer.run()
+
+    def resolve(self, group: Group | None) -> Group | None:
+        """Return a group with the minimum of its PodGroup object, unless the pod declares another minimum.
+
+        Returns:
+            None for a PodGroup while the API is not installed, because its minimum is unknown.
+        """
+        if group is None or group.source != "PodGroup" or group.minimum or group.problem:
+            return group
+        if not self.informer.has_synced:
+            return None
+        found = self.informer.store.get(f"{group.namespace}/{group.name}")
+        if found is None:
+            return replace(group, problem="its PodGroup does not exist")
+        minimum = (found.spec or {}).get("minMember")
+        if not isinstance(minimum, int) or not 1 <= minimum <= MOST_MEMBERS:
+            return replace(
+                group, problem=f"minMember of its PodGroup is not a number from 1 to {MOST_MEMBERS}"
+            )
+        return replace(group, minimum=minimum)
