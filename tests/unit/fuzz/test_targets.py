@@ -10,8 +10,9 @@ import pytest
 from tests.fuzz.mutation import LONGEST, hostile
 from tests.fuzz.target import Target, check
 from tests.fuzz.targets import TARGETS
+from tests.thorough import IS_THOROUGH
 
-_INPUTS = 150
+_INPUTS = 150 if IS_THOROUGH else 50
 _every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 
