@@ -6,17 +6,21 @@ from sums over each cluster's nodes. The fit agent checks whether a single lower
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import pigeon
+from multi_scheduler.state_file import StateFile
 
+_SAVE_SECONDS = 30.0
 _LEAST = {"cpu": 10, "memory": 16 * 1024**2, "pods": 1}
 """Demand of a pod without a request for the resource; cpu in millicores, memory in bytes."""
 
@@ -33,6 +37,8 @@ class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     """Resources that the objective uses."""
     primary: str = ""
     """Resource for LoadBalance and Consolidate. Empty: the first of ``resources``."""
+    state: str = ""
+    """File that keeps the history of demands across restarts, for AdaptiveBinPack. Empty: a restart clears it."""
 
 
 class PigeonAgent(Agent):
@@ -51,6 +57,22 @@ class PigeonAgent(Agent):
         self._primary = resources.index(primary) if primary else 0
         self._view = context.use_view()
         self._history = pigeon.DemandHistory(len(resources))
+        self._file = StateFile(self._settings.state, log.get_logger(component=context.name))
+        self._file.restore(self._history.restore)
+        self._saved = self._history.count
+
+    async def run(self) -> None:
+        """Save the history until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_SAVE_SECONDS)
+                self._save()
+        finally:
+            self._save()
+
+    def _save(self) -> None:
+        if self._saved != self._history.count and self._file.save(self._history.state()):
+            self._saved = self._history.count
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Count the pod's demand; reject nothing."""

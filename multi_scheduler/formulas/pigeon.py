@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
-from typing import Literal
+from typing import Any, Literal
 
 from multi_scheduler.formulas.numbers import clamp, rounded
 
@@ -59,6 +59,31 @@ class DemandHistory:
             self.mean[row] += weight * (one - self.mean[row])
             for column, other in enumerate(demand):
                 self.second[row][column] += weight * (one * other - self.second[row][column])
+
+    def state(self) -> dict[str, Any]:
+        """Return the state to save across restarts, as JSON values; without the UIDs, so a pod in a retry counts twice."""
+        return {"count": self.count, "mean": self.mean, "second": self.second}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a saved state.
+
+        Raises:
+            ValueError: the state is invalid, or has another number of resources.
+        """
+        try:
+            count, size = int(state["count"]), len(self.mean)
+            mean = [float(value) for value in state["mean"]]
+            second = [[float(value) for value in row] for row in state["second"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the state lacks a field or has one of a wrong type: {error}") from None
+        fits = len(mean) == size == len(second) and all(len(row) == size for row in second)
+        if (
+            not fits
+            or count < 0
+            or not all(map(math.isfinite, [*mean, *(value for row in second for value in row)]))
+        ):
+            raise ValueError("the state has another number of resources, or a number that is not finite")
+        self.count, self.mean, self.second = count, mean, second
 
     def variation(self, capacity: Vector) -> float | None:
         """Return the coefficient of variation of the demands as shares of the capacity; None without demands."""

@@ -10,6 +10,7 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from multi_scheduler.learned.memory import Memory
+from multi_scheduler.state_file import StateFile
 
 _LOG_BYTES = 16 * 1024 * 1024
 """Size at which the log is renamed with suffix ``.1``, which replaces the previous renamed log."""
@@ -25,7 +26,7 @@ class Files:
     """
 
     def __init__(self, state: str, decisions: str, log: FilteringBoundLogger) -> None:
-        self._state = Path(state) if state else None
+        self._state = StateFile(state, log)
         self._decisions = Path(decisions) if decisions else None
         self._log = log
         self._saved = 0
@@ -45,27 +46,10 @@ class Files:
 
     def restore(self, memory: Memory) -> None:
         """Load the saved state, if it can be read."""
-        if self._state is None:
-            return
-        try:
-            memory.restore(json.loads(self._state.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:
-            self._log.warning(
-                "saved state not loaded, learning starts without it", file=str(self._state), error=str(error)
-            )
+        self._state.restore(memory.restore)
         self._saved = memory.bandit.rewards
 
     def save(self, memory: Memory) -> None:
-        """Save the state if it changed. After a crash the file has either the old or the new state."""
-        path = self._state
-        if path is None or self._saved == memory.bandit.rewards:
-            return
-        try:
-            fresh = path.with_name(f"{path.name}.new")
-            fresh.write_text(json.dumps(memory.state()), encoding="utf-8")
-            fresh.replace(path)
+        """Save the state if it changed."""
+        if self._saved != memory.bandit.rewards and self._state.save(memory.state()):
             self._saved = memory.bandit.rewards
-        except OSError as error:
-            self._log.warning("state not saved", file=str(path), error=str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +21,12 @@ from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, Config, SchedulerClusterConfig
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
+from multi_scheduler.formulas.pigeon import DemandHistory
 from multi_scheduler.formulas.pressure import Pressure, Stall
 from multi_scheduler.shared import Shared, _annotated
 from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
+from tests.unit.background import working
 
 AGENTS = {
     "congestion": CongestionAgent,
@@ -247,6 +251,27 @@ async def test_pigeon_treats_clusters_as_nodes(objective, best) -> None:
     assert max(found, key=lambda name: found[name]) == best
     assert sorted(found.values()) == [0.1, 1.0]
     assert await scene.scores(pod("500m")) == found
+
+
+async def test_pigeon_keeps_its_history_over_a_restart(tmp_path) -> None:
+    """In the same form; a state for other resources is not loaded."""
+    file = str(tmp_path / "pigeon.json")
+
+    def history(**settings: Any) -> DemandHistory:
+        (found,) = Scene(agent("pigeon", state=file, **settings)).agents
+        assert isinstance(found, PigeonAgent)
+        return found._history
+
+    scene = Scene(agent("pigeon", state=file))
+    for uid, cpu in (("one", "100m"), ("two", "3")):
+        await scene.scores(pod(cpu, uid=uid))
+    (running,) = scene.agents
+    async with working(running.run()):
+        await asyncio.sleep(0)
+    assert (history().count, history().mean[0]) == (2, 1550)
+    assert history(resources=["cpu"]).count == 0
+    Path(file).write_text("[]", encoding="utf-8")
+    assert history().count == 0
 
 
 async def test_cost_reads_labels_then_configuration_then_file(tmp_path) -> None:
