@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -235,7 +234,7 @@ class LowerCluster:
         mirror = EventMirror(
             context,
             find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
-            find_upper=lambda pod: caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, "")),
+            find_upper=caches.pods.upper_pod,
         )
         self.health, self.pods, self.caches, self._context = health, pods, caches.pods, context
         self.lower_nodes = caches.lower_nodes

@@ -5,7 +5,7 @@ copy's name is derived from the lower event's uid, so an event that is seen twic
 
 Warnings are written at once. Normal events are rate-limited, because in a burst of a thousand pods, a
 thousand "Scheduled" events would halve the rate at which pods are written. So Normal events arrive a little
-later.
+later, and those of pods that are gone by then are dropped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api import names
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import TokenBucket
@@ -40,14 +41,14 @@ class EventMirror:
         context: ClusterContext,
         *,
         find_lower: Callable[[str, str], Object | None],
-        find_upper: Callable[[Object], Object | None],
+        find_upper: Callable[[str], Object | None],
     ) -> None:
         """Create without any IO.
 
         Args:
             context: the two clusters.
             find_lower: returns our lower pod by namespace and name, or None.
-            find_upper: returns the upper pod of a lower pod, or None.
+            find_upper: returns the upper pod of a uid, or None.
         """
         self._context = context
         self._find_lower = find_lower
@@ -77,6 +78,9 @@ class EventMirror:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
+            if self._find_upper(self._waiting[0]["involvedObject"]["uid"]) is None:
+                self._waiting.popleft()
+                continue
             await bucket.acquire()
             if self._waiting:
                 self._context.recorder.record(self._waiting.popleft())
@@ -98,7 +102,7 @@ class EventMirror:
         lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
         if lower is None or lower.uid != involved.get("uid"):
             return
-        upper = self._find_upper(lower)
+        upper = self._find_upper(lower.labels.get(names.LABEL_UPPER_UID, ""))
         if upper is None:
             return
         spec = upper.spec or {}

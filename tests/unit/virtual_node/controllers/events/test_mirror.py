@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
+from controller_runtime.api import names
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.errors import Expired
@@ -36,7 +37,12 @@ def _pod(uid: str) -> Object:
     return from_dict(
         {
             "kind": "Pod",
-            "metadata": {"name": "ours", "namespace": "n", "uid": uid},
+            "metadata": {
+                "name": "ours",
+                "namespace": "n",
+                "uid": uid,
+                "labels": {names.LABEL_UPPER_UID: "above"},
+            },
             "spec": {"nodeName": "vn"},
         }
     )
@@ -75,12 +81,13 @@ class _Mirroring:
 
     def __init__(self, server: _Server) -> None:
         self.sent: list[str] = []
+        self.upper = {"above": _pod("above")}
         recorder = SimpleNamespace(record=lambda event: self.sent.append(event["message"]))
         context: Any = SimpleNamespace(name="a", lower=server, recorder=recorder, log=structlog.get_logger())
         self.mirror = EventMirror(
             context,
             find_lower=lambda _namespace, name: _pod("below") if name == "ours" else None,
-            find_upper=lambda _pod_below: _pod("above"),
+            find_upper=self.upper.get,
         )
 
     async def run(self, seconds: float) -> list[str]:
@@ -134,3 +141,16 @@ async def test_a_server_that_ends_watches_at_once_gets_no_request_loop(error: Ex
     server = _Server(error=error)
     await _Mirroring(server).run(60)
     assert 2 <= server.asked <= 30
+
+
+async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
+    """After a burst, thousands wait; nobody can see the events of a deleted pod in ``kubectl describe``."""
+    mirroring = _Mirroring(_Server(*(_event(f"e-{number}", kind="Normal") for number in range(200))))
+    async with working(mirroring.mirror.run()):
+        await asyncio.sleep(1)
+        mirroring.upper.clear()
+        await asyncio.sleep(1)
+        sent = len(mirroring.sent)
+        await asyncio.sleep(60)
+    assert 50 <= sent < 200
+    assert len(mirroring.sent) == sent
