@@ -184,7 +184,6 @@ class Transport:
         path: str,
         *,
         params: Params | None = None,
-        headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
         head_timeout: float | None = None,
         verb: str = "",
@@ -199,7 +198,6 @@ class Transport:
             method: HTTP method.
             path: a path from ``Resource.path``; may have a query.
             params: more query parameters.
-            headers: more headers.
             read_timeout: seconds of silence after which the connection counts as dead; None: no limit.
             head_timeout: seconds until the response must begin; None: only ``read_timeout`` applies, because
                 the log of a silent container begins with its first line.
@@ -230,7 +228,7 @@ class Transport:
                         response = await pool.session.request(
                             method,
                             url,
-                            headers=impersonation.merged(sent, headers),
+                            headers=sent,
                             timeout=limit,
                             **pool.options,
                         )

@@ -23,34 +23,18 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import Gauge
 
 from controller_runtime import log, resources
 from controller_runtime.errors import AlreadyExists, Conflict, NotFound
 from controller_runtime.leaderelection import record
-from controller_runtime.resources import Resource
 
 _LEADER = Gauge("virtual_node_leader", "1 while this process leads, else 0.", ["name"])
 
 JITTER = 1.2
 """Factor by which a retry may be later than ``retry_period``, as in client-go."""
-
-
-class LeaseClient(Protocol):
-    """The methods of ``client.Client`` that the elector uses."""
-
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return an object."""
-
-    async def create(
-        self, resource: Resource, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]:
-        """Create an object."""
-
-    async def update(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object; its resourceVersion is the precondition."""
 
 
 class LeaderElector:
@@ -77,7 +61,7 @@ class LeaderElector:
 
     def __init__(
         self,
-        client: LeaseClient,
+        client: record.LeaseClient,
         *,
         namespace: str,
         name: str,

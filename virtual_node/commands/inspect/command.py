@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -124,13 +123,13 @@ def _show(facts: InspectFacts, findings: Sequence[InspectFinding], *, form: str,
         output.report(
             _COLUMNS,
             [
-                (one.severity, one.cluster, one.check, one.kind, one.object, one.message, one.next_step)
+                (one.severity, one.subject.cluster, one.check, *one.subject[1:], one.message, one.next_step)
                 for one in findings
             ],
             [
                 output.Entry(
                     _MARKS[one.severity],
-                    f"{one.severity} {one.cluster}: {one.check} {one.kind} {one.object}",
+                    f"{one.severity} {one.subject.cluster}: {one.check} {one.subject.kind} {one.subject.object}",
                     [one.message],
                     [one.next_step] if one.next_step else [],
                 )
@@ -142,10 +141,14 @@ def _show(facts: InspectFacts, findings: Sequence[InspectFinding], *, form: str,
 
 
 def _row(finding: InspectFinding) -> dict[str, Any]:
-    row = asdict(finding)
-    del row["transient"]  # all printed findings are confirmed
-    row["nextStep"] = row.pop("next_step")
-    return row
+    """Return a finding as data; all printed findings are confirmed, so ``transient`` is left out."""
+    return {
+        "severity": finding.severity,
+        "check": finding.check,
+        **finding.subject._asdict(),
+        "message": finding.message,
+        "nextStep": finding.next_step,
+    }
 
 
 def parser() -> Parser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller_runtime.api import names, timestamps
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
@@ -21,6 +21,15 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
 
+class Subject(NamedTuple):
+    """What a finding is about."""
+
+    cluster: str
+    kind: str
+    object: str
+    """``namespace/name``, or ``name``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectFinding:
     """One reported problem or remark, and the next step."""
@@ -29,19 +38,16 @@ class InspectFinding:
     """``error``, ``warning``, or ``info``, which never fails a check."""
     check: str
     """Name of the check, such as leaked, missing or drift; stable, for programs."""
-    cluster: str
-    kind: str
-    object: str
-    """``namespace/name``, or ``name``."""
+    subject: Subject
     message: str
     next_step: str = ""
     transient: bool = False
     """Whether the finding also occurs briefly in healthy systems during a change, so that two reads must have it."""
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
+    def identity(self) -> tuple[str, Subject]:
         """Key that is equal for the same finding of two reads."""
-        return (self.check, self.cluster, self.kind, self.object)
+        return self.check, self.subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

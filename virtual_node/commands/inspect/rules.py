@@ -97,4 +97,4 @@ def summary(facts: InspectFacts, findings: Sequence[InspectFinding]) -> str:
 
 def _order(finding: InspectFinding) -> tuple[int, bool, str]:
     # Problems of the upper cluster, such as a missing virtual node, often explain those of lower clusters.
-    return (SEVERITIES.index(finding.severity), finding.cluster != UPPER, finding.cluster)
+    return (SEVERITIES.index(finding.severity), finding.subject.cluster != UPPER, finding.subject.cluster)

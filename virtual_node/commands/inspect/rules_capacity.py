@@ -21,6 +21,7 @@ from virtual_node.commands.inspect.facts import (
     ClusterFacts,
     InspectFacts,
     InspectFinding,
+    Subject,
     VirtualNode,
     key,
     labels_of,
@@ -51,9 +52,7 @@ def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="capacity",
-                cluster=lower.name,
-                kind="Node",
-                object=name,
+                subject=Subject(lower.name, "Node", name),
                 message=message,
                 next_step=step,
             )
@@ -95,9 +94,7 @@ def oversized(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR if never else WARNING,
             check="capacity",
-            cluster=lower.name,
-            kind="Pod",
-            object=key(upper),
+            subject=Subject(lower.name, "Pod", key(upper)),
             message=f"asks for {asked or 'a place'}; no lower node of {name} "
             + ("is that large" if never else f"has had that free for {span(waited)}"),
             next_step="request less, or add a larger lower node"
@@ -172,9 +169,7 @@ def _excess_capacity(
         yield InspectFinding(
             severity=WARNING,
             check="capacity",
-            cluster=lower.name,
-            kind="Node",
-            object=name,
+            subject=Subject(lower.name, "Node", name),
             message=f"promises more than its lower nodes have: {', '.join(too_much)}",
             next_step="does the virtual node's process run? Its capacity is not up to date",
             transient=True,
@@ -204,9 +199,7 @@ def _usable(
     return InspectFinding(
         severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
         check="capacity",
-        cluster=lower.name,
-        kind="Node",
-        object=name,
+        subject=Subject(lower.name, "Node", name),
         message=f"promises {', '.join(parts)}",
         next_step="repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
     )

@@ -16,6 +16,7 @@ from virtual_node.commands.inspect.facts import (
     ClusterFacts,
     InspectFacts,
     InspectFinding,
+    Subject,
     annotations_of,
     is_deleting,
     key,
@@ -56,9 +57,7 @@ def pod_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR if severe else WARNING,
             check="drift",
-            cluster=lower.name,
-            kind="Pod",
-            object=key(below),
+            subject=Subject(lower.name, "Pod", key(below)),
             message=f"differs from upper pod {key(upper)} in {_some(differing)}",
             next_step="if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
             "otherwise see the virtual node's log",
@@ -68,9 +67,7 @@ def pod_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=INFO,
             check="drift",
-            cluster=cluster,
-            kind="Cluster",
-            object=cluster,
+            subject=Subject(cluster, "Cluster", cluster),
             message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, "
             f"which requested others; they are not changed: {_some(pods)}",
         )
@@ -93,9 +90,7 @@ def copy_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
                     yield InspectFinding(
                         severity=ERROR,
                         check="drift",
-                        cluster=lower.name,
-                        kind=kind,
-                        object=key(copy),
+                        subject=Subject(lower.name, kind, key(copy)),
                         message=f"differs from upper {kind} {key(source)} in {_some(differing)}",
                         next_step="does the virtual node's process run? A copy that no pod references is not "
                         "updated: delete it in the lower cluster",

@@ -11,6 +11,7 @@ from virtual_node.commands.inspect.facts import (
     WAITING_POD,
     InspectFacts,
     InspectFinding,
+    Subject,
     is_virtual_node,
 )
 from virtual_node.health.facts import ClusterState, HealthFacts
@@ -40,9 +41,11 @@ def faults(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=fault.severity.value,
             check=_CHECKS.get(fault.kind, "pods"),
-            cluster=UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER,
-            kind=kind,
-            object=name or kind.lower(),
+            subject=Subject(
+                UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER,
+                kind,
+                name or kind.lower(),
+            ),
             message=_message(fault),
             next_step=fault.next_step,
             transient=fault.severity is Severity.ERROR,

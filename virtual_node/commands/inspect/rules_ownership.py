@@ -17,6 +17,7 @@ from virtual_node.commands.inspect.facts import (
     ClusterFacts,
     InspectFacts,
     InspectFinding,
+    Subject,
     annotations_of,
     by_upper_uid,
     is_deleting,
@@ -58,9 +59,7 @@ def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
                 yield InspectFinding(
                     severity=ERROR if kind == "Pod" else WARNING,
                     check="leaked",
-                    cluster=lower.name,
-                    kind=kind,
-                    object=key(one),
+                    subject=Subject(lower.name, kind, key(one)),
                     message=_message(facts, one, uid),
                     next_step=_NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster"),
                     transient=True,
@@ -82,9 +81,7 @@ def leaked_namespaces(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="leaked",
-                cluster=lower.name,
-                kind="Namespace",
-                object=one["metadata"]["name"],
+                subject=Subject(lower.name, "Namespace", one["metadata"]["name"]),
                 message=f"made for upper namespace {upper_name}, which is gone",
                 next_step="it contains unmanaged objects or a claim: empty it and delete it in the lower cluster",
                 transient=True,
@@ -108,9 +105,7 @@ def not_adopted(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=WARNING,
             check="adopt",
-            cluster=lower.name,
-            kind="Cluster",
-            object=lower.name,
+            subject=Subject(lower.name, "Cluster", lower.name),
             message="virtual-node did not create these namespaces, which hold our pods: "
             + ", ".join(f"{name} ({pods[name]})" for name in found)
             + "; these pods keep running, new pods wait",
@@ -130,9 +125,7 @@ def leaked_marks(facts: InspectFacts) -> Iterator[InspectFinding]:
                 yield InspectFinding(
                     severity=WARNING,
                     check="leaked",
-                    cluster=lower.name,
-                    kind="Service",
-                    object=key(one),
+                    subject=Subject(lower.name, "Service", key(one)),
                     message=f"is kept for virtual node {node}, which is gone",
                     next_step="if it does not come back, remove the annotation in the lower cluster: kubectl "
                     "annotate service "
@@ -153,9 +146,7 @@ def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=ERROR,
                 check="doubled",
-                cluster=cluster,
-                kind="Pod",
-                object=name,
+                subject=Subject(cluster, "Pod", name),
                 message=f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
                 next_step="keep the one in the cluster of the upper pod's node; of two there, the older one",
                 transient=True,
@@ -177,9 +168,7 @@ def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=INFO,
                 check="others",
-                cluster=lower.name,
-                kind="Cluster",
-                object=lower.name,
+                subject=Subject(lower.name, "Cluster", lower.name),
                 message=f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}",
             )
 

@@ -15,6 +15,7 @@ from virtual_node.commands.inspect.facts import (
     ClusterFacts,
     InspectFacts,
     InspectFinding,
+    Subject,
     annotations_of,
     by_upper_uid,
     is_deleting,
@@ -68,9 +69,7 @@ def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR,
             check="missing",
-            cluster=lower.name,
-            kind="Pod",
-            object=key(upper),
+            subject=Subject(lower.name, "Pod", key(upper)),
             message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
             next_step=program.name(f"diagnose pod {key(upper)}"),
             transient=True,
@@ -101,9 +100,7 @@ def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR,
             check="status",
-            cluster=lower.name,
-            kind="Pod",
-            object=key(upper),
+            subject=Subject(lower.name, "Pod", key(upper)),
             message=f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
             next_step="does the virtual node's process run, and may it patch pods/status in the upper "
             "cluster? See its log",
@@ -127,9 +124,7 @@ def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=WARNING,
             check="stuck",
-            cluster=cluster,
-            kind="Pod",
-            object=key(pod),
+            subject=Subject(cluster, "Pod", key(pod)),
             message=f"should have ended {span(overdue)} ago",
             next_step=step,
         )
@@ -151,9 +146,7 @@ def stuck_claims(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR if is_deleting(claim) else WARNING,
             check="stuck",
-            cluster=UPPER,
-            kind="PersistentVolumeClaim",
-            object=key(claim),
+            subject=Subject(UPPER, "PersistentVolumeClaim", key(claim)),
             message=f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
             next_step="configure the virtual node again, or remove the finalizer by hand: its data stays in "
             "the lower cluster",

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller_runtime.api.policy.decision import violations
-from virtual_node.commands.inspect.facts import WARNING, InspectFacts, InspectFinding, is_deleting, key
+from virtual_node.commands.inspect.facts import (
+    WARNING,
+    InspectFacts,
+    InspectFinding,
+    Subject,
+    is_deleting,
+    key,
+)
 from virtual_node.commands.inspect.rules_pods import mirrored
 from virtual_node.translate.pods import lower_pod
 
@@ -32,9 +39,7 @@ def refused_next(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=WARNING,
             check="policy",
-            cluster=name,
-            kind="Cluster",
-            object=name,
+            subject=Subject(name, "Cluster", name),
             message=f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
             + "; ".join(f"{rule} ({_some(some)})" for rule, some in sorted(by_rule.items())),
             next_step=f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",

@@ -16,6 +16,7 @@ from virtual_node.commands.inspect.facts import (
     WARNING,
     InspectFacts,
     InspectFinding,
+    Subject,
 )
 from virtual_node.config import program
 
@@ -47,9 +48,7 @@ def clocks(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
             check="clock",
-            cluster=cluster.name,
-            kind="Cluster",
-            object=cluster.name,
+            subject=Subject(cluster.name, "Cluster", cluster.name),
             message=f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
             next_step="let NTP set the clocks of this machine and the cluster",
         )
@@ -65,9 +64,7 @@ def versions(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="version",
-                cluster=lower.name,
-                kind="Cluster",
-                object=lower.name,
+                subject=Subject(lower.name, "Cluster", lower.name),
                 message=f"{lower.version} is more than {_MINORS} minor versions away from the upper {facts.upper.version}",
                 next_step=f"upgrade the {'lower' if below < above else 'upper'} cluster",
             )
@@ -79,9 +76,7 @@ def versions(facts: InspectFacts) -> Iterator[InspectFinding]:
                 yield InspectFinding(
                     severity=WARNING,
                     check="version",
-                    cluster=lower.name,
-                    kind="Node",
-                    object=name,
+                    subject=Subject(lower.name, "Node", name),
                     message=f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
                     next_step="does the virtual node's process run, and lead to this very cluster?",
                     transient=True,
@@ -94,9 +89,7 @@ def weak(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=WARNING,
             check="transport",
-            cluster=cluster,
-            kind="Kubeconfig",
-            object=cluster,
+            subject=Subject(cluster, "Kubeconfig", cluster),
             message=what,
             next_step=step,
         )
@@ -109,9 +102,7 @@ def expiring(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=INFO,
                 check="expiry",
-                cluster=one.cluster,
-                kind=one.kind,
-                object=one.name,
+                subject=Subject(one.cluster, one.kind, one.name),
                 message="the token never expires",
                 next_step="virtual-node lower-cluster register makes one that is renewed",
             )
@@ -124,9 +115,7 @@ def expiring(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR if ended or left < error else WARNING,
             check="expiry",
-            cluster=one.cluster,
-            kind=one.kind,
-            object=one.name,
+            subject=Subject(one.cluster, one.kind, one.name),
             message=f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
             next_step=_EXPIRY_STEPS.get(one.kind, ""),
         )
@@ -144,9 +133,7 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=ERROR,
                 check="unread",
-                cluster=cluster.name,
-                kind="Cluster",
-                object=cluster.name,
+                subject=Subject(cluster.name, "Cluster", cluster.name),
                 message=f"could not be read: {cluster.error}",
                 next_step=f"{program.name('check')}, with the same flags, says more",
             )
@@ -157,9 +144,7 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="unread",
-                cluster=cluster.name,
-                kind=kind,
-                object="*",
+                subject=Subject(cluster.name, kind, "*"),
                 message=f"could not be listed: {why}",
                 next_step="grant get and list; without these rights they are not checked",
             )
@@ -167,9 +152,7 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=WARNING,
             check="unread",
-            cluster=UPPER,
-            kind="Namespace",
-            object="kube-system",
+            subject=Subject(UPPER, "Namespace", "kube-system"),
             message="could not be read, so owned objects in lower clusters cannot be recognized",
             next_step="grant get on namespace kube-system, or give --cluster-id",
         )

@@ -11,6 +11,7 @@ from virtual_node.commands.inspect.facts import (
     WARNING,
     InspectFacts,
     InspectFinding,
+    Subject,
     is_deleting,
     labels_of,
 )
@@ -33,9 +34,7 @@ def of_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="release",
-                cluster=UPPER,
-                kind="Node",
-                object=name,
+                subject=Subject(UPPER, "Node", name),
                 message=f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
                 f"this command has version {facts.release}, and may report differences between the two "
                 f"versions as drift",
@@ -61,9 +60,7 @@ def of_components(facts: InspectFacts) -> Iterator[InspectFinding]:
             yield InspectFinding(
                 severity=WARNING,
                 check="release",
-                cluster=UPPER,
-                kind="Namespace",
-                object=namespace,
+                subject=Subject(UPPER, "Namespace", namespace),
                 message=f"its components run different versions: {versions}",
                 next_step=f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
                 transient=True,

@@ -70,22 +70,20 @@ async def patch_only(
         ) from error
 
 
-async def delete_only(
-    client: Client, resource: Resource, thing: Object, *, grace_period_seconds: int | None = None
-) -> None:
+async def delete_only(client: Client, resource: Resource, thing: Object, **options: Any) -> None:
     """Delete the object of that uid; do nothing if it is gone or another object has its name now.
+
+    Args:
+        client: of the object's cluster.
+        resource: its kind.
+        thing: the object that the caller read.
+        options: other arguments of ``Client.delete``.
 
     Raises:
         ApiError: the server refuses.
     """
     with contextlib.suppress(NotFound, Conflict):
-        await client.delete(
-            resource,
-            thing.name,
-            namespace=thing.namespace,
-            uid=thing.uid,
-            grace_period_seconds=grace_period_seconds,
-        )
+        await client.delete(resource, thing.name, namespace=thing.namespace, uid=thing.uid, **options)
 
 
 def _is_about_uid(error: Invalid) -> bool:

@@ -12,7 +12,6 @@ content is written to the placeholder.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +25,7 @@ from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.base.problems import Problem, name_taken
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
@@ -100,7 +99,7 @@ class Copies:
             ApiError: a cluster refuses or does not answer; the caller retries.
         """
         self.forget(key)
-        namespace, name = self._lower_name(key)
+        namespace, _ = self._lower_name(key)
         async with self._lock(key):
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
@@ -111,8 +110,7 @@ class Copies:
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
                 return None
-            with contextlib.suppress(NotFound, Conflict):
-                await self._context.lower.delete(KINDS[key.kind], name, namespace=namespace, uid=copy.uid)
+            await delete_only(self._context.lower, KINDS[key.kind], copy)
             return None
 
     async def _make(self, key: ObjectKey, source: Object | None) -> Problem | None:

@@ -9,14 +9,14 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden, NotFound
+from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pv as translate
@@ -107,13 +107,12 @@ class VolumeController:
         if desired is None:
             if mirror_object is not None and mirror is not None and await self._may_go(name, lower, mirror):
                 # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.
-                with contextlib.suppress(NotFound, Conflict):
-                    await self._context.upper.delete(
-                        resources.PERSISTENT_VOLUMES,
-                        mirror_name,
-                        uid=mirror_object.uid,
-                        resource_version=mirror_object.resource_version,
-                    )
+                await delete_only(
+                    self._context.upper,
+                    resources.PERSISTENT_VOLUMES,
+                    mirror_object,
+                    resource_version=mirror_object.resource_version,
+                )
             return None
         if mirror is None:
             if lower is not None and await self._belongs_to_other_process(lower):

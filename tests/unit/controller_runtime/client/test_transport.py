@@ -198,15 +198,15 @@ async def test_paths_and_queries_are_escaped_once() -> None:
 
 
 async def test_stream_returns_headers_and_content() -> None:
-    """And status; further headers are sent."""
+    """And status."""
     async with (
         serve(answers(web.Response(body=b"log", headers={"X-A": "b"}))) as server,
         client_of(server) as client,
-        client.stream("GET", "/log", params={"follow": "true"}, headers={"X-B": "c"}) as got,
+        client.stream("GET", "/log", params={"follow": "true"}) as got,
     ):
         assert (got.status, got.headers["X-A"], await got.read()) == (200, "b", b"log")
     (asked,) = server.asked
-    assert (asked.query, asked.headers["X-B"]) == ({"follow": "true"}, "c")
+    assert asked.query == {"follow": "true"}
 
 
 async def test_error_of_a_streams_caller_passes() -> None:

@@ -132,7 +132,7 @@ def worries(
     if change is not None:
         change(facts)
     found = rules.inspect(facts)
-    return [(one.severity, one.check, one.kind, one.object) for one in found if one.severity != "info"]
+    return [(one.severity, one.check, *one.subject[1:]) for one in found if one.severity != "info"]
 
 
 def leaking(kind: str, **more: Any) -> Change:

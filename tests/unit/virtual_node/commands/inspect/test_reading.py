@@ -145,7 +145,7 @@ async def test_refusals_are_reported_and_judge_nothing(refused):
     below = {refused: below[refused]} if refused in below else {}
     facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), ExpiryLimits())
     found = rules.inspect(facts)
-    assert [one.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
+    assert [one.subject.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
     assert not [one for one in found if one.check == "leaked"]
     assert rules.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
 
@@ -176,7 +176,7 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert [plural for plural, *_ in lower.asked] == ["nodes"]
-    assert [(one.check, one.object) for one in rules.inspect(facts) if one.cluster == "paris"] == [
+    assert [(one.check, one.subject.object) for one in rules.inspect(facts) if one.subject.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),
     ]  # fmt: skip
 
@@ -187,4 +187,7 @@ async def test_an_upper_cluster_with_a_hidden_identity():
         opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), ExpiryLimits()
     )
     assert (facts.cluster_id, facts.upper.error) == ("", "")
-    assert {one.object for one in rules.inspect(facts) if one.check == "unread"} == {"*", "kube-system"}
+    assert {one.subject.object for one in rules.inspect(facts) if one.check == "unread"} == {
+        "*",
+        "kube-system",
+    }
