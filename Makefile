@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 KEPT := .sandbox-e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-helm demo-down up e2e down test prepare bench lint generate venv unit audit
+.PHONY: help demo demo-helm demo-down up e2e down test prepare bench lint types style generate venv unit audit
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -53,11 +53,17 @@ audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI
 	@$(BIN)/pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement hack/image/libraries.txt
 
-# tests/unit/charts checks generated files that need Helm, because lint runs before Helm is built.
+# The two halves take about the same time, and one core each. tests/unit/charts checks generated files that need Helm, because
+# lint runs before Helm is built.
 lint: $(STAMP) ## style, types, layers, generated files
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync types style
+
+types:
+	$(BIN)/mypy
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m hack.docs.reference --check
 	$(BIN)/python -m hack.chart --check
