@@ -157,9 +157,9 @@ class Transport:
                         timeout=limit,
                         held=held,
                     )
-                except asyncio.CancelledError:
-                    # Usually the timeout of a caller: count it, so that a server that hangs appears in the
-                    # metrics.
+                except (asyncio.CancelledError, ResponseTooLarge):
+                    # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
+                    # appears in the metrics.
                     self._metrics.count(verb, 0)
                     raise
                 except NETWORK_ERRORS as error:
@@ -167,9 +167,6 @@ class Transport:
                     if retry.after_break(error):
                         continue
                     raise self.failure(error) from error
-                except ResponseTooLarge:
-                    self._metrics.count(verb, 0)
-                    raise
                 self._metrics.count(verb, code)
                 self._metrics.observe(verb, loop.time() - started)
                 if code < 300:
@@ -275,11 +272,8 @@ class Transport:
             async with pool.session.request(
                 method, url, data=body, headers=headers, timeout=timeout, **pool.options
             ) as response:
-                return (
-                    response.status,
-                    await self.reader.read(response, f"{method} {url.path}", held=held),
-                    response.headers,
-                )
+                answer = await self.reader.read(response, f"{method} {url.path}", held=held)
+                return response.status, answer, response.headers
 
     def _pool(self) -> ConnectionPool:
         if self._closed:
