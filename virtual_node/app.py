@@ -16,7 +16,6 @@ from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from controller_runtime.util.file_changes import FileChanges
 from virtual_node import upper_identity
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
@@ -27,6 +26,7 @@ from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
 from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
+from virtual_node.kubeconfig_status import KubeconfigStatus
 from virtual_node.process_health import ProcessHealth
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
@@ -50,7 +50,7 @@ class App:
             report=lambda: Report(self.rejected, self.failed, self.expiring), identity=self._identity()
         )
         self._file = ConfigStatus(options.config_file, unusable=lambda: self._supervisor.unusable)
-        self._kubeconfig_changes = FileChanges(_kubeconfigs(options.config))
+        self._kubeconfigs = KubeconfigStatus(options.config.clusters)
         self._log = structlog.get_logger(component=COMPONENT)
         self._cluster_id = ""
         self._standby = False
@@ -63,13 +63,11 @@ class App:
         """The running lower clusters, by name."""
         self.failures = self._supervisor.failures
         """Why a lower cluster does not run and is restarted later, by name."""
-        self._refused: dict[str, str] = {}
-        """Why the kubeconfig of a lower cluster is not applied, by the cluster's name."""
 
     @property
     def rejected(self) -> Mapping[str, str]:
         """Return why a kubeconfig is not applied, by lower cluster; the empty key is the configuration file."""
-        return {**({"": self._file.rejected} if self._file.rejected else {}), **self._refused}
+        return {**({"": self._file.rejected} if self._file.rejected else {}), **self._kubeconfigs.refused}
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -119,6 +117,7 @@ class App:
         Raises:
             ConfigError: an error at start that only the user can correct.
         """
+        election = self._config.leader_election
         for warning in self._options.warnings:
             self._log.warning(warning)
         if not self._options.config_file:
@@ -142,9 +141,8 @@ class App:
                 )
                 await stack.enter_async_context(health)
             if self._config.web_address or self._config.metrics_address:
-                self._health = ProcessHealth(
-                    self, upper=upper, replicas_in=self._replicas_namespace, leader=self._leader
-                )
+                replicas_in = election.namespace if election.enabled else ""
+                self._health = ProcessHealth(self, upper=upper, replicas_in=replicas_in, leader=self._leader)
             if self._config.web_address and self._health is not None:
                 from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
 
@@ -170,7 +168,6 @@ class App:
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             lifecycle.tune_gc()
-            election = self._config.leader_election
             if not election.enabled:
                 await self._work(endpoints)
                 return
@@ -210,7 +207,7 @@ class App:
         """Run the lower clusters until cancelled."""
         endpoints.begin_work()
         # Drop changes from the standby time: the clusters that start now read the new files.
-        self._kubeconfig_changes.changed(_kubeconfigs(self._config))
+        self._kubeconfigs.skip(self._config.clusters)
         try:
             async with asyncio.TaskGroup() as group:
                 if self._health is not None:
@@ -233,15 +230,9 @@ class App:
         async with self._changing:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             try:
-                await self._supervisor.stop([name for name in clusters if name in self._supervisor.configs])
+                await self._supervisor.stop(clusters)
             finally:
                 endpoints.begin_work()
-
-    @property
-    def _replicas_namespace(self) -> str:
-        """Return the namespace of our components' pods; empty: this process is the only replica."""
-        election = self._config.leader_election
-        return election.namespace if election.enabled else ""
 
     def _identity(self) -> Identity | None:
         """Return the holder of the virtual nodes' Leases that all replicas share; None: the process itself."""
@@ -262,16 +253,8 @@ class App:
         def clusters() -> str | None:
             if not self._cluster_id:
                 return "the upper cluster has not answered yet"
-            if self._standby:
-                return None  # ready to take over
-            if unusable := self._supervisor.unusable:
-                return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))
-            silent = [
-                f"{name} ({cluster.waits_for})" if cluster.waits_for else name
-                for name, cluster in sorted(self.clusters.items())
-                if cluster.pods is None
-            ]
-            return f"not mirroring yet: {', '.join(silent)}" if silent else None
+            # A replica that stands by is ready to take over.
+            return None if self._standby else self._supervisor.trouble() or None
 
         return {"ping": lambda: None, "clusters": clusters}
 
@@ -287,29 +270,13 @@ class App:
 
         A replica that starts to lead first applies changes that were made while it stood by.
         """
-        refused: dict[str, str] = {}
         while True:
             if (fresh := self._file.reread()) is not None:
                 await self._reconfigure(fresh, endpoints)
-            changed = {*refused, *self._kubeconfig_changes.changed(_kubeconfigs(self._config))}
-            rotated = []
-            for cluster in self._config.clusters:
-                if cluster.name not in changed:
-                    continue
-                why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context)
-                if not why:
-                    rotated.append(cluster.name)
-                elif why != refused.get(cluster.name):
-                    self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
-                refused[cluster.name] = why
-            refused = {name: why for name, why in refused.items() if why and name in self._supervisor.configs}
-            self._refused = refused
-            if rotated:
+            if rotated := await self._kubeconfigs.reread(self._own(self._config).clusters):
                 self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
                 async with self._changing:
-                    await self._supervisor.stop(
-                        [name for name in rotated if name in self._supervisor.configs]
-                    )
+                    await self._supervisor.stop(rotated)
                     self._apply(endpoints)
             await asyncio.sleep(_CONFIG_POLL)
 
@@ -329,7 +296,3 @@ class App:
             dropped=sorted(before - set(wanted)),
             changed=sorted(set(going) & set(wanted)),
         )
-
-
-def _kubeconfigs(config: Config) -> dict[str, str]:
-    return {cluster.name: cluster.kubeconfig for cluster in config.clusters}

@@ -58,6 +58,17 @@ class Supervisor:
             if (running := self.clusters.get(name)) is None or running.pods is None
         }
 
+    def trouble(self) -> str:
+        """Return why clusters do not mirror; empty: all do."""
+        if unusable := self.unusable:
+            return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))
+        silent = [
+            f"{name} ({cluster.waits_for})" if cluster.waits_for else name
+            for name, cluster in sorted(self.clusters.items())
+            if cluster.pods is None
+        ]
+        return f"not mirroring yet: {', '.join(silent)}" if silent else ""
+
     def apply(self, config: Config, *, cluster_id: str, endpoints: KubeletEndpoints) -> None:
         """Start the clusters of a configuration that do not run; the caller has stopped the removed ones."""
         for cluster in config.clusters:
@@ -68,8 +79,8 @@ class Supervisor:
                 self._tasks[cluster.name] = asyncio.create_task(work, name=f"lower cluster {cluster.name}")
 
     async def stop(self, clusters: Iterable[str]) -> None:
-        """Stop clusters, and drop their failures and metrics."""
-        names = list(clusters)
+        """Stop those of the clusters that were started, and drop their failures and metrics."""
+        names = [name for name in clusters if name in self._tasks]
         tasks = [self._tasks.pop(name) for name in names]
         for name in names:
             del self.configs[name]

@@ -134,9 +134,13 @@ class Shards:
 
     async def release(self, clusters: Collection[str]) -> None:
         """Release the Leases of stopped clusters, so that other replicas start them at once."""
-        leases = {cluster: self.held.pop(cluster) for cluster in clusters}
-        for cluster in leases:
-            _OWNED.remove(cluster)
+        await self._release_all({cluster: self._drop(cluster) for cluster in clusters})
+
+    def _drop(self, cluster: str) -> dict[str, Any]:
+        _OWNED.remove(cluster)
+        return self.held.pop(cluster)
+
+    async def _release_all(self, leases: Mapping[str, dict[str, Any]]) -> None:
         await asyncio.gather(*(self._release(cluster, lease) for cluster, lease in leases.items()))
 
     async def _release(self, cluster: str, lease: dict[str, Any]) -> None:
@@ -169,11 +173,12 @@ class Shards:
         taken = {cluster for cluster in self.held if self._is_taken(cluster)}
         if going := {cluster for cluster in self.held if cluster not in mine} | taken:
             self._log.info("giving clusters away", clusters=sorted(going))
+            # Not held any more from now on, so that nothing starts them again.
+            leases = {cluster: self._drop(cluster) for cluster in going}
             await self._stop(going)
-            for cluster in taken:
-                del self.held[cluster]
-                _OWNED.remove(cluster)
-            await self.release(going - taken)
+            await self._release_all(
+                {cluster: lease for cluster, lease in leases.items() if cluster not in taken}
+            )
         await self._release_again(mine)
         for cluster in sorted(mine - self.held.keys()):
             if await self._take(cluster):

@@ -1,0 +1,55 @@
+"""Follows the kubeconfigs of lower clusters, and remembers which cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from controller_runtime.auth import kubeconfig
+from controller_runtime.util.file_changes import FileChanges
+from virtual_node.cluster.lower_cluster import COMPONENT
+from virtual_node.config.types import LowerClusterConfig
+
+
+class KubeconfigStatus:
+    """The state of the kubeconfigs in a replica.
+
+    Attributes:
+        refused: why the changed kubeconfig of a running cluster is not applied, by the cluster's name.
+    """
+
+    def __init__(self, clusters: Sequence[LowerClusterConfig]) -> None:
+        """Begin with the current content of the files."""
+        self.refused: dict[str, str] = {}
+        self._changes = FileChanges(_files(clusters))
+        self._log = structlog.get_logger(component=COMPONENT)
+
+    def skip(self, clusters: Sequence[LowerClusterConfig]) -> None:
+        """Ignore changes until now: clusters that start now read the new files."""
+        self._changes.changed(_files(clusters))
+
+    async def reread(self, clusters: Sequence[LowerClusterConfig]) -> list[str]:
+        """Return the clusters whose kubeconfig has changed and can be used; log and remember the others.
+
+        Args:
+            clusters: the running clusters.
+        """
+        changed = {*self.refused, *self._changes.changed(_files(clusters))}
+        refused, rotated = {}, []
+        for cluster in clusters:
+            if cluster.name not in changed:
+                continue
+            why = await kubeconfig.trouble(cluster.kubeconfig, context=cluster.context)
+            if not why:
+                rotated.append(cluster.name)
+                continue
+            if why != self.refused.get(cluster.name):
+                self._log.error("kubeconfig not applied", cluster=cluster.name, error=why)
+            refused[cluster.name] = why
+        self.refused = refused
+        return rotated
+
+
+def _files(clusters: Sequence[LowerClusterConfig]) -> dict[str, str]:
+    return {cluster.name: cluster.kubeconfig for cluster in clusters}
