@@ -46,7 +46,7 @@ unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
 bench: $(STAMP) ## benchmark of mirroring
-	$(BIN)/python -m tests.benchmarks.bench_load
+	$(BIN)/python -m tests.benchmarks.bench_load --rounds 3 --churn 600 --requests
 
 # --strict: fail if a library cannot be looked up on PyPI.
 audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI

@@ -1,7 +1,8 @@
 """Throughput, latency and cost of pods through a virtual node, compared with the same pods on a kwok node.
 
 ``python -m tests.benchmarks.bench_load --pods 2000 --rounds 3 --churn 600 --requests`` starts its own clusters,
-alternates between both loads, and prints the figures, their ratios and the requests per pod.
+alternates between the loads, and prints the figures, their ratios to the load on a kwok node, the requests per pod, and
+which targets are met.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ _CHURN_RATE = 20.0
 DIRECT = "kwok node"
 VARIANTS: Mapping[str, Sequence[str]] = {"pod tokens": (), "node tokens": ("--identity-tokens=node",)}
 """Flags of the virtual nodes to measure, by title."""
+
+TARGETS = {"pod tokens": 0.38, "node tokens": 0.45}
+"""Least pods/s as a share of the direct load. The bound is 0.5, because two clusters share the machine."""
+_DELETES, _CPU_MS, _CHURN_P99 = 0.55, 6.0, 0.1
+"""Least deletes/s as a share of the direct load, most CPU ms per pod, most seconds that churn adds to p99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +166,13 @@ async def main(arguments: Sequence[str]) -> int:
                 print(f"{title}, idle: {share:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True)
             targets = [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0")]
             targets += [(title, upper, process.name) for title, process in processes.items()]
-            for count, rate, rounds in (
-                (options.pods, options.rate, options.rounds),
-                (options.churn, _CHURN_RATE, options.rounds),
-            ):
+            churn = (options.churn, _CHURN_RATE)
+            for rounds_of in ((options.pods, options.rate), churn):
+                count, rate = rounds_of
                 if not count:
                     continue
                 found: dict[str, list[Round]] = {title: [] for title, _, _ in targets}
-                for _ in range(rounds):
+                for _ in range(options.rounds):
                     for title, client, node in targets:
                         one = await measure(
                             sandbox,
@@ -179,8 +184,8 @@ async def main(arguments: Sequence[str]) -> int:
                         )
                         show(title, one.load)
                         found[title].append(one)
-                _show_ratios(found)
                 _show_costs(found, processes, count)
+                _show_targets(found, processes, is_churn=rounds_of is churn)
                 if options.requests:
                     _show_requests(found)
             for title, process in processes.items():
@@ -188,17 +193,30 @@ async def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _show_ratios(found: Mapping[str, Sequence[Round]]) -> None:
-    """Print the medians of the ratios to the direct load of the same round."""
-    direct = [one.load for one in found.get(DIRECT, ())]
-    for title, rounds in found.items():
-        pairs = [(one.load, other) for one, other in zip(rounds, direct, strict=False)]
-        if not pairs or title == DIRECT:
-            continue
-        rate = statistics.median(one.rate / other.rate for one, other in pairs)
-        deletes = statistics.median(one.delete_rate / other.delete_rate for one, other in pairs)
-        p99 = statistics.median(one.p99 - other.p99 for one, other in pairs)
-        print(f"{title}: {rate:.2f} of the direct rate, deletes {deletes:.2f}, p99 {p99:+.2f} s", flush=True)
+def _show_targets(
+    found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], *, is_churn: bool
+) -> None:
+    """Print the medians of the ratios to the direct load of the same round, and of the process' CPU time."""
+    for title, process in processes.items():
+        rounds = found[title]
+        cpu = statistics.median(one.cpu[process.name] / one.load.pods for one in rounds) * 1000
+        rows = [("CPU ms per pod", cpu, _CPU_MS, cpu <= _CPU_MS)]
+        if pairs := [
+            (one.load, other.load) for one, other in zip(rounds, found.get(DIRECT, ()), strict=False)
+        ]:
+            rate = statistics.median(one.rate / other.rate for one, other in pairs)
+            deletes = statistics.median(one.delete_rate / other.delete_rate for one, other in pairs)
+            p99 = statistics.median(one.p99 - other.p99 for one, other in pairs)
+            rows += (
+                [("p99 adds s", p99, _CHURN_P99, p99 <= _CHURN_P99)]
+                if is_churn
+                else [
+                    ("pods/s of direct", rate, TARGETS[title], rate >= TARGETS[title]),
+                    ("deletes/s of direct", deletes, _DELETES, deletes >= _DELETES),
+                ]
+            )
+        for what, measured, target, is_met in rows:
+            print(f"{title:<14}{what:<22}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
 
 
 def _show_costs(found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], count: int) -> None:
