@@ -15,7 +15,7 @@ from hack.placement.cluster import Cluster, Lower, Score
 from hack.placement.policies import POLICIES, has_room
 from hack.placement.trace import GPU, UNITS, Task, demand_of
 from multi_scheduler.fit.cluster import scoring
-from multi_scheduler.fragmentation.gradient import Fragmentation
+from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
 LIKELY, LEARNT = "likely", "learnt"
@@ -115,7 +115,7 @@ class Simulation:
             cluster = self.clusters[number]
             if self._run.lower is not None and LIKELY in self._run.policy:
                 slot = cluster.choose(task, self._run.lower)
-                [key] = self._fragmentation.keys(cluster.index, shape, [slot])
+                [key] = self._fragmentation.keys(cluster.index, shape, [slot], width=BETWEEN_CLUSTERS)
                 found.append((key, number, slot))
             else:
                 score, slot = cluster.best(task, "FGD", self._score)

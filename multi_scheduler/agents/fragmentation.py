@@ -16,7 +16,7 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.by_node import read_settings
 from multi_scheduler.formulas.numbers import NEUTRAL
-from multi_scheduler.fragmentation.gradient import Fragmentation
+from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
 
 _LEARNT_EVERY = 100
@@ -90,7 +90,8 @@ class FragmentationAgent(Agent):
         own = f"{pod['metadata'].get('uid', '')}@{node.name}"
         promise = index.remove(own)
         try:
-            [key] = self._fragmentation.keys(index, shape_of(predicted.wanted, self._resource), [slot])
+            shape = shape_of(predicted.wanted, self._resource)
+            [key] = self._fragmentation.keys(index, shape, [slot], width=BETWEEN_CLUSTERS)
         finally:
             if promise is not None:
                 index.place(own, promise)

@@ -21,6 +21,9 @@ from multi_scheduler.fragmentation.workload import Shape, Typical
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
 """Size of a large node; scales the remaining cpu and devices before they are added."""
 _LEVEL = 1000.0
+BETWEEN_CLUSTERS = 4
+"""``width`` for clusters. Each offers one node, the lower scheduler's choice, so there are few ties by single classes, and
+a tight fit would rarely decide."""
 _MOST_STATES = 200_000
 """Number of cached results. At this number the cache is cleared."""
 
@@ -81,16 +84,22 @@ class Fragmentation:
             groups.append(_Group(size, [cpu for cpu, _share in pods], shares))
         return groups
 
-    def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int]) -> list[float]:
+    def keys(self, index: ClusterIndex, pod: Shape, slots: Sequence[int], *, width: int = 1) -> list[float]:
         """Return a key for each slot by which nodes and clusters are compared; smaller is better.
 
         Small differences of the gradient matter less than how tightly a pod fits, so gradients are compared by class, and ties
         go to the node with the least left over. With exact gradients, or with random tie-breaking, nodes end up with devices
         but without cpu for them.
+
+        Args:
+            index: the index of the nodes.
+            pod: the pod to place.
+            slots: slots of nodes with room for the pod.
+            width: number of neighbouring classes that count as one.
         """
         cpu, units = index.free("cpu"), index.free(self._resource)
         return [
-            step.level * _LEVEL + cpu[slot] / _LARGE_CPU + units[slot] / self._large
+            step.level // width * _LEVEL + cpu[slot] / _LARGE_CPU + units[slot] / self._large
             for slot, step in zip(slots, self.steps(index, pod, slots), strict=True)
         ]
 

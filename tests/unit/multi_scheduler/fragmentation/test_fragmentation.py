@@ -98,6 +98,8 @@ def test_prefers_filled_devices_then_the_least_left_over():
     assert keys.index(min(keys)) == 1
     [_, step, _] = fragmentation.steps(index, _shape(4000, 500), [0, 1, 2])
     assert step.device == 500
+    one, other = fragmentation.keys(index, _shape(4000, 500), [0, 1], width=101)
+    assert one > other  # by what is left over alone
     keys = fragmentation.keys(index, _shape(8000, 1000), [0, 2])
     assert keys[1] < keys[0]
 
