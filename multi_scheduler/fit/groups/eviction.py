@@ -61,13 +61,14 @@ class GroupEviction:
         key, group = ready.group.key, ready.group
         if key in self._held or self._held.barred_for(key):
             return None
-        offered = self._members.offered(ready)
+        # A full node was not offered in filter calls, so what was offered to the members does not limit them here.
+        offered = {one.name: one for one in (*self._members.offered(ready), node)}.values()
         nodes = [one for one in offered if not group.is_one_cluster or one.cluster == node.cluster]
         planned: dict[str, VirtualNode] = {}
 
         def reserve() -> bool:
             planned.clear()
-            found = self._planner.plan(ready, nodes, self._members.candidates, self._members.homes(group))
+            found = self._planner.plan(ready, nodes, {}, self._members.homes(group))
             planned.update({} if isinstance(found, Shortfall) else found)
             return bool(planned)
 

@@ -171,9 +171,13 @@ async def test_deleted_group_releases_its_room():
     assert world.agent.indexes["a"].used["cpu"] == 0
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
 @pytest.mark.parametrize(("priority", "victims"), [(9, 5), (1, 0)])
-async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priority, victims):
-    """Nine of twelve places have pods of priority 1, and three of priority 5."""
+async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priority, victims, is_asked):
+    """Nine of twelve places are taken; three of these pods have priority 5, and the others 1.
+
+    Without ``is_asked``, no filter call came before, because the virtual node lacks room for one pod.
+    """
     world = World(a=[4, 4, 4])
     there = [pod(f"p{number}", priority=5 if number < 3 else 1) for number in range(12)]
     world.create(*there)
@@ -183,7 +187,8 @@ async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priori
         world.finish(one)
     group = [pod(f"a{number}", "train", priority=priority if number else 9) for number in range(8)]
     world.create(*group)
-    await world.run()
+    if is_asked:
+        await world.run()
     found = await world.extender.preempt(group[0], {"vn-a": Victims(["p11"], 0)})
     chosen = set(found["vn-a"].uids) if found else set()
     assert len(chosen) == victims
