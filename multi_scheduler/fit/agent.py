@@ -167,9 +167,14 @@ class FitAgent(Agent):
             for one, found in bound
             if one.metadata.deletion_timestamp is None and found.priority < priority
         ]
-        if (group := self.groups.group(pod)) is not None and (ready := self.groups.ready(group)) is not None:
+        standing = None
+        if (group := self.groups.group(pod)) is not None:
+            standing = await self.groups.standing(pod, group)
+            if standing is None or standing.waits_for:
+                return None  # room for single pods does not help
+        if standing is not None and standing.needed:
             ending = [found.key for one, found in bound if one.metadata.deletion_timestamp is not None]
-            return self.groups.eviction.preempt(ready, node, candidates, ending)
+            return self.groups.eviction.preempt(standing, node, candidates, ending)
         # The pod's own reservation of an earlier attempt must not block it.
         self.reservations.release(pod["metadata"].get("uid", ""))
         gated = self._judge.gates[node.cluster].judge(pod, node)

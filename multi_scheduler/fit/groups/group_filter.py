@@ -128,10 +128,14 @@ class GroupFilter:
                 return verdict
             await self._reservations.wait(until - now)
 
-    def ready(self, group: Group) -> Standing | None:
-        """Return what a group needs that lacks nothing but room; None: it lacks pods, or its pods start alone."""
-        found = None if group.problem else self.members.standing(group.key)
-        return found if found is not None and found.needed and not found.waits_for else None
+    async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
+        """Return what the group of a pod needs, with all members that were created before this pod; None: it is not usable."""
+        if group.problem:
+            return None
+        metadata = pod["metadata"]
+        key = f"{group.namespace}/{metadata.get('name', '')}"
+        await self.members.pending.wait_for(key, metadata.get("uid", ""), _CACHE_SECONDS)
+        return self.members.standing(group.key)
 
     def sweep(self) -> None:
         """Release expired reservations of groups, and forget groups without pending pods."""

@@ -186,7 +186,9 @@ async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priori
     for one in there[7:10]:
         world.finish(one)
     group = [pod(f"a{number}", "train", priority=priority if number else 9) for number in range(8)]
-    world.create(*group)
+    world.create(*group[:7])
+    assert await world.extender.preempt(group[0], {"vn-a": Victims(["p11"], 0)}) == {}
+    world.create(*group[7:])
     if is_asked:
         await world.run()
     found = await world.extender.preempt(group[0], {"vn-a": Victims(["p11"], 0)})
