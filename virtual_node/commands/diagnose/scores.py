@@ -12,8 +12,11 @@ SCORED = "NodeScored"
 _AGENT = re.compile(
     r"(?P<agent>[^:]+): (?:(?P<scores>.*?) \(weight (?P<weight>[^)]+)\))?(?:; )?(?:rejected: (?P<rejected>.*))?"
 )
-_SCORE = re.compile(r"([^ ,]+) (\d+)(?=, | and |$)")
-_REJECTION = re.compile(r"([a-z0-9.-]+) \((.*?)\)(?=, [a-z0-9.-]+ \(|\. | and \d+ more|$)")
+# Lookbehind and limits keep the time linear in the message, which other programs can write.
+_SCORE = re.compile(r"(?<![^ ,])([^ ,]+) (\d+)(?=, | and |$)")
+_REJECTION = re.compile(
+    r"(?<![a-z0-9.-])([a-z0-9.-]{1,253}) \((.{0,1024}?)\)(?=, [a-z0-9.-]{1,253} \(|\. | and \d+ more|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)
