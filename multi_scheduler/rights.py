@@ -29,6 +29,16 @@ UPPER: tuple[Right, ...] = (
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
 """Added to ``UPPER`` if the extender binds pods."""
 
+UPPER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of real nodes (upperUsage.source MetricsAPI)"),
+)
+"""Added to ``UPPER`` for ``upperUsage.source`` MetricsAPI."""
+
+UPPER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of real nodes (upperUsage.source Summary or Resource)", "proxy"),
+)
+"""Added to ``UPPER`` for ``upperUsage.source`` Summary or Resource, see ``LOWER_KUBELETS``."""
+
 LOWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "capacity of every lower node"),
     Right("", "pods", ("list", "watch"), "pods that use this room"),

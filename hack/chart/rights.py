@@ -42,6 +42,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         "multiScheduler": {
             "upper": multi_scheduler.UPPER,
             "bind": multi_scheduler.BIND,
+            "upperMetricsAPI": multi_scheduler.UPPER_METRICS_API,
+            "upperKubelets": multi_scheduler.UPPER_KUBELETS,
         },
         "annotator": {"upper": annotator.UPPER},
     }

@@ -120,6 +120,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("swarm.goneAfter", _DURATION),
     ("multiScheduler.agents", {"type": "array", "minItems": 1, "items": _AGENT}),
     ("multiScheduler.usage", configuration.reference("UsageConfig")),
+    ("multiScheduler.upperUsage", configuration.reference("UsageConfig")),
     (
         "multiScheduler.clusterUsage",
         {"type": "object", "additionalProperties": configuration.reference("UsageConfig")},

@@ -162,6 +162,8 @@ def test_rights_are_those_of_the_tables(case):
     multi = list(multi_scheduler.rights.UPPER)
     if given.get("multiScheduler", {}).get("bind"):
         multi += multi_scheduler.rights.BIND
+    if given.get("multiScheduler", {}).get("upperUsage"):
+        multi += multi_scheduler.rights.UPPER_KUBELETS
     others = given.get("descheduler", {}).get("virtualNodes", [])
     name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
