@@ -144,6 +144,8 @@ async def pods(cluster: Cluster, client: Client) -> AsyncIterator[Pods]:
     pods = Pods(cluster, client)
     task = asyncio.create_task(pods.follow())
     yield pods
+    for swarm in (await client.list(SWARMS)).items:  # a failed test must not fail the next ones
+        await _remove(client, swarm.name)
     task.cancel()
     await asyncio.wait([task])
     await pods.close()
@@ -204,10 +206,14 @@ async def test_overlap_starts_jobs_before_it_stops_them(client: Client, pods: Po
     await client.create(resources.DEPLOYMENTS, _workload("overlap", 1), namespace=NAMESPACE)
     await _create(client, "overlap", {"deployment": "overlap"}, jobs=_jobs(12), handover="Overlap")
     await _settled(client, "overlap", 1, 12)
+    (first,) = pods.running
     await client.patch(resources.DEPLOYMENTS, "overlap", {"spec": {"replicas": 3}}, namespace=NAMESPACE)
     await _settled(client, "overlap", 3, 12)
     assert sorted(map(len, pods.running.values())) == [4, 4, 4]
-    assert len(pods.doubled) == 8, "each moved job ran twice for a moment"
+    # More than eight if one of the new workers starts before the other, because then jobs move between these, too.
+    moved = set().union(*(names for uid, names in pods.running.items() if uid != first))
+    assert len(moved) == 8
+    assert moved <= set(pods.doubled), "each moved job ran twice for a moment"
     assert pods.interrupted == []
     await _remove(client, "overlap")
 
