@@ -35,6 +35,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
             "doctor": operator.DOCTOR,
             "uninstall": operator.UNINSTALL,
+            "uninstallShards": (*operator.UNINSTALL, *operator.UNINSTALL_SHARDS),
         },
         "webhook": {"upper": webhook.UPPER},
         "descheduler": {"upper": descheduler.UPPER},

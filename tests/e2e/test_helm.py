@@ -65,6 +65,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 def _values(sandbox: Sandbox) -> dict[str, Any]:
     found = charts.values(sandbox)
     found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
+    found["annotator"] = {"enabled": True}
     found["uninstall"] = {"timeout": 40}
     return found
 

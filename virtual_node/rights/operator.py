@@ -94,3 +94,11 @@ UNINSTALL: tuple[Right, ...] = (
     ),
 )
 """Permissions of ``virtual-node cleanup``, which ``helm uninstall`` runs. No account has them afterwards."""
+
+UNINSTALL_SHARDS: tuple[Right, ...] = (
+    # Not limited to names, because every replica had a Lease with a name of its own.
+    Right(
+        "coordination.k8s.io", "leases", ("list", "delete"), "remove Leases of replicas", "", OWN_NAMESPACE
+    ),
+)
+"""Added to ``UNINSTALL`` with ``leaderElection.mode: Sharded``."""

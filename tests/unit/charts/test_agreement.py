@@ -146,11 +146,12 @@ def test_rights_are_those_of_the_tables(case):
     """Each component is granted exactly the rights of its table."""
     given = yaml.safe_load(rendering.values(case))
     kubelet = given.get("virtualNode", {}).get("kubelet", {})
+    is_sharded = given.get("virtualNode", {}).get("mode") == "Sharded"
     virtual = [
         *virtual_node.rights.daemon.UPPER,
         *(
             virtual_node.rights.daemon.UPPER_SHARDS
-            if given.get("virtualNode", {}).get("mode") == "Sharded"
+            if is_sharded
             else virtual_node.rights.daemon.UPPER_ELECTION
         ),
         *virtual_node.rights.daemon.UPPER_RENEWAL,
@@ -172,7 +173,7 @@ def test_rights_are_those_of_the_tables(case):
         "descheduler": _asked(case, descheduler.rights.UPPER, *others),
         "multi-scheduler": _asked(case, multi),
         "test": _asked(case, operator.DOCTOR),
-        "uninstall": _asked(case, operator.UNINSTALL),
+        "uninstall": _asked(case, [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]),
         "swarm": _asked(case, swarm.rights.UPPER),
         "annotator": _asked(case, multi_scheduler.annotator.rights.UPPER),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},

@@ -107,7 +107,9 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     async with asyncio.TaskGroup() as group:
         for cluster in config.clusters:
             group.create_task(_lower(cluster, cluster_id, claims, own, deadline=deadline))
-    await upper.remove(namespace=own.namespace, leases=own.leases, secrets=own.secrets)
+    await upper.remove(
+        namespace=own.namespace, leases=own.leases, secrets=own.secrets, elections=own.elections
+    )
 
 
 async def _lower(
@@ -215,6 +217,13 @@ def parser() -> Parser:
         "controllers create them again",
     )
     add_flag(own, "--leases LIST", "Leases in --namespace to remove", type=comma_list, default=[])
+    add_flag(
+        own,
+        "--elections LIST",
+        "elections of mode Sharded, whose Leases in --namespace to remove",
+        type=comma_list,
+        default=[],
+    )
     add_flag(own, "--secrets LIST", "Secrets in --namespace to remove", type=comma_list, default=[])
     add_flag(own, "--timeout D", "time limit of the whole command (5m)", type=duration, default=300.0)
     return own

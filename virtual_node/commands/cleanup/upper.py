@@ -140,7 +140,13 @@ class UpperCleanup:
         return frozenset(claim.uid for claim in listed.items)
 
     async def remove(
-        self, *, namespace: str, leases: Sequence[str], secrets: Sequence[str], driver: bool = True
+        self,
+        *,
+        namespace: str,
+        leases: Sequence[str],
+        secrets: Sequence[str],
+        elections: Sequence[str] = (),
+        driver: bool = True,
     ) -> None:
         """Remove nodes, claim finalizers, unbound mirror volumes, descheduler data, and the named Leases and Secrets.
 
@@ -148,6 +154,7 @@ class UpperCleanup:
             namespace: where our components run; empty: not in this cluster.
             leases: names of Leases in that namespace.
             secrets: names of Secrets in that namespace.
+            elections: names of elections of mode Sharded, whose Leases in that namespace are removed.
             driver: whether to remove the CSIDriver with the last virtual node.
         """
         for node in await self._our_nodes():
@@ -168,6 +175,12 @@ class UpperCleanup:
             wanted += [(resources.CONFIG_MAPS, name) for name in MEMORY]
             for resource, name in wanted:
                 await self._delete_named(resource, name, namespace=namespace)
+        for election in elections if namespace else ():
+            selector = f"{names.LABEL_ELECTION}={election}"
+            for lease in (
+                await self._client.list(resources.LEASES, namespace=namespace, label_selector=selector)
+            ).items:
+                await self._delete(resources.LEASES, lease)
 
     async def _our_nodes(self) -> list[Object]:
         listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)

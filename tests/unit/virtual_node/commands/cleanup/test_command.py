@@ -175,6 +175,20 @@ async def test_missing_leases_and_secrets_are_no_error():
     assert api.deleted == ["Lease/system/vn"]
 
 
+async def test_leases_of_replicas_are_removed_by_their_election():
+    """With mode Sharded each replica has a Lease of its own; Leases of other elections stay."""
+    ours, theirs = {names.LABEL_ELECTION: "vn"}, {names.LABEL_ELECTION: "other"}
+    api = Api(
+        thing("Lease", "vn-cluster-tokyo", namespace="system", labels=ours),
+        thing("Lease", "vn-replica-a", namespace="system", labels=ours),
+        thing("Lease", "other-replica-a", namespace="system", labels=theirs),
+        thing("Lease", "vn-replica-b", namespace="elsewhere", labels=ours),
+    )
+    cleanup, _ = _upper(api)
+    await cleanup.remove(namespace="system", leases=[], secrets=[], elections=["vn"])
+    assert sorted(api.deleted) == ["Lease/system/vn-cluster-tokyo", "Lease/system/vn-replica-a"]
+
+
 def test_a_misspelt_flag_is_an_error(capsys):
     """Also without clusters."""
     with pytest.raises(SystemExit) as raised:
@@ -211,6 +225,7 @@ async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
         webhook_configuration="",
         scheduler_name="",
         leases=[],
+        elections=[],
         secrets=[],
     )
     config = Config(
