@@ -93,10 +93,12 @@ class App:
     @property
     def configured(self) -> Sequence[str]:
         """Return the names of the lower clusters in the applied configuration that this replica shall run."""
-        return [cluster.name for cluster in self._own(self._config).clusters]
+        return [cluster.name for cluster in self._own.clusters]
 
-    def _own(self, config: Config) -> Config:
+    @property
+    def _own(self) -> Config:
         """Return the configuration with the lower clusters of this replica only."""
+        config = self._config
         if self._shards is None:
             return config
         held = self._shards.held
@@ -209,10 +211,12 @@ class App:
         # Drop changes from the standby time: the clusters that start now read the new files.
         self._kubeconfigs.skip(self._config.clusters)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with contextlib.AsyncExitStack() as stack:
                 if self._health is not None:
-                    group.create_task(self._health.run(), name="health")
+                    await stack.enter_async_context(lifecycle.beside(self._health.run()))
                 if self._shards is not None:
+                    # If it fails, the process ends; if the health fails, mirroring continues.
+                    group = await stack.enter_async_context(asyncio.TaskGroup())
                     group.create_task(self._shards.run(), name="shards")
                 self._apply(endpoints)
                 await self._follow_config(endpoints)
@@ -223,7 +227,7 @@ class App:
                 await self._shards.release(list(self._shards.held))
 
     def _apply(self, endpoints: KubeletEndpoints) -> None:
-        self._supervisor.apply(self._own(self._config), cluster_id=self._cluster_id, endpoints=endpoints)
+        self._supervisor.apply(self._own, cluster_id=self._cluster_id, endpoints=endpoints)
 
     async def _hand_over(self, clusters: Collection[str], endpoints: KubeletEndpoints) -> None:
         """Stop clusters that another replica will run; it needs a moment to publish its address."""
@@ -273,7 +277,7 @@ class App:
         while True:
             if (fresh := self._file.reread()) is not None:
                 await self._reconfigure(fresh, endpoints)
-            if rotated := await self._kubeconfigs.reread(self._own(self._config).clusters):
+            if rotated := await self._kubeconfigs.reread(self._own.clusters):
                 self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
                 async with self._changing:
                     await self._supervisor.stop(rotated)
