@@ -96,11 +96,11 @@ class Shards:
 
     async def run(self) -> None:
         """Take and release clusters until cancelled; the caller then stops them and calls ``release``."""
-        self._leases.add_handler(
-            on_add=lambda *_: self._changed.set(),
-            on_update=lambda *_: self._changed.set(),
-            on_delete=lambda *_: self._changed.set(),
-        )
+
+        def changed(_lease: Object) -> None:
+            self._changed.set()
+
+        self._leases.on_change(changed, changed)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leases.run(), name="shards informer")
             await self._leases.wait_synced()
@@ -115,9 +115,8 @@ class Shards:
                     async with asyncio.timeout(self._election.retry_period):
                         await self._changed.wait()
 
-    def owners(self) -> dict[str, str]:
-        """Return the replica that runs each cluster, as far as the cache shows; clusters without one are absent."""
-        working = self._working()
+    def _owners(self, working: Collection[str]) -> dict[str, str]:
+        """Return the working replica that runs each cluster, as far as the cache shows; others are absent."""
         found = {
             cluster: holder
             for lease in self._leases.store.list()
@@ -129,7 +128,9 @@ class Shards:
     def elsewhere(self) -> dict[str, str]:
         """Return the host name of the replica that runs each cluster that this one does not run."""
         return {
-            cluster: host_of(owner) for cluster, owner in self.owners().items() if cluster not in self.held
+            cluster: host_of(owner)
+            for cluster, owner in self._owners(self._working()).items()
+            if cluster not in self.held
         }
 
     async def release(self, clusters: Collection[str]) -> None:
@@ -167,8 +168,9 @@ class Shards:
     # --- one pass -------------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
-        shares = self._working() | {self._member.name: self._member.share}
-        wanted = assign(self._clusters(), shares, self.owners())
+        working = self._working()
+        shares = working | {self._member.name: self._member.share}
+        wanted = assign(self._clusters(), shares, self._owners(working))
         mine = {cluster for cluster, owner in wanted.items() if owner == self._member.name}
         taken = {cluster for cluster in self.held if self._is_taken(cluster)}
         if going := {cluster for cluster in self.held if cluster not in mine} | taken:
@@ -243,8 +245,8 @@ class Shards:
     async def _has_ended(self, member: str) -> bool:
         """Report whether a replica works no more; read from the API server, because the cache may be old.
 
-        A Lease that does not exist counts as one that is not renewed, because its replica may not know that somebody
-        has deleted it.
+        A Lease that does not exist counts as one that is not renewed, because its replica may not know yet that it
+        was deleted.
         """
         name = lease_of(self._election.name, member)
         lease = await find(self._client, resources.LEASES, name, namespace=self._election.namespace)

@@ -208,7 +208,7 @@ async def test_the_lease_of_a_replica_that_ended_is_deleted_later():
 
 
 async def test_a_release_that_failed_is_repeated():
-    """Otherwise the Lease would name a working replica that does not run the cluster, and nobody would."""
+    """Otherwise the Lease would name a working replica that does not run the cluster, and no replica would take it."""
     server = _server()
     first = Replica(server, CLUSTERS)
     await asyncio.sleep(3)
