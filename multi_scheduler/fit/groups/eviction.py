@@ -50,7 +50,7 @@ class GroupEviction:
     def preempt(
         self, ready: Standing, node: VirtualNode, candidates: Sequence[Mirrored], ending: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return pods to evict from a virtual node so that the whole group gets room, which is reserved; None: evict nobody.
+        """Return pods to evict from a virtual node for a whole group and reserve its room; None: no pod is evicted.
 
         Args:
             ready: the group.

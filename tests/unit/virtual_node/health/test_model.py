@@ -328,6 +328,6 @@ def test_every_kind_is_documented() -> None:
 
 
 def test_texts_of_users_contain_no_control_characters():
-    """Whoever can write the status of a Swarm chooses the text that administrators print on terminals."""
+    """A user who can write the status of a Swarm chooses the text that administrators print on terminals."""
     text = "\x1b]0;title\x07 failed\n\x1b[2J\x9b31mred \u202e é 🙂"
     assert one_line(text) == "]0;title failed [2J 31mred é 🙂"

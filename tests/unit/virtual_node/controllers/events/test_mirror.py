@@ -144,7 +144,7 @@ async def test_a_server_that_ends_watches_at_once_gets_no_request_loop(error: Ex
 
 
 async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
-    """After a burst, thousands wait; nobody can see the events of a deleted pod in ``kubectl describe``."""
+    """After a burst, thousands wait, and ``kubectl describe`` no longer shows the events of a deleted pod."""
     mirroring = _Mirroring(_Server(*(_event(f"e-{number}", kind="Normal") for number in range(200))))
     async with working(mirroring.mirror.run()):
         await asyncio.sleep(1)

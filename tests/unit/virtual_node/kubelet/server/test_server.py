@@ -11,12 +11,12 @@ import pytest
 
 from virtual_node.kubelet import Authenticator, KubeletServer
 
-NOBODY: Any = SimpleNamespace(pods=list, running_pods=list)
+NO_PODS: Any = SimpleNamespace(pods=list, running_pods=list)
 
 
 def _server(port: int) -> KubeletServer:
     return KubeletServer(
-        NOBODY,
+        NO_PODS,
         address="127.0.0.1",
         port=port,
         tls=None,
