@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,15 +121,21 @@ async def run_load(
 
     Raises:
         TimeoutError: not all pods ran, or were deleted, within the limit.
+        RuntimeError: a pod failed.
     """
     await _namespace(client, namespace)
     sent: dict[str, float] = {}
     ran: dict[str, float] = {}
     all_ran, all_gone = asyncio.Event(), asyncio.Event()
     gone: set[str] = set()
+    failed: list[str] = []
 
     def changed(pod: Object) -> None:
-        if pod.name in ran or (pod.status or {}).get("phase") != "Running":
+        phase = (pod.status or {}).get("phase")
+        if phase == "Failed":
+            failed.append(f"{pod.name}: {(pod.status or {}).get('message')}")
+            all_ran.set()
+        if pod.name in ran or phase != "Running":
             return
         ran[pod.name] = time.perf_counter()
         if len(ran) >= count:
@@ -145,7 +153,9 @@ async def run_load(
     watching = asyncio.create_task(informer.run())
     try:
         await informer.wait_synced(30)
-        names = iter([f"load-{number:05d}" for number in range(count)])
+        # The names differ from those of earlier loads, because kwok deletes some pods again by name, up to 20 s later.
+        prefix = f"load-{secrets.token_hex(3)}"
+        names = iter([f"{prefix}-{number:05d}" for number in range(count)])
         started = time.perf_counter()
 
         async def create() -> None:
@@ -162,16 +172,12 @@ async def run_load(
         await asyncio.gather(*(create() for _ in range(1 if rate else CLIENTS)))
         async with asyncio.timeout(limit):
             await all_ran.wait()
+        if failed:
+            raise RuntimeError(f"{len(failed)} pods failed, such as {failed[0]}")
         finished = time.perf_counter()
         latencies = [ran[name] - sent[name] for name in sent]
-        doomed = iter(list(sent))
         delete_started = time.perf_counter()
-
-        async def delete() -> None:
-            for name in doomed:
-                await client.delete(resources.PODS, name, namespace=namespace)
-
-        await asyncio.gather(*(delete() for _ in range(CLIENTS)))
+        await _delete(client, iter(list(sent)), namespace)
         async with asyncio.timeout(limit):
             await all_gone.wait()
         return LoadResult(
@@ -183,6 +189,16 @@ async def run_load(
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _delete(client: Client, names: Iterator[str], namespace: str) -> None:
+    """Send the deletions with as many clients as the creations."""
+
+    async def delete() -> None:
+        for name in names:
+            await client.delete(resources.PODS, name, namespace=namespace)
+
+    await asyncio.gather(*(delete() for _ in range(CLIENTS)))
 
 
 async def _namespace(client: Client, name: str) -> None:
