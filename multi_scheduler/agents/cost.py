@@ -23,7 +23,6 @@ from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
-from multi_scheduler.formulas.numbers import NEUTRAL
 
 _POLL = 10.0
 """Seconds between checks of the file."""
@@ -45,7 +44,7 @@ class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     node_selector: dict[str, str]
     """Labels of these nodes."""
     pod_selector: dict[str, Any] = {}
-    """LabelSelector of the pods that may run on these nodes; others get them only if no other node is left. Empty: all pods."""
+    """LabelSelector of the pods that may run on these nodes; for other pods these nodes score lowest. Empty: all pods."""
     discount: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Discount on the price, 0 to 1."""
 
@@ -58,7 +57,7 @@ class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     file: str = ""
     """A YAML file in the form of ``prices``, reloaded when it changes."""
     priority: list[str] = []
-    """Lower clusters in order of preference, regardless of cost; others come last."""
+    """Lower clusters in order of preference, regardless of cost, also without a price; others come last."""
     preemptible: Preemptible | None = None
 
 
@@ -99,16 +98,15 @@ class CostAgent(Agent):
                     self._log.error("prices not applied", error=str(error))
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
-        """Return scores by rank and cost, 1 for the best node; nodes without a price get a neutral score."""
+        """Return scores by rank and cost; nodes without a price get the middle of the scores of their rank."""
         asked = AskedPod(pod)
-        costs, ranks = {}, {}
+        costs: dict[str, float | None] = {}
+        ranks = {}
         last = len(self._ranks)
         for node in nodes:
             lower = next(iter(self._view.nodes(pod, node)), None)
             labels = lower.labels if lower is not None else {}
             price = _labelled(labels) or _labelled(node.labels) or self._configured(node.cluster)
-            if price is None:
-                continue
             rank, discount = self._ranks.get(node.cluster, last), 0.0
             found = self._settings.preemptible
             if found is not None and found.node_selector.items() <= labels.items():
@@ -116,9 +114,9 @@ class CostAgent(Agent):
                     discount = found.discount
                 else:
                     rank += _AVOIDED
-            costs[node.name] = cost.hourly(asked.requests, price, discount=discount)
+            costs[node.name] = cost.hourly(asked.requests, price, discount=discount) if price else None
             ranks[node.name] = rank
-        return {node.name: NEUTRAL for node in nodes} | cost.scores(costs, ranks)
+        return cost.scores(costs, ranks)
 
     def _configured(self, cluster: str) -> Price | None:
         prices = self._settings.prices.get(cluster) or self._file.get(cluster)

@@ -119,7 +119,7 @@ class LearnedAgent(Agent):
         if not self.memory.bound(pod.uid, (pod.spec or {}).get("nodeName", ""), time.monotonic()):
             return
         if (pod.status or {}).get("phase", "") != PENDING:
-            self._rewarded(pod.uid, self.memory.runs(pod.uid, time.monotonic()))
+            self._runs(pod.uid)
 
     def _gone(self, pod: Object) -> None:
         if pod.uid in self.memory.pending:
@@ -141,9 +141,9 @@ class LearnedAgent(Agent):
                 self._ended.task_done()
             phases = [(one.status or {}).get("phase") for one in found.items if one.uid == pod.uid]
             if phases == ["Failed"]:
-                self._rewarded(pod.uid, self.memory.failed(pod.uid))
+                self._failed(pod.uid)
             elif phases == ["Succeeded"]:
-                self._rewarded(pod.uid, self.memory.runs(pod.uid, time.monotonic()))
+                self._runs(pod.uid)
             self.memory.forget(pod.uid)
 
     async def _keep(self) -> None:
@@ -157,13 +157,27 @@ class LearnedAgent(Agent):
         for uid, decision in list(self.memory.pending.items()):
             age = now - decision.bound if decision.node else 0.0
             if not decision.is_running and age > self._settings.start_seconds:
-                self._rewarded(uid, self.memory.failed(uid))
+                self._failed(uid)
             elif age > self._settings.watch_seconds:
                 self.memory.forget(uid)
 
-    def _rewarded(self, uid: str, reward: float | None) -> None:
+    def _runs(self, uid: str) -> None:
+        """Learn that a pod runs."""
+        node = self._node(uid)
+        self._log_reward(uid, node, self.memory.runs(uid, time.monotonic()))
+
+    def _failed(self, uid: str) -> None:
+        """Learn that a pod failed, was evicted, or did not start in time."""
+        node = self._node(uid)
+        self._log_reward(uid, node, self.memory.failed(uid))
+
+    def _node(self, uid: str) -> str:
+        decision = self.memory.pending.get(uid)
+        return decision.node if decision is not None else ""
+
+    def _log_reward(self, uid: str, node: str, reward: float | None) -> None:
         if reward is not None:
-            self._files.write(uid=uid, reward=reward)
+            self._files.write(uid=uid, node=node, reward=reward)
 
 
 def _kind(pod: Mapping[str, Any]) -> str:

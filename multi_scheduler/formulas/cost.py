@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from multi_scheduler.formulas.numbers import NEUTRAL
+
 _GIB = 1024**3
 
 
@@ -30,21 +32,26 @@ def hourly(requests: Mapping[str, int], price: Price, *, discount: float = 0.0) 
     return whole * (1 - discount)
 
 
-def scores(costs: Mapping[str, float], ranks: Mapping[str, int] | None = None) -> dict[str, float]:
+def scores(costs: Mapping[str, float | None], ranks: Mapping[str, int] | None = None) -> dict[str, float]:
     """Return 1 for the cheapest node of the first rank. Every node of a rank scores higher than all nodes of later ranks.
 
     Args:
-        costs: cost by node.
+        costs: cost by node; None: unknown, which gets the middle of the rank's scores.
         ranks: rank by node, 0 is first; nodes without a rank are last.
     """
     ranks = ranks or {}
     last = max(ranks.values(), default=-1) + 1
     of = {name: ranks.get(name, last) for name in costs}
     present = sorted(set(of.values()))
-    cheapest = {rank: min(cost for name, cost in costs.items() if of[name] == rank) for rank in present}
+    cheapest: dict[int, float] = {}
+    for name, cost in costs.items():
+        if cost is not None:
+            cheapest[of[name]] = min(cost, cheapest.get(of[name], cost))
     found = {}
     for name, cost in costs.items():
-        relative = cheapest[of[name]] / cost if cost > 0 else 1.0
-        # Even the most expensive node of a rank scores higher than later ranks.
-        found[name] = (len(present) - 1 - present.index(of[name]) + 0.01 + 0.99 * relative) / len(present)
+        within = NEUTRAL
+        if cost is not None:
+            # Even the most expensive node of a rank scores higher than later ranks.
+            within = 0.01 + 0.99 * (cheapest[of[name]] / cost if cost > 0 else 1.0)
+        found[name] = (len(present) - 1 - present.index(of[name]) + within) / len(present)
     return found

@@ -301,6 +301,9 @@ async def test_cost_avoids_preemptible_nodes_for_unselected_pods() -> None:
     scene.node("a-0")
     other = await scene.scores(pod(uid="two"))
     assert other["vn-a"] > other["vn-b"]
+    unpriced = Scene(agent("cost", prices={"a": {"cpu": 0.1}}, preemptible=preemptible))
+    unpriced.node("b-0", pool="spot")
+    assert await unpriced.scores(pod()) == near({"vn-a": 1, "vn-b": 0.25}), "b has no price"
 
 
 async def test_cost_prefers_the_order_of_clusters_over_prices() -> None:
@@ -308,6 +311,15 @@ async def test_cost_prefers_the_order_of_clusters_over_prices() -> None:
     scene = Scene(agent("cost", priority=["b"], prices={"a": {"cpu": 0.1}, "b": {"cpu": 5}}))
     found = await scene.scores(pod())
     assert found["vn-b"] > found["vn-a"]
+
+
+async def test_cost_prefers_the_order_of_clusters_without_prices() -> None:
+    """A cluster in the order needs no price; clusters that are not in the order come last, with or without a price."""
+    scene = Scene(
+        agent("cost", priority=["c", "b"], prices={"a": {"cpu": 0.1}}), clusters=("a", "b", "c", "d")
+    )
+    found = await scene.scores(pod())
+    assert found == near({"vn-c": 2.5 / 3, "vn-b": 1.5 / 3, "vn-a": 1 / 3, "vn-d": 0.5 / 3})
 
 
 async def test_reads_usage_from_annotations_of_lower_nodes() -> None:

@@ -144,6 +144,9 @@ async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
         ["reward"],
     ] * 2
     assert sum(log[0]["propensities"]) == pytest.approx(1)
+    assert log[1]["node"] == _pod("Shadow", "Running").spec["nodeName"], (
+        "to compare the choice with the actual node"
+    )
 
 
 async def test_learns_from_failed_and_from_unstarted_pods():
