@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,7 @@ _HEADS = (
 
 
 def used() -> Iterator[tuple[str, Callable[[str], object]]]:
-    """Return every compiled pattern that is a global of a product module, with the methods that the module uses."""
+    """Return every compiled pattern that is a global of a product module, or in a table there, with the methods that are used."""
     for package in _PACKAGES:
         root = importlib.import_module(package)
         for info in pkgutil.walk_packages(root.__path__, f"{package}."):
@@ -98,6 +98,22 @@ def used() -> Iterator[tuple[str, Callable[[str], object]]]:
                 if isinstance(pattern, re.Pattern):
                     for method in sorted(set(re.findall(rf"\b{name}\.(\w+)\(", source))):
                         yield f"{info.name}.{name}.{method}", _call(pattern, method)
+                elif isinstance(pattern, tuple):
+                    for number, one in enumerate(_patterns(pattern)):
+                        yield f"{info.name}.{name}[{number}]", partial(_find_all, one)
+
+
+def _patterns(row: Iterable[object]) -> Iterator[re.Pattern[Any]]:
+    """Return the patterns in a table of rows."""
+    for one in row:
+        if isinstance(one, re.Pattern):
+            yield one
+        elif isinstance(one, tuple):
+            yield from _patterns(one)
+
+
+def _find_all(pattern: re.Pattern[Any], text: str) -> object:
+    return list(pattern.finditer(text))
 
 
 def _call(pattern: re.Pattern[Any], method: str) -> Callable[[str], object]:

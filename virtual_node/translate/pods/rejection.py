@@ -11,13 +11,16 @@ from controller_runtime.api.pod.conditions import condition
 OTHER = "UnexpectedAdmissionError"
 """The kubelet's reason for a failure that it has no other reason for."""
 _CAUSES = (
-    (re.compile(r"(\d+) Insufficient ([-./a-zA-Z0-9]*[a-zA-Z0-9])"), r"OutOf\2"),
-    (re.compile(r"(\d+) Too many pods"), "OutOfpods"),
-    (re.compile(r"(\d+) node\(s\) didn't have free ports"), "NodePorts"),
-    (re.compile(r"(\d+) node\(s\) didn't match Pod's node affinity/selector"), "NodeAffinity"),
-    (re.compile(r"(\d+) node\(s\) had untolerated taint"), "TaintToleration"),
+    (re.compile(r"(\d{1,9}) Insufficient ([-./a-zA-Z0-9]*[a-zA-Z0-9])"), r"OutOf\2"),
+    (re.compile(r"(\d{1,9}) Too many pods"), "OutOfpods"),
+    (re.compile(r"(\d{1,9}) node\(s\) didn't have free ports"), "NodePorts"),
+    (re.compile(r"(\d{1,9}) node\(s\) didn't match Pod's node affinity/selector"), "NodeAffinity"),
+    (re.compile(r"(\d{1,9}) node\(s\) had untolerated taint"), "TaintToleration"),
 )
-"""Messages of kube-scheduler's plugins, each after the number of nodes, and the kubelet's reasons."""
+"""Messages of kube-scheduler's plugins, each after the number of nodes, and the kubelet's reasons. The number of digits is
+limited, because every user who may write a pod's status can write the message."""
+_LONGEST = 4096
+"""Characters of the message that are read and copied."""
 
 
 def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -38,7 +41,7 @@ def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
         or lower["metadata"].get("deletionTimestamp")
     ):
         return None
-    message = str(scheduled.get("message") or "")
+    message = str(scheduled.get("message") or "")[:_LONGEST]
     # The part after "preemption:" is about nodes on which evictions would not help.
     found = [
         (int(match[1]), match.expand(reason))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ def _pod(message: str, **changes: Any) -> dict[str, Any]:
 )
 def test_the_reason_is_that_of_most_nodes(message, reason):
     assert rejection(_pod(message)) == (reason, f"Pod was rejected: {message}")
+
+
+def test_a_hostile_message_takes_no_time():
+    """Every user who may patch a lower pod's status writes the message."""
+    started = time.thread_time()
+    assert rejection(_pod("1" * 1_000_000)) == (OTHER, f"Pod was rejected: {'1' * 4096}")
+    reason = rejection(_pod("9" * 3000 + " Insufficient cpu"))
+    assert reason is not None
+    assert reason[0] == "OutOfcpu"
+    assert time.thread_time() - started < 0.1
 
 
 @pytest.mark.parametrize(
