@@ -16,6 +16,10 @@ MOST_MEMBERS = 1000
 """Largest minimum of a group. Room for so many pods is computed in one step, which delays other pods."""
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of scheduler-plugins; its value names a PodGroup object."""
+_LONGEST_NAME = 253
+"""Characters of a group's name, which messages repeat for each node."""
+_LONGEST_KEY = 317
+"""Characters of a label key: a prefix, a slash and a name."""
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -56,7 +60,7 @@ class Group:
 
     def __str__(self) -> str:
         """Return the name for messages."""
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name[:_LONGEST_NAME]}"
 
 
 def group_of(namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Group | None:
@@ -81,6 +85,10 @@ def group_of(namespace: str, labels: Mapping[str, str], annotations: Mapping[str
     if scope not in ("cluster", "any"):
         problem = problem or f"annotation {names.ANNOTATION_SCOPE} is neither cluster nor any"
     topology = annotations.get(names.ANNOTATION_GROUP_TOPOLOGY, "")
+    if len(name) > _LONGEST_NAME:
+        problem = f"its name has more than {_LONGEST_NAME} characters"
+    elif len(topology) > _LONGEST_KEY:
+        problem = f"annotation {names.ANNOTATION_GROUP_TOPOLOGY} is longer than a label key"
     return Group(namespace, source, name, minimum, scope != "any" or bool(topology), topology, problem)
 
 

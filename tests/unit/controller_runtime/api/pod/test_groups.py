@@ -54,6 +54,8 @@ def test_group_of_a_pod(labels, annotations, expected):
         ({"virtual-node.io/min-members": "1001"}, "not a number from 1 to 1000"),
         ({"virtual-node.io/min-members": "٣"}, "not a number from 1 to 1000"),
         ({"virtual-node.io/scope": "zone"}, "neither cluster nor any"),
+        ({"virtual-node.io/pod-group": "g" * 254}, "more than 253 characters"),
+        ({"virtual-node.io/pod-group-topology": "k" * 318}, "longer than a label key"),
     ],
 )
 def test_unusable_declaration_is_reported(changed, problem):
@@ -61,6 +63,7 @@ def test_unusable_declaration_is_reported(changed, problem):
     found = group_of("shop", {}, OURS | changed)
     assert found is not None
     assert problem in found.problem
+    assert len(str(found)) <= len("shop/") + 253
 
 
 def test_missing_minimum_is_reported():
