@@ -56,13 +56,15 @@ class HeldGroups:
         return key in self._held
 
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
-        """Note that a group, which had no reservations, has them for these members.
+        """Note that a group, which had no reservations, has them for these members, and no other group has.
 
         Args:
             key: key of the group.
             nodes: virtual node by UID of a member.
             seconds: time until the reservations expire without progress.
         """
+        for uid in nodes:
+            self._forget(uid)  # a user changed the pod's group
         if nodes:
             self._held[key] = _Held(dict(nodes), self._clock() + seconds)
             self._group_of.update(dict.fromkeys(nodes, key))
@@ -105,6 +107,7 @@ class HeldGroups:
         for uid in list(held.nodes) if held is not None else ():
             self._forget(uid)
             self._release(uid)
+        self._held.pop(key, None)
 
     def expire(self) -> None:
         """Release reservations of deleted members, and of groups without progress."""

@@ -120,3 +120,14 @@ def test_deleted_member_loses_its_room_unless_it_is_bound():
     one.held.bound("a")
     assert one.after(DELETED_SECONDS) == ["b"]
     assert one.held.node("b") is None
+
+
+def test_member_that_moves_to_another_group_leaves_the_first_one():
+    """A user may change a pending pod's annotation; the pod's room must not be released twice."""
+    one = _Holding()
+    one.held.hold("other", {"a": NODE})
+    assert (one.held.count("g"), one.held.count("other")) == (1, 1)
+    one.held.bound("a")
+    assert one.after(HELD_SECONDS) == ["b"]
+    assert len(one.held) == 0
+    assert one.after(HELD_SECONDS) == ["b"]
