@@ -1,9 +1,10 @@
-"""Measures how long the event loop is blocked, for metrics."""
+"""Measures how long the event loop is blocked, and how busy its thread is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 from prometheus_client import Histogram
@@ -15,8 +16,9 @@ _STALLS = Histogram(
 )
 _INTERVAL = 0.05
 _WINDOW = 30.0
-"""Seconds over which ``recent`` is the mean."""
+"""Seconds over which ``recent`` and ``busy`` are means."""
 _recent = 0.0
+_busy = 0.0
 
 
 @contextlib.asynccontextmanager
@@ -35,12 +37,20 @@ def recent() -> float:
     return _recent
 
 
+def busy() -> float:
+    """Return the CPU time of the loop's thread as a share of one core; the last 30 s have most weight."""
+    return _busy
+
+
 async def _measure() -> None:
-    global _recent
+    global _recent, _busy
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + _INTERVAL
+        due, used = loop.time() + _INTERVAL, time.thread_time()
         await asyncio.sleep(_INTERVAL)
         delay = max(0.0, loop.time() - due)
         _STALLS.observe(delay)
-        _recent += (delay - _recent) * min(1.0, (_INTERVAL + delay) / _WINDOW)
+        elapsed = _INTERVAL + delay
+        weight = min(1.0, elapsed / _WINDOW)
+        _recent += (delay - _recent) * weight
+        _busy += ((time.thread_time() - used) / elapsed - _busy) * weight

@@ -44,6 +44,16 @@ _LONGEST = Gauge(
 )
 
 
+_QUEUES: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
+"""All queues of the process."""
+
+
+def longest_wait() -> float:
+    """Return the seconds for which the oldest key in the queues of this event loop waits; 0: none waits."""
+    loop = asyncio.get_running_loop()
+    return max((queue.oldest() for queue in list(_QUEUES) if queue.belongs_to(loop)), default=0.0)
+
+
 class QueueShutDown(Exception):  # noqa: N818 - a signal to stop, not a failure
     """The queue has been shut down and is empty."""
 
@@ -81,6 +91,7 @@ class WorkQueue(Generic[K]):
         self._timer_due = 0.0
         self._shut_down = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        _QUEUES.add(self)
         self._depth: Any = _DEPTH.labels(name)
         self._adds: Any = _ADDS.labels(name)
         self._wait: Any = _WAIT.labels(name)
@@ -97,6 +108,15 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         """Return the number of keys that wait for a worker now, without delayed ones."""
         return len(self._lanes)
+
+    def oldest(self) -> float:
+        """Return the seconds for which the oldest key waits for a worker, without delayed keys; 0: none waits."""
+        # The keys are in the order in which they were added.
+        return next((self._now() - added for _, added in self._dirty.values()), 0.0)
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Report whether keys were added in this event loop."""
+        return self._loop is loop
 
     def add(self, key: K, *, priority: int = 0) -> None:
         """Queue a key unless it is queued; keys of higher priority come first.

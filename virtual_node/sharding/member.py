@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import names
@@ -12,9 +13,16 @@ from controller_runtime.objects import Object
 from virtual_node.config.types import LeaderElectionConfig
 
 OVERLOADED = 0.2
-"""Mean delay of the event loop's timers in seconds from which a replica counts as overloaded."""
+"""Mean delay of the event loop's timers in seconds above which a replica counts as overloaded."""
 RELAXED = 0.05
 """Mean delay in seconds below which a replica may take clusters back."""
+OLD = 30.0
+"""Age of the oldest waiting work in seconds above which a replica counts as overloaded, if it also is ``BUSY``."""
+FRESH = 5.0
+"""Age in seconds below which a replica may take clusters back although it is busy."""
+BUSY = 0.7
+"""Share of a core that the event loop uses, above which old work is a sign of overload. Work also becomes old because of
+a slow API server or a rate limit, and would on any other replica, too."""
 LEAST = 0.125
 """Smallest share. A share is never 0, because a slow replica is better than none."""
 _WINDOW = 30.0
@@ -23,12 +31,35 @@ _FIRST_PAUSE = 300.0
 _LONGEST_PAUSE = 3600.0
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much a replica has to do.
+
+    Attributes:
+        delay: mean delay of the event loop's timers in seconds.
+        busy: share of a core that the event loop uses.
+        age: seconds for which the oldest key in the work queues waits.
+    """
+
+    delay: float = 0.0
+    busy: float = 0.0
+    age: float = 0.0
+
+    def is_high(self) -> bool:
+        """Report whether other replicas should take lower clusters."""
+        return self.delay > OVERLOADED or (self.age > OLD and self.busy > BUSY)
+
+    def is_low(self) -> bool:
+        """Report whether the replica can take lower clusters back."""
+        return self.delay < RELAXED and (self.age < FRESH or self.busy <= BUSY)
+
+
 class Member:
     """This replica.
 
     Attributes:
         name: unique; no other process ever has it.
-        share: weight of this replica in ``assignment.assign``: 1 normally, halved while the event loop is late.
+        share: weight of this replica in ``assignment.assign``: 1 normally, halved while the load is high.
     """
 
     def __init__(self, election: LeaderElectionConfig) -> None:
@@ -52,22 +83,22 @@ class Member:
             "annotations": {names.ANNOTATION_SHARE: f"{self.share:g}"},
         }
 
-    def evaluate(self, delay: float, now: float) -> None:
+    def evaluate(self, load: Load, now: float) -> None:
         """Reduce or raise the share.
 
         It rises after a pause, which doubles with each first reduction. So a replica on a slow machine does not take
         the same clusters every few minutes and lose them again.
 
         Args:
-            delay: mean delay of the event loop's timers in seconds.
+            load: of this replica.
             now: monotonic time in seconds.
         """
         since = float("inf") if self._decided_at is None else now - self._decided_at
-        if delay > OVERLOADED and self.share > LEAST and since >= _WINDOW:
+        if load.is_high() and self.share > LEAST and since >= _WINDOW:
             if self.share == 1.0 and self._decided_at is not None:
                 self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             self.share, self._decided_at = self.share / 2, now
-        elif delay < RELAXED and self.share < 1.0 and since >= self._pause:
+        elif load.is_low() and self.share < 1.0 and since >= self._pause:
             self.share, self._decided_at = self.share * 2, now
 
 

@@ -37,9 +37,10 @@ from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from controller_runtime.leaderelection import record
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.process import loop_stalls
+from controller_runtime.workqueue.queue import longest_wait
 from virtual_node.config.types import LeaderElectionConfig
 from virtual_node.sharding.assignment import assign
-from virtual_node.sharding.member import Member, host_of, lease_of, share_of
+from virtual_node.sharding.member import Load, Member, host_of, lease_of, share_of
 
 _OWNED = Gauge(
     "virtual_node_owned_cluster",
@@ -106,7 +107,8 @@ class Shards:
             await self._leases.wait_synced()
             while True:
                 self._changed.clear()
-                self._member.evaluate(loop_stalls.recent(), _time())
+                load = Load(delay=loop_stalls.recent(), busy=loop_stalls.busy(), age=longest_wait())
+                self._member.evaluate(load, _time())
                 try:
                     await self._reconcile()
                 except ApiError as error:

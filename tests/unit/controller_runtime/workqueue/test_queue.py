@@ -9,7 +9,7 @@ import weakref
 import pytest
 from prometheus_client import REGISTRY
 
-from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
+from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue, longest_wait
 
 
 async def test_a_key_added_repeatedly_is_handed_out_once():
@@ -168,3 +168,23 @@ async def test_metrics_keep_no_queue_alive():
         "workqueue_longest_running_processor_seconds",
     ):
         assert REGISTRY.get_sample_value(name, {"name": "dropped"}) == 0
+
+
+@pytest.mark.looptime
+async def test_the_oldest_waiting_key_is_measured() -> None:
+    """Not keys that a worker has, or that wait for their time; a higher priority does not make a key younger."""
+    first, second = WorkQueue[str]("first"), WorkQueue[str]("second")
+    assert longest_wait() == 0
+    first.add("a")
+    await asyncio.sleep(3)
+    second.add("b")
+    second.add_after("later", 60)
+    first.add("c")
+    first.add("a", priority=1)
+    await asyncio.sleep(2)
+    assert (first.oldest(), second.oldest(), longest_wait()) == (5, 2, 5)
+    assert await first.get() == "a"
+    assert longest_wait() == 2
+    await first.get()
+    await second.get()
+    assert longest_wait() == 0

@@ -1,46 +1,81 @@
-"""A replica whose event loop is late takes a smaller share."""
+"""A replica that has too much to do takes a smaller share."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from controller_runtime.objects import from_dict
 from virtual_node.config.types import LeaderElectionConfig
-from virtual_node.sharding.member import LEAST, OVERLOADED, RELAXED, Member, share_of
+from virtual_node.sharding.assignment import assign
+from virtual_node.sharding.member import BUSY, FRESH, LEAST, OLD, OVERLOADED, RELAXED, Load, Member, share_of
 
 
 def _member() -> Member:
     return Member(LeaderElectionConfig(name="release"))
 
 
-def test_an_overloaded_replica_halves_its_share_once_per_window():
+LATE = Load(delay=OVERLOADED * 2)
+BEHIND = Load(busy=0.95, age=OLD * 2)
+
+
+@pytest.mark.parametrize(
+    ("load", "is_high", "is_low"),
+    [
+        (Load(), False, True),
+        (LATE, True, False),
+        (Load(delay=(OVERLOADED + RELAXED) / 2), False, False),
+        (BEHIND, True, False),
+        # A full core that keeps up.
+        (Load(busy=1.0, age=FRESH / 2), False, True),
+        (Load(busy=1.0, age=(OLD + FRESH) / 2), False, False),
+        # A slow API server, or a rate limit.
+        (Load(busy=BUSY / 2, age=OLD * 100), False, True),
+    ],
+)
+def test_a_late_loop_or_old_work_of_a_busy_loop_is_overload(load, is_high, is_low):
+    """The age of work alone does not count, because another replica would wait for the same API server."""
+    assert (load.is_high(), load.is_low()) == (is_high, is_low)
+
+
+@pytest.mark.parametrize("load", [LATE, BEHIND])
+def test_an_overloaded_replica_halves_its_share_once_per_window(load):
     member = _member()
     found = []
     for second in range(0, 130, 10):
-        member.evaluate(OVERLOADED * 2, second)
+        member.evaluate(load, second)
         found.append(member.share)
     assert found == [0.5] * 3 + [0.25] * 3 + [0.125] * 7
     assert member.share == LEAST
 
 
-def test_the_share_rises_after_a_pause_that_doubles():
+@pytest.mark.parametrize("load", [LATE, BEHIND])
+def test_the_share_rises_after_a_pause_that_doubles(load):
     """A machine that is always slow must not take and lose the same clusters all the time."""
     member, second, moments = _member(), 0.0, []
     for _ in range(3):
-        member.evaluate(1.0, second)
+        member.evaluate(load, second)
         began = second
         while member.share < 1:
             second += 10
-            member.evaluate(RELAXED / 2, second)
+            member.evaluate(Load(), second)
         moments.append(second - began)
         second += 100
     assert moments == [300, 600, 1200]
 
 
-def test_a_moderately_late_loop_changes_nothing():
-    member = _member()
-    member.evaluate((OVERLOADED + RELAXED) / 2, 1e6)
-    assert member.share == 1
+def test_a_replica_that_can_run_only_a_part_moves_clusters_rarely():
+    """With more than three of eight clusters it has more work than it can do; the other replica has room."""
+    slow, clusters = _member(), {f"c{number}" for number in range(8)}
+    owners, moves = assign(clusters, {slow.name: 1.0, "other": 1.0}, {}), 0
+    for second in range(0, 24 * 3600, 2):
+        count = list(owners.values()).count(slow.name)
+        slow.evaluate(BEHIND if count > 3 else Load(busy=0.9, age=1.0), second)
+        fresh = assign(clusters, {slow.name: slow.share, "other": 1.0}, owners)
+        moves += sum(fresh[cluster] != owner for cluster, owner in owners.items())
+        owners = fresh
+    assert moves < 2 * 30  # one cluster there and back, 28 times a day with the longest pause of an hour
 
 
 def test_the_names_of_leases_are_valid_and_unique():
