@@ -27,9 +27,13 @@ def key(thing: Json) -> str:
 
 
 def statuses(pod: Json) -> Iterator[Json]:
-    """Yield the statuses of a pod's init containers, then of its containers."""
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        yield from (pod.get("status") or {}).get(kind) or ()
+    """Yield the statuses of a pod's init containers, then of its containers, both in the order of the spec."""
+    for kind, specs in (("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")):
+        found = (pod.get("status") or {}).get(kind) or ()
+        if len(found) > 1:
+            places = {one.get("name"): place for place, one in enumerate(pod["spec"].get(specs) or ())}
+            found = sorted(found, key=lambda one: (places.get(one["name"], len(places)), one["name"]))
+        yield from found
 
 
 def one_line(text: str, limit: int = 300) -> str:

@@ -17,7 +17,7 @@ from virtual_node.commands.diagnose import workload as diagnose_workload
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.commands.diagnose.scores import SCORED, Score, scores
 from virtual_node.commands.diagnose.target import KINDS, Kinds, target
-from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod
+from virtual_node.commands.diagnose.verdict import HEALTHY_POD, diagnose, has_no_problem, is_healthy_pod, life
 from virtual_node.config import program
 from virtual_node.config.argument_types import label
 
@@ -35,6 +35,8 @@ class DiagnoseResult:
     findings: Sequence[DiagnoseFinding]
     pods: Mapping[str, Sequence[DiagnoseFinding]] = field(default_factory=dict)
     """For a workload: findings of each pod, by pod name."""
+    phase: str = ""
+    """For a pod: the phase of its life."""
     scores: Sequence[Score] = ()
     """With ``--explain``: answers of the multi-scheduler's agents about a pod."""
 
@@ -56,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
         rows = {
             "kind": verdict.kind,
             "name": verdict.name,
+            **({"phase": verdict.phase} if verdict.phase else {}),
             "findings": _rows(verdict.findings),
             "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
             **({"scores": [asdict(one) for one in verdict.scores]} if options.explain else {}),
@@ -98,7 +101,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
         verdicts = await asyncio.gather(*map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
-        return DiagnoseResult(resource.kind, key, verdicts[0], scores=answers), reader
+        return DiagnoseResult(resource.kind, key, verdicts[0], phase=life(pods[0]), scores=answers), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
     return DiagnoseResult(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
 
@@ -107,7 +110,12 @@ def _print(verdict: DiagnoseResult) -> None:
     output.conclusion(f"{verdict.kind.lower()} {verdict.name}")
     output.listing(
         [
-            output.Entry(_MARKS.get(one.rank, output.DOUBTFUL), one.title, one.evidence, one.next_steps)
+            output.Entry(
+                _MARKS.get(one.rank, output.DOUBTFUL),
+                one.title if one.rank == FINE else f"{one.title} ({one.code})",
+                one.evidence,
+                one.next_steps,
+            )
             for one in verdict.findings
         ]
     )
@@ -136,7 +144,12 @@ def _print_scores(found: Sequence[Score]) -> None:
 
 def _rows(findings: Sequence[DiagnoseFinding]) -> list[dict[str, object]]:
     return [
-        {"title": one.title, "evidence": list(one.evidence), "nextSteps": list(one.next_steps)}
+        {
+            "code": one.code.value,
+            "title": one.title,
+            "evidence": list(one.evidence),
+            "nextSteps": list(one.next_steps),
+        }
         for one in findings
     ]
 

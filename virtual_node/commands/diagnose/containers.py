@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.api.readable import count
-from virtual_node.commands.diagnose import advice
+from virtual_node.commands.diagnose import advice, codes
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import (
     DiagnoseFinding,
     PodFacts,
@@ -21,77 +23,169 @@ from virtual_node.health.objects import statuses
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
 """Event reasons about volumes that a pod waits for."""
+_IMAGES = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_NOT_CREATED = frozenset({"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"})
+"""Reasons of waiting or terminated containers whose process the runtime could not start."""
+_MISSING = re.compile(r"not found|couldn't find key|non-existent")
+_OBJECT = re.compile(r"(?:configmap|secret) \S{1,255} not found|references non-existent")
+_NO_FILE = re.compile(r"executable file not found|no such file or directory")
+_IMAGE_STEPS = {
+    Code.IMAGE_NOT_FOUND: "correct the name or tag of the image, or push it",
+    Code.IMAGE_AUTH: "is the pull secret in the upper namespace and valid for this registry? Registries also refuse names "
+    "that do not exist",
+    Code.IMAGE_NETWORK: "can lower nodes reach the registry, and do they trust its certificate?",
+    Code.IMAGE_NAME: "correct the name of the image",
+    Code.IMAGE_PULL: "is the name right, can lower nodes reach the registry, is the pull secret in the upper namespace?",
+}
+_EXITS = {
+    126: (Code.COMMAND_NOT_EXECUTABLE, "the command is not executable"),
+    127: (Code.COMMAND_NOT_FOUND, "the command was not found"),
+    134: (Code.EXIT_CODE, "SIGABRT: the program aborted"),
+    137: (
+        Code.KILLED,
+        "SIGKILL, but not for its memory limit: it did not end in its grace period, or the node killed it",
+    ),
+    139: (Code.SEGMENTATION_FAULT, "SIGSEGV: a segmentation fault"),
+    143: (Code.SIGTERM, "SIGTERM: it was asked to end"),
+}
+"""Code and meaning of exit codes: those of a shell, and 128 plus the signal."""
+_PROBES = {"liveness": Code.LIVENESS, "startup": Code.STARTUP, "readiness": Code.READINESS}
 
 
 def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") == "CreateContainerConfigError":
+        if waiting.get("reason") != "CreateContainerConfigError":
+            continue
+        message = str(waiting.get("message") or "")
+        if _MISSING.search(message):
             yield DiagnoseFinding(
                 0,
-                f"An object that the pod references is missing: {waiting.get('message')}.",
+                f"An object that the pod references is missing: {message}.",
                 [],
                 [
                     f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
                 ],
+                code=Code.OBJECT_MISSING,
             )
-            return
+        else:
+            yield DiagnoseFinding(
+                0,
+                f"The lower node refuses the configuration of container {container['name']}.",
+                [message],
+                ["correct the container in the pod's template"],
+                code=Code.CONTAINER_CONFIG,
+            )
+        return
+    if (facts.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
+        return
     for event in reversed(facts.events):
-        if event.get("reason") in _VOLUMES and not is_running(facts.pod):
-            message = str(event.get("message") or "")
+        message = str(event.get("message") or "")
+        if event.get("reason") in _VOLUMES:
+            code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
             steps = advice.missing(message, namespace=pod_namespace(facts))
-            yield DiagnoseFinding(1, "A volume of the pod is not there yet.", [message], steps)
+            yield DiagnoseFinding(1, "A volume of the pod is not there yet.", [message], steps, code=code)
+            return
+        if event.get("reason") == "FailedCreatePodSandBox":
+            yield DiagnoseFinding(
+                1,
+                "The lower node cannot create the pod's sandbox and network.",
+                [message],
+                ["check the network plugin (CNI) and the container runtime of the lower node"],
+                code=Code.SANDBOX,
+            )
             return
 
 
 def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in {
-            "ErrImagePull",
-            "ImagePullBackOff",
-            "InvalidImageName",
-            "ErrImageNeverPull",
-        }:
-            yield DiagnoseFinding(
-                0,
-                f"The lower node cannot pull {container.get('image')}.",
-                [waiting.get("message", "")],
-                [
-                    "is the name right, can lower nodes reach the registry, is the pull secret in the upper namespace?"
-                ],
-            )
-            return
+        reason = waiting.get("reason")
+        if reason not in _IMAGES:
+            continue
+        image, evidence = container.get("image"), [str(waiting.get("message") or "")]
+        # Before 1.31 the message of ImagePullBackOff has no cause.
+        pulled = [str(one.get("message")) for one in facts.events if one.get("reason") == "Failed"]
+        evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
+        code = Code.IMAGE_NAME if reason == "InvalidImageName" else codes.image("\n".join(evidence))
+        yield DiagnoseFinding(
+            0, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]], code=code
+        )
+        return
+
+
+def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    for container in statuses(facts.pod):
+        state = container.get("state") or {}
+        for one in (state.get("waiting") or {}, _ended(container) if "running" not in state else {}):
+            message = str(one.get("message") or "")
+            if one.get("reason") in _NOT_CREATED:
+                code = Code.CANNOT_START
+                if _NO_FILE.search(message):
+                    code = Code.COMMAND_NOT_FOUND
+                elif "permission denied" in message:
+                    code = Code.COMMAND_NOT_EXECUTABLE
+                title = f"The command of container {container['name']} cannot be started."
+                steps = ["correct command, args or mounts in the pod's template, or the image"]
+                yield DiagnoseFinding(0, title, [message], steps, code=code)
+                return
 
 
 def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
-        state = container.get("state") or {}
-        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        state, ended = container.get("state") or {}, _ended(container)
         looping = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
-        has_ended = "terminated" in state
-        if (
-            ended
-            and (looping or ended.get("exitCode"))
-            and (looping or has_ended or not is_running(facts.pod))
-        ):
-            name = container["name"]
-            evidence = [
-                f"exit code {ended.get('exitCode')}, {ended.get('reason')}, "
-                + count(container.get("restartCount") or 0, "restart"),
-                *facts.logs[-5:],
-            ]
-            title = f"Container {name} {'crashes repeatedly' if looping else _ending(container)}."
-            if ended.get("reason") == "OOMKilled":
-                title = f"Container {name} needs more memory than its limit."
-            previous = " --previous" if looping else ""
-            yield DiagnoseFinding(
-                0,
-                title,
-                evidence,
-                [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"],
-            )
-            return
+        has_failed = ended.get("exitCode") and ("terminated" in state or not is_running(facts.pod))
+        if not ended or not (looping or has_failed) or _runs_again(facts.pod, container):
+            continue
+        name, code, meaning = container["name"], *_cause(facts, container, ended)
+        evidence = [
+            f"exit code {ended.get('exitCode')}, {ended.get('reason')}, "
+            + count(container.get("restartCount") or 0, "restart"),
+            *([meaning] if meaning else []),
+            *facts.logs[-5:],
+        ]
+        title = f"Container {name} {'crashes repeatedly' if looping else _ending(container)}."
+        if code is Code.OOM_KILLED:
+            title = f"Container {name} needs more memory than its limit."
+        previous = " --previous" if looping else ""
+        steps = [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"]
+        yield DiagnoseFinding(0, title, evidence, steps, code=code)
+        return
+
+
+def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Report whether a container runs, except an init container: it has failed before and holds the pod back."""
+    initial = {
+        one["name"] for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") != "Always"
+    }
+    return "running" in (container.get("state") or {}) and container["name"] not in initial
+
+
+def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the last end of a container; empty: it has not ended."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    return state.get("terminated") or last.get("terminated") or {}
+
+
+def _cause(facts: PodFacts, container: Mapping[str, Any], ended: Mapping[str, Any]) -> tuple[Code, str]:
+    """Return why a container ended, and what that means; an empty meaning: the exit code is the program's own."""
+    if ended.get("reason") == "OOMKilled":
+        return Code.OOM_KILLED, ""
+    for event in reversed(facts.events):
+        message = str(event.get("message") or "")
+        for probe in ("liveness", "startup"):
+            if (
+                event.get("reason") == "Killing"
+                and f"Container {container['name']} failed {probe}" in message
+            ):
+                return _PROBES[probe], f"the kubelet restarts it because its {probe} probe fails"
+    if ended.get("exitCode") == 0:
+        return (
+            Code.EXITED,
+            "it ends without an error, but its pod restarts it: it must not end, or run it as a Job",
+        )
+    return _EXITS.get(ended.get("exitCode") or 0, (Code.EXIT_CODE, ""))
 
 
 def _ending(container: Mapping[str, Any]) -> str:
@@ -100,32 +194,66 @@ def _ending(container: Mapping[str, Any]) -> str:
 
 
 def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    if not is_running(facts.pod) or is_true(facts.pod.get("status"), "Ready"):
+    status = facts.pod.get("status") or {}
+    if not is_running(facts.pod) or is_true(status, "Ready") or has_completed_partly(facts.pod):
         return
     for event in reversed(facts.events):
         if event.get("reason") == "Unhealthy":
-            yield DiagnoseFinding(1, "A probe fails.", [event.get("message", "")])
+            message = str(event.get("message") or "")
+            code = _PROBES.get(message.partition(" ")[0].lower(), Code.READINESS)
+            yield DiagnoseFinding(1, "A probe fails.", [message], code=code)
             return
-    ready = condition(facts.pod.get("status"), "Ready")
+    ready = condition(status, "Ready")
     message = ready.get("message", "")
     if "readiness gate" in message:
-        yield DiagnoseFinding(1, "A readiness gate is not open.", [message])
-    elif ready.get("status") == "False" and is_true(facts.pod.get("status"), "ContainersReady"):
-        # kube-controller-manager sets Ready to False without a message (pkg/controller/util/node,
-        # MarkPodsNotReady).
-        yield DiagnoseFinding(
-            1,
-            "The pod runs, but is marked not ready because its virtual node was not Ready.",
-            ["all its containers are ready; the virtual node corrects this when its heartbeats return"],
-            [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
-        )
+        yield DiagnoseFinding(1, "A readiness gate is not open.", [message], code=Code.READINESS_GATE)
+    elif ready.get("status") == "False" and is_true(status, "ContainersReady"):
+        yield _marked_not_ready(facts)
     elif ready.get("status") == "False":
-        yield DiagnoseFinding(1, "The pod runs, and is not ready.", [message] if message else [])
+        title = "The pod runs, and is not ready."
+        yield DiagnoseFinding(1, title, [message] if message else [], code=Code.NOT_READY)
+
+
+def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
+    """Return why a pod with ready containers is not ready.
+
+    kube-controller-manager of each cluster sets Ready to False without a message (pkg/controller/util/node,
+    MarkPodsNotReady).
+    """
+    lower = facts.lower or {}
+    if condition(lower.get("status"), "Ready").get("status") == "False":
+        node = lower["spec"].get("nodeName")
+        return DiagnoseFinding(
+            1,
+            f"The pod runs, but is marked not ready because lower node {node} is not Ready.",
+            ["all its containers are ready in their last report"],
+            [f"kubectl --kubeconfig LOWER describe node {node}"],
+            code=Code.LOWER_NODE_NOT_READY,
+        )
+    return DiagnoseFinding(
+        1,
+        "The pod runs, but is marked not ready because its virtual node was not Ready.",
+        ["all its containers are ready; the virtual node corrects this when its heartbeats return"],
+        [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
+        code=Code.NODE_WAS_NOT_READY,
+    )
+
+
+def has_completed_partly(pod: Mapping[str, Any]) -> bool:
+    """Report whether a pod is only not ready because some of its containers have completed, as in a Job."""
+    if (pod["spec"].get("restartPolicy") or "Always") == "Always":
+        return False
+    waiting = [
+        one for one in (pod.get("status") or {}).get("containerStatuses") or () if not one.get("ready")
+    ]
+    ends = [(one.get("state") or {}).get("terminated") for one in waiting]
+    return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
 
 
 RULES: Sequence[Rule] = (
     _dependencies,
     _images,
+    _not_created,
     _crashes,
     _probes,
 )

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
+from virtual_node.commands.diagnose.codes import Code
 
 FINE = 9
 
@@ -45,6 +46,8 @@ class DiagnoseFinding:
     title: str
     evidence: Sequence[str] = ()
     next_steps: Sequence[str] = ()
+    code: Code = field(kw_only=True)
+    """Stable code, for programs and the documentation."""
 
 
 Rule = Callable[[PodFacts], Iterator[DiagnoseFinding]]

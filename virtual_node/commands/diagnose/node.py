@@ -12,6 +12,7 @@ from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.commands.doctor import nodes, presence, read_installation
 from virtual_node.commands.doctor.facts import DoctorFacts, Installation
@@ -65,20 +66,25 @@ def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[Diagnos
         DiagnoseFinding(
             FINE,
             f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
+            code=Code.HEALTHY,
         )
     ]
 
 
 def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator[DiagnoseFinding]:
     name = node["metadata"]["name"]
-    for rule in (presence.heartbeat, nodes.kubelet_api):
+    for rule, code in ((presence.heartbeat, Code.NODE_SILENT), (nodes.kubelet_api, Code.KUBELET_API)):
         outcome = rule(facts)
         if outcome.state is State.BROKEN:
-            yield DiagnoseFinding(0, f"{outcome.detail}.", [], [outcome.next])
+            yield DiagnoseFinding(0, f"{outcome.detail}.", [], [outcome.next], code=code)
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
         yield DiagnoseFinding(
-            1, "It is cordoned: nothing new is bound to it.", [], [f"kubectl uncordon {name}"]
+            1,
+            "It is cordoned: nothing new is bound to it.",
+            [],
+            [f"kubectl uncordon {name}"],
+            code=Code.CORDONED,
         )
     if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in spec.get("taints") or ()):
         yield DiagnoseFinding(
@@ -86,6 +92,7 @@ def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator
             f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER}).",
             [],
             ["it removes the taint 30 s after the lower cluster is healthy again"],
+            code=Code.TAINT,
         )
     troubled = [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]
     if troubled:
@@ -94,6 +101,7 @@ def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator
             f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
             [some(troubled)],
             [program.name(f"diagnose pod {troubled[0]}")],
+            code=Code.PODS_IN_TROUBLE,
         )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.pod.conditions import condition
-from virtual_node.commands.diagnose import advice, unplaced
+from virtual_node.commands.diagnose import advice, codes, unplaced
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import (
     DiagnoseFinding,
     PodFacts,
@@ -20,6 +21,12 @@ from virtual_node.health.nodes import UNREACHABLE, cluster_of
 from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
 
 _STALE_SECONDS = 60.0
+_REFUSALS = {
+    "ExceededQuota": ("A ResourceQuota of the lower cluster is used up.", Code.QUOTA),
+    "PodSecurity": ("Pod Security in the lower cluster does not admit the pod.", Code.POD_SECURITY),
+    "NotAllowed": ("This lower cluster's policy keeps the pod out.", Code.POLICY),
+}
+"""Reasons of condition Admitted."""
 
 
 def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -33,29 +40,37 @@ def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                 "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
                 [str(error)],
                 ["correct or remove the annotation; the pod starts by itself"],
+                code=Code.INVALID_SELECTOR,
             )
 
 
-def _node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    """Yield why the virtual node that the pod is bound to does not work."""
     name = facts.pod["spec"].get("nodeName")
     if not name or facts.virtual_nodes is None:
         return
     if facts.node is None:
         yield DiagnoseFinding(
-            0, f"The pod is bound to {name}, which does not exist.", [], [program.name("status")]
+            0,
+            f"The pod is bound to {name}, which does not exist.",
+            [],
+            [program.name("status")],
+            code=Code.NODE_MISSING,
         )
         return
     if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
         if not is_running(facts.pod):
-            yield DiagnoseFinding(8, f"{name} is a node of the upper cluster itself, not a virtual one.")
+            title = f"{name} is a node of the upper cluster itself, not a virtual one."
+            yield DiagnoseFinding(8, title, code=Code.NOT_VIRTUAL)
         return
     ready = condition(facts.node.get("status"), "Ready")
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
-        title = f"The virtual node {name} is not Ready."
+        title, code = f"The virtual node {name} is not Ready.", Code.NODE_NOT_READY
         if ready.get("reason") == UNREACHABLE:
             title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
-        yield DiagnoseFinding(0, title, evidence, [program.name(f"diagnose node {name}")])
+            code = Code.CLUSTER_LOST
+        yield DiagnoseFinding(0, title, evidence, [program.name(f"diagnose node {name}")], code=code)
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
         yield DiagnoseFinding(
             0,
@@ -63,6 +78,7 @@ def _node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             f"process running?",
             [],
             [program.name(f"diagnose node {name}")],
+            code=Code.NODE_SILENT,
         )
 
 
@@ -70,20 +86,20 @@ def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     refused = condition(facts.pod.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") != "False":
         return
-    titles = {
-        "ExceededQuota": "A ResourceQuota of the lower cluster is used up.",
-        "PodSecurity": "Pod Security in the lower cluster does not admit the pod.",
-        "NotAllowed": "This lower cluster's policy keeps the pod out.",
-    }
-    title = titles.get(refused.get("reason", ""), "The lower cluster refuses the pod.")
-    yield DiagnoseFinding(0, title, [refused.get("message", "")])
+    title, code = _REFUSALS.get(
+        refused.get("reason", ""), ("The lower cluster refuses the pod.", Code.ADMISSION_DENIED)
+    )
+    yield DiagnoseFinding(0, title, [refused.get("message", "")], code=code)
 
 
 def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for event in facts.events:
         if event.get("reason") == "NameConflict" and facts.lower is None:
             yield DiagnoseFinding(
-                0, "The lower cluster has a pod of that name that is not ours.", [event.get("message", "")]
+                0,
+                "The lower cluster has a pod of that name that is not ours.",
+                [event.get("message", "")],
+                code=Code.NAME_CONFLICT,
             )
             return
 
@@ -102,6 +118,7 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                 *advice.steps(message, namespace=pod_namespace(facts)),
                 "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)",
             ],
+            code=codes.unschedulable(message),
         )
     elif age(facts) > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
         asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
@@ -116,13 +133,14 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                 else "is kube-scheduler of the lower cluster running? "
                 "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
             ],
+            code=Code.NO_SCHEDULER,
         )
 
 
 RULES: Sequence[Rule] = (
     unplaced.unscheduled,
     _selector,
-    _node,
+    node,
     _admission,
     _conflict,
     _lower_scheduling,

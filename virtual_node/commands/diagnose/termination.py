@@ -1,52 +1,157 @@
-"""Rules about pods that do not terminate, and pods that were deleted in the lower cluster."""
+"""Rules about pods that do not terminate, and pods that have failed or whose lower pod differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from controller_runtime.api import timestamps
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 
-_LONG = 120.0
-"""Seconds after the deletion timestamp from which a pod is reported."""
+LONG = 120.0
+"""Seconds after the deletion timestamp, which includes the grace period, from which a pod is reported."""
+_DIFFERING = 60.0
+"""Seconds since the last change of both pods from which different phases are reported."""
+_REASONS = {
+    "DeadlineExceeded": (Code.DEADLINE, "The pod ran longer than its activeDeadlineSeconds."),
+    "Terminated": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
+    "NodeShutdown": (Code.NODE_SHUTDOWN, "The lower node was shut down."),
+    "LowerPodDeleted": (Code.LOWER_POD_DELETED, "The pod was deleted in the lower cluster."),
+}
+"""Reasons of failed pods."""
+_REJECTED = frozenset(
+    {"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "PodOSNotSupported", "AppArmor"}
+)
+"""Reasons with which a kubelet refuses a pod, beside OutOf… and …Forbidden."""
+_RESOURCES = (
+    (Code.EVICTED_MEMORY, ("memory",)),
+    (Code.EVICTED_DISK, ("ephemeral", "storage", "inodes", "imagefs", "nodefs", "EmptyDir")),
+    (Code.EVICTED_PIDS, ("pids",)),
+)
+"""Words in a kubelet's message about an eviction."""
+_DETACH = frozenset({"FailedUnMount", "FailedDetachVolume", "FailedUnmapDevice"})
+"""Event reasons of volumes that cannot be detached from a lower node."""
+
+
+def waited(facts: PodFacts) -> float | None:
+    """Return the seconds since the pod should have ended, negative within its grace period; None: it is not deleted."""
+    since = facts.pod["metadata"].get("deletionTimestamp")
+    return (facts.now - timestamps.parse(since)).total_seconds() if since else None
 
 
 def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    since = facts.pod["metadata"].get("deletionTimestamp")
-    if not since:
+    if (late := waited(facts)) is None or late < LONG:
         return
-    waited = (facts.now - timestamps.parse(since)).total_seconds()
-    if waited < _LONG:
-        return
-    if finalizers := facts.pod["metadata"].get("finalizers"):
+    lower = facts.lower
+    if finalizers := sorted(facts.pod["metadata"].get("finalizers") or ()):
         yield DiagnoseFinding(
             0,
             f"The pod is held by finalizers: {', '.join(finalizers)}.",
             [],
             ["find out which controller removes them"],
+            code=Code.FINALIZER,
         )
-    elif facts.lower is not None and (held := facts.lower["metadata"].get("finalizers")):
-        yield DiagnoseFinding(0, f"The lower pod is held by finalizers: {', '.join(held)}.")
+    elif lower is not None and (held := sorted(lower["metadata"].get("finalizers") or ())):
+        title = f"The lower pod is held by finalizers: {', '.join(held)}."
+        steps = ["find out which controller of the lower cluster removes them"]
+        yield DiagnoseFinding(0, title, [], steps, code=Code.LOWER_FINALIZER)
+    elif event := next((one for one in reversed(facts.events) if one.get("reason") in _DETACH), None):
+        title = "A volume of the pod cannot be detached from its lower node."
+        steps = ["check the CSI driver on the lower node"]
+        yield DiagnoseFinding(0, title, [str(event.get("message") or "")], steps, code=Code.VOLUME_DETACH)
+    elif lower is not None and _is_node_lost(lower):
+        node = lower["spec"].get("nodeName")
+        yield DiagnoseFinding(
+            0,
+            f"Lower node {node} does not confirm that the pod has ended.",
+            ["the lower pod was marked not ready, because its node is not Ready"],
+            [
+                f"repair the node, or delete it if it does not exist any more: kubectl --kubeconfig LOWER get node {node}"
+            ],
+            code=Code.LOWER_NODE_NOT_READY,
+        )
+    elif facts.is_lower_read and lower is None:
+        yield DiagnoseFinding(
+            0,
+            "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod.",
+            [],
+            ["look at the virtual node's log"],
+            code=Code.LOWER_POD_GONE,
+        )
     else:
         yield DiagnoseFinding(
-            1, f"The pod should have ended {waited:.0f} s ago; its lower cluster has not reported it."
+            1,
+            f"The pod should have ended {late:.0f} s ago; its lower cluster has not reported it.",
+            code=Code.LOWER_POD_PRESENT,
         )
 
 
-def _lost(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+def _is_node_lost(lower: Mapping[str, Any]) -> bool:
+    status = lower.get("status") or {}
+    is_marked = condition(status, "Ready").get("status") == "False" and is_true(status, "ContainersReady")
+    return is_marked or status.get("reason") == "NodeLost"
+
+
+def _failed(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     status = facts.pod.get("status") or {}
-    if status.get("phase") == "Failed" and status.get("reason") == "LowerPodDeleted":
-        yield DiagnoseFinding(0, "The pod was deleted in the lower cluster.", [status.get("message", "")])
-    elif (
-        facts.is_lower_read
-        and facts.lower is None
-        and facts.pod["spec"].get("nodeName")
-        and not status.get("reason")
-    ):
-        yield DiagnoseFinding(2, "There is no lower pod yet.", [], ["look at the virtual node's log"])
+    reason, message = status.get("reason") or "", str(status.get("message") or "")
+    if status.get("phase") != "Failed":
+        return
+    disruption = condition(status, "DisruptionTarget")
+    if reason == "Evicted":
+        code = next(
+            (code for code, words in _RESOURCES if any(word in message for word in words)), Code.EVICTED
+        )
+        title = "The lower node evicted the pod, because the node or the pod used too much."
+        steps = ["request what the pod uses, and limit it; the owner of the pod creates a new one"]
+        yield DiagnoseFinding(0, title, [message], steps, code=code)
+    elif reason in _REASONS:
+        code, title = _REASONS[reason]
+        yield DiagnoseFinding(0, title, [message], code=code)
+    elif reason.startswith("OutOf") or reason.endswith("Forbidden") or reason in _REJECTED:
+        yield DiagnoseFinding(
+            0, f"The lower node refused the pod: {reason}.", [message], code=Code.NODE_REJECTED
+        )
+    elif disruption.get("reason") == "PreemptionByScheduler":
+        title, why = (
+            "A pod of higher priority took the place of the pod.",
+            str(disruption.get("message") or ""),
+        )
+        yield DiagnoseFinding(0, title, [why], code=Code.PREEMPTED)
+    elif disruption.get("status") == "True":
+        title, why = "The pod was evicted in the lower cluster.", str(disruption.get("message") or "")
+        yield DiagnoseFinding(0, title, [f"{disruption.get('reason')}: {why}"], code=Code.EVICTED)
+
+
+def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    status = facts.pod.get("status") or {}
+    if not facts.is_lower_read or not facts.pod["spec"].get("nodeName") or is_finished(status):
+        return
+    upper, steps = status.get("phase") or "Pending", ["look at the virtual node's log"]
+    if facts.lower is None:
+        if not status.get("reason"):
+            title = f"There is no lower pod {'yet' if upper == 'Pending' else 'any more'}."
+            yield DiagnoseFinding(2, title, [], steps, code=Code.NO_LOWER_POD)
+        return
+    lower = facts.lower.get("status") or {}
+    phase = lower.get("phase") or "Pending"
+    moments = [one.get("lastTransitionTime") for one in lower.get("conditions") or ()]
+    moments += [facts.lower["metadata"].get("creationTimestamp")]
+    quiet = min(((facts.now - timestamps.parse(one)).total_seconds() for one in moments if one), default=0.0)
+    if phase != upper and quiet > _DIFFERING:
+        title = (
+            f"The upper pod is {upper}, but its lower pod is {phase}: the virtual node does not report it."
+        )
+        evidence = [f"the lower pod has not changed for {quiet:.0f} s"]
+        yield DiagnoseFinding(0, title, evidence, steps, code=Code.PHASES_DIFFER)
 
 
 RULES: Sequence[Rule] = (
     _terminating,
-    _lost,
+    _failed,
+    _differs,
 )
+DELETING_RULES: Sequence[Rule] = (_terminating,)
+"""Rules about pods that are being deleted; containers that end are normal then."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from controller_runtime.api import matching, names
 from controller_runtime.api.pod.conditions import condition, is_true
-from virtual_node.commands.diagnose import advice
+from virtual_node.commands.diagnose import advice, codes
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
 from virtual_node.config import program
 from virtual_node.health.nodes import cluster_of
@@ -35,13 +36,18 @@ def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             f"Scheduling gates hold the pod back: {', '.join(gates)}.",
             [],
             ["find out which controller removes them"],
+            code=Code.SCHEDULING_GATED,
         )
         return
     message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
     evidence = [f"kube-scheduler: {message}"] if message else []
     if facts.virtual_nodes is not None and not facts.virtual_nodes:
         yield DiagnoseFinding(
-            0, "There is no virtual node in this cluster.", evidence, [program.name("doctor")]
+            0,
+            "There is no virtual node in this cluster.",
+            evidence,
+            [program.name("doctor")],
+            code=Code.NO_VIRTUAL_NODE,
         )
         return
     matching_nodes = [node for node in facts.virtual_nodes or () if _matches(facts.pod, node)]
@@ -77,6 +83,7 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             else f"{count} that the pod may run on is lost or not Ready.",
             [*(_state(node) for node in away), *evidence],
             [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]],
+            code=Code.NODE_UNAVAILABLE,
         )
     cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
     if cordoned and not all(missing.values()):
@@ -85,6 +92,7 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}.",
             [] if away else evidence,
             [f"kubectl uncordon {cordoned[0]}"],
+            code=Code.CORDONED,
         )
 
 
@@ -97,13 +105,16 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
     elif "lower cluster" in message:
         # The text before these words is about real nodes of the upper cluster.
         below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
-        yield DiagnoseFinding(0, "No lower cluster has a node for the pod.", evidence, below or [doctor])
+        title = "No lower cluster has a node for the pod."
+        yield DiagnoseFinding(0, title, evidence, below or [doctor], code=Code.NO_CLUSTER_FITS)
     elif "Insufficient" in message:
         step = f"request less, or add nodes to a lower cluster; {status} shows what is left"
-        yield DiagnoseFinding(0, "No virtual node has enough free resources.", evidence, [step])
+        title = "No virtual node has enough free resources."
+        yield DiagnoseFinding(0, title, evidence, [step], code=codes.unschedulable(message))
     elif message:
         steps = advice.missing(message, namespace=namespace)
-        yield DiagnoseFinding(1, "The upper scheduler finds no node.", evidence, steps or [doctor])
+        title = "The upper scheduler finds no node."
+        yield DiagnoseFinding(1, title, evidence, steps or [doctor], code=codes.unschedulable(message))
     elif age(facts) > SCHEDULING:
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
         yield DiagnoseFinding(
@@ -113,6 +124,7 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
             [
                 f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
             ],
+            code=Code.NO_SCHEDULER,
         )
 
 
@@ -129,7 +141,8 @@ def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> Dia
         step = f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
     else:
         why, step = "the scheduler's message has the reason", "follow the scheduler's message"
-    return DiagnoseFinding(0, f"The pod waits with pod group {found['group']}: {why}.", evidence, [step])
+    title = f"The pod waits with pod group {found['group']}: {why}."
+    return DiagnoseFinding(0, title, evidence, [step], code=Code.POD_GROUP)
 
 
 def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:
@@ -143,6 +156,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             "No virtual node matches the pod's node affinity.",
             evidence,
             [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
+            code=Code.AFFINITY,
         )
     if not lost:
         return DiagnoseFinding(
@@ -150,6 +164,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             f"No virtual node matches all of the pod's selectors ({wanted}, node affinity).",
             evidence,
             [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
+            code=Code.AFFINITY,
         )
     if _is_labelled(facts.pod):
         return DiagnoseFinding(
@@ -158,6 +173,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
             "keys in its --ignore-selector-keys?",
             evidence,
             ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
+            code=Code.AFFINITY,
         )
     return DiagnoseFinding(
         0,
@@ -165,6 +181,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
         "the webhook leaves its selector in the upper cluster.",
         evidence,
         [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"],
+        code=Code.AFFINITY,
     )
 
 
@@ -179,7 +196,11 @@ def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[s
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
     return DiagnoseFinding(
-        0, f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.", evidence, [step]
+        0,
+        f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.",
+        evidence,
+        [step],
+        code=Code.TAINT,
     )
 
 

@@ -1,48 +1,106 @@
 """Judges from facts why a pod does not run. Does no IO. The first finding is the verdict.
 
 Each rule yields findings with a rank and next steps, independent of other rules. Sorting by rank puts causes
-before their consequences.
+before their consequences. Equal facts give equal findings, in whatever order the API server returned lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from controller_runtime.api.pod.conditions import is_true
+from controller_runtime.api import timestamps
+from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import containers, placement, termination
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import (
     FINE,
     DiagnoseFinding,
     PodFacts,
     Rule,
+    age,
     pod_name,
     pod_namespace,
 )
+from virtual_node.health.pods import SCHEDULING, STARTING
 from virtual_node.translate.printers.pods import status_word
 
-_RULES: Sequence[Rule] = (*placement.RULES, *containers.RULES, *termination.RULES)
-HEALTHY_POD = DiagnoseFinding(FINE, "The pod is running; nothing is wrong that can be seen from here.")
+_RULES: Sequence[Rule] = (*placement.RULES, *termination.RULES, *containers.RULES)
+_FAILED_RULES: Sequence[Rule] = (*termination.RULES, *containers.RULES, placement.node)
+"""The node of a failed pod may be gone for another reason."""
+_DELETING_RULES: Sequence[Rule] = (placement.node, *termination.DELETING_RULES)
+_NORMAL = re.compile(r"Pending|ContainerCreating|PodInitializing|Init:\d+/\d+")
+"""Status words of pods that start."""
+HEALTHY_POD = DiagnoseFinding(
+    FINE, "The pod is running; nothing is wrong that can be seen from here.", code=Code.HEALTHY
+)
+_COMPLETED_POD = DiagnoseFinding(FINE, "The pod has completed; nothing is wrong.", code=Code.COMPLETED)
 
 
 def diagnose(facts: PodFacts) -> list[DiagnoseFinding]:
     """Return all findings, the verdict first; never empty."""
-    found = sorted((finding for rule in _RULES for finding in rule(facts)), key=lambda one: one.rank)
-    if found:
-        return found
+    facts = _ordered(facts)
+    phase, is_deleting = (facts.pod.get("status") or {}).get("phase"), termination.waited(facts) is not None
+    rules: Sequence[Rule] = _FAILED_RULES if phase == "Failed" else () if phase == "Succeeded" else _RULES
+    found = [finding for rule in (_DELETING_RULES if is_deleting else rules) for finding in rule(facts)]
+    return sorted(found or _unexplained(facts), key=lambda one: one.rank)
+
+
+def life(pod: Mapping[str, Any]) -> str:
+    """Return the phase of a pod's life: ``create``, ``run`` or ``delete``."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "delete"
+    return "create" if (pod.get("status") or {}).get("phase") in {None, "Pending"} else "run"
+
+
+def _ordered(facts: PodFacts) -> PodFacts:
+    """Return facts whose events and nodes do not have the order of the API server's answers."""
+    events = sorted(facts.events, key=_event_order)
+    nodes = facts.virtual_nodes
+    if nodes is not None:
+        nodes = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
+    return replace(facts, events=events, virtual_nodes=nodes)
+
+
+def _event_order(event: Mapping[str, Any]) -> tuple[str, ...]:
+    moment = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return tuple(str(part or "") for part in (moment, event.get("reason"), event.get("message")))
+
+
+def _unexplained(facts: PodFacts) -> Iterator[DiagnoseFinding]:
+    """Yield the finding about a pod that no rule explains."""
     word, why = status_word(facts.pod)
-    if word == "Running":
-        return [HEALTHY_POD]
     if word in {"Completed", "Succeeded"}:
-        return [DiagnoseFinding(FINE, "The pod has completed; nothing is wrong.")]
-    return [
-        DiagnoseFinding(
+        yield _COMPLETED_POD
+    elif word == "Running" or containers.has_completed_partly(facts.pod):
+        yield HEALTHY_POD
+    elif termination.waited(facts) is not None:
+        yield DiagnoseFinding(
+            FINE, "The pod is being deleted, within its grace period.", code=Code.TERMINATING
+        )
+    elif _NORMAL.fullmatch(word) and _is_new(facts):
+        yield DiagnoseFinding(FINE, "The pod is starting.", code=Code.STARTING)
+    else:
+        yield DiagnoseFinding(
             FINE - 1,
             f"The pod is {word}; nothing explains it yet.",
             [why] if why else [],
             [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
+            code=Code.NOT_STARTED,
         )
-    ]
+
+
+def _is_new(facts: PodFacts) -> bool:
+    """Report whether the pod waits for no longer than a scheduler and an image normally take."""
+    if not facts.pod["metadata"].get("creationTimestamp"):
+        return False
+    if not facts.pod["spec"].get("nodeName"):
+        return age(facts) <= SCHEDULING
+    bound = condition(facts.pod.get("status"), "PodScheduled").get("lastTransitionTime")
+    since = (facts.now - timestamps.parse(bound)).total_seconds() if bound else age(facts)
+    return since <= STARTING
 
 
 def is_healthy_pod(pod: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from controller_runtime.api.readable import count
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 
 _OPERATORS = {"In": "in", "NotIn": "notin"}
@@ -60,10 +61,12 @@ def judge(
                 f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
                 [f"{', '.join(pods[:3])}{more}", *one.evidence],
                 one.next_steps,
+                code=one.code,
             )
         )
     if not found:
-        return [DiagnoseFinding(FINE, f"Nothing is wrong with its {count(len(verdicts), 'pod')}.")]
+        title = f"Nothing is wrong with its {count(len(verdicts), 'pod')}."
+        return [DiagnoseFinding(FINE, title, code=Code.HEALTHY)]
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -86,15 +89,16 @@ def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFind
     for kind in ("ReplicaFailure", "Failed"):
         failed = condition(workload.get("status"), kind)
         if failed.get("status") == "True":
-            yield DiagnoseFinding(
-                0, f"Its controller fails: {failed.get('reason', kind)}.", [failed.get("message", "")]
-            )
+            title = f"Its controller fails: {failed.get('reason', kind)}."
+            yield DiagnoseFinding(0, title, [failed.get("message", "")], code=Code.CONTROLLER_FAILS)
             return
     if pods:
         return
     spec = workload["spec"]
     if spec.get("replicas") == 0 or spec.get("suspend") or spec.get("paused"):
-        yield DiagnoseFinding(0, "It asks for no pods (replicas: 0, suspended, or paused).")
+        title = "It asks for no pods (replicas: 0, suspended, or paused)."
+        yield DiagnoseFinding(0, title, code=Code.NO_PODS)
     elif not is_true(workload.get("status"), "Complete"):
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
-        yield DiagnoseFinding(0, "It has no pods.", [], [f"kubectl -n {namespace} events | grep {name}"])
+        steps = [f"kubectl -n {namespace} events | grep {name}"]
+        yield DiagnoseFinding(0, "It has no pods.", [], steps, code=Code.NO_PODS)

@@ -1,0 +1,161 @@
+"""Codes of verdicts. They are stable, for programs and for ``docs/cli.md``."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import Counter
+
+
+class Code(enum.StrEnum):
+    """Code of a finding of ``diagnose``."""
+
+    # Nothing is wrong.
+    HEALTHY = "Healthy"
+    COMPLETED = "Completed"
+    STARTING = "Starting"
+    TERMINATING = "Terminating"
+
+    # The pod has no node.
+    SCHEDULING_GATED = "SchedulingGated"
+    NO_VIRTUAL_NODE = "NoVirtualNode"
+    NODE_UNAVAILABLE = "NodeUnavailable"
+    CORDONED = "Cordoned"
+    TAINT = "Taint"
+    AFFINITY = "Affinity"
+    INSUFFICIENT_CPU = "InsufficientCPU"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    VOLUME = "Volume"
+    QUOTA = "Quota"
+    POD_GROUP = "PodGroup"
+    NO_CLUSTER_FITS = "NoClusterFits"
+    NO_SCHEDULER = "NoScheduler"
+    UNSCHEDULABLE = "Unschedulable"
+
+    # The virtual node or its lower cluster.
+    NODE_MISSING = "NodeMissing"
+    NOT_VIRTUAL = "NotVirtual"
+    NODE_NOT_READY = "NodeNotReady"
+    CLUSTER_LOST = "ClusterLost"
+    NODE_SILENT = "NodeSilent"
+
+    # The pod does not start in the lower cluster.
+    INVALID_SELECTOR = "InvalidSelector"
+    POD_SECURITY = "PodSecurity"
+    POLICY = "Policy"
+    ADMISSION_DENIED = "AdmissionDenied"
+    NAME_CONFLICT = "NameConflict"
+    NO_LOWER_POD = "NoLowerPod"
+    PHASES_DIFFER = "PhasesDiffer"
+    OBJECT_MISSING = "ObjectMissing"
+    CONTAINER_CONFIG = "ContainerConfig"
+    SANDBOX = "Sandbox"
+    IMAGE_NOT_FOUND = "ImageNotFound"
+    IMAGE_AUTH = "ImageAuth"
+    IMAGE_NETWORK = "ImageNetwork"
+    IMAGE_NAME = "ImageName"
+    IMAGE_PULL = "ImagePull"
+    NOT_STARTED = "NotStarted"
+
+    # The pod has run.
+    EXIT_CODE = "ExitCode"
+    EXITED = "Exited"
+    COMMAND_NOT_EXECUTABLE = "CommandNotExecutable"
+    COMMAND_NOT_FOUND = "CommandNotFound"
+    CANNOT_START = "CannotStart"
+    OOM_KILLED = "OOMKilled"
+    KILLED = "Killed"
+    SEGMENTATION_FAULT = "SegmentationFault"
+    SIGTERM = "SIGTERM"
+    LIVENESS = "Liveness"
+    STARTUP = "Startup"
+    READINESS = "Readiness"
+    READINESS_GATE = "ReadinessGate"
+    NODE_WAS_NOT_READY = "NodeWasNotReady"
+    LOWER_NODE_NOT_READY = "LowerNodeNotReady"
+    NOT_READY = "NotReady"
+    EVICTED_MEMORY = "EvictedMemory"
+    EVICTED_DISK = "EvictedDisk"
+    EVICTED_PIDS = "EvictedPIDs"
+    EVICTED = "Evicted"
+    PREEMPTED = "Preempted"
+    DEADLINE = "Deadline"
+    NODE_REJECTED = "NodeRejected"
+    NODE_SHUTDOWN = "NodeShutdown"
+    LOWER_POD_DELETED = "LowerPodDeleted"
+
+    # The pod does not end.
+    FINALIZER = "Finalizer"
+    LOWER_FINALIZER = "LowerFinalizer"
+    VOLUME_DETACH = "VolumeDetach"
+    LOWER_POD_PRESENT = "LowerPodPresent"
+    LOWER_POD_GONE = "LowerPodGone"
+
+    # Workloads and nodes.
+    CONTROLLER_FAILS = "ControllerFails"
+    NO_PODS = "NoPods"
+    KUBELET_API = "KubeletAPI"
+    PODS_IN_TROUBLE = "PodsInTrouble"
+
+
+_UNSCHEDULABLE = (
+    (re.compile(r"(?<!\d)(\d{1,9}) Insufficient cpu"), Code.INSUFFICIENT_CPU),
+    (re.compile(r"(?<!\d)(\d{1,9}) Insufficient memory"), Code.INSUFFICIENT_MEMORY),
+    (
+        re.compile(r"(?<!\d)(\d{1,9}) (?:Insufficient (?!cpu|memory)|Too many pods)"),
+        Code.INSUFFICIENT_RESOURCES,
+    ),
+    (
+        re.compile(
+            r"(?<!\d)(\d{1,9}) node\(s\) (?:had volume node affinity|didn't find available persistent|exceed max volume|"
+            r"unavailable due to one or more pvc)|unbound immediate PersistentVolumeClaims|"
+            r"persistentvolumeclaim \S{1,253} (?:not found|is being deleted)|which lower cluster"
+        ),
+        Code.VOLUME,
+    ),
+    (
+        re.compile(r"(?<!\d)(\d{1,9}) node\(s\) didn't (?:match|have free ports|satisfy existing pods)"),
+        Code.AFFINITY,
+    ),
+    (re.compile(r"(?<!\d)(\d{1,9}) node\(s\) had (?:untolerated )?taint"), Code.TAINT),
+    (re.compile(r"exceeded quota|failed quota"), Code.QUOTA),
+    (re.compile(r"(?<!\d)(\d{1,9}) node\(s\) were unschedulable"), Code.CORDONED),
+)
+"""Reasons in a scheduler's message with their number of nodes. Of equal numbers the first reason is used."""
+
+
+def unschedulable(message: str) -> Code:
+    """Return the code for the reason that excludes most nodes in a scheduler's message."""
+    reasons, counts = message.partition("preemption:")[0], Counter[Code]()
+    for pattern, code in _UNSCHEDULABLE:
+        for found in pattern.finditer(reasons):
+            counts[code] += int(found[1]) if found.groups() and found[1] else 1
+    return counts.most_common(1)[0][0] if counts else Code.UNSCHEDULABLE
+
+
+_IMAGE = (
+    # A network error may contain any other text, and a refusal may say "does not exist".
+    (
+        re.compile(
+            r"dial tcp|no such host|i/o timeout|connection (?:refused|reset)|TLS handshake|x509:|"
+            r"deadline exceeded|network is unreachable|server misbehaving|proxyconnect|\bEOF\b",
+            re.IGNORECASE,
+        ),
+        Code.IMAGE_NETWORK,
+    ),
+    (
+        re.compile(
+            r"unauthorized|access denied|authorization failed|\bdenied\b|forbidden|no basic auth|\b40[13]\b|"
+            r"authentication required",
+            re.IGNORECASE,
+        ),
+        Code.IMAGE_AUTH,
+    ),
+    (re.compile(r"not found|manifest unknown|does not exist|\b404\b", re.IGNORECASE), Code.IMAGE_NOT_FOUND),
+)
+
+
+def image(message: str) -> Code:
+    """Return the code for a container runtime's message about an image that it cannot pull."""
+    return next((code for pattern, code in _IMAGE if pattern.search(message)), Code.IMAGE_PULL)
