@@ -45,8 +45,8 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
 
-bench: $(STAMP) ## benchmark of mirroring
-	$(BIN)/python -m tests.benchmarks.bench_load --rounds 3 --churn 600 --requests
+bench: $(STAMP) ## all benchmarks, about 3 h on an idle machine; writes docs/benchmarks.md
+	$(BIN)/python -m tests.benchmarks
 
 # --strict: fail if a library cannot be looked up on PyPI.
 audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI
@@ -73,6 +73,7 @@ generate: $(STAMP) ## write all generated files: reference, chart, golden files,
 	$(BIN)/python -m hack.chart
 	$(BIN)/python -m tests.unit.charts.regenerate
 	$(BIN)/python -m hack.placement plots
+	$(BIN)/python -m tests.benchmarks render
 
 venv: $(STAMP) ## .venv with all libraries and tools
 

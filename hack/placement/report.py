@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hack.placement import learning_report, records, risk
-from hack.placement.bars import THEMES, Bar, Chart, Row, draw
 from hack.placement.campaign import CLUSTERS, LOWER, ONE_CLUSTER, PUBLISHED, SEVERAL
 from hack.placement.records import RESULTS
+from hack.plots.bars import Bar, Chart, Row, draw
+from hack.plots.page import put
+from hack.plots.svg import THEMES
 
 DOCS = Path("docs")
 PAGE = DOCS / "placement-evaluation.md"
@@ -45,12 +47,12 @@ def render(page: str) -> dict[Path, str]:
         for theme, colours in THEMES.items()
     }
     for name, chart in charts.items():
-        page = _put(page, name, _table(chart))
-    page = _put(page, "throttled", _throttled(overload))
-    page = _put(page, "variants", _variants())
+        page = put(page, name, _table(chart))
+    page = put(page, "throttled", _throttled(overload))
+    page = put(page, "variants", _variants())
     learnt = records.read(RESULTS / "learning.jsonl")
-    page = _put(page, "learned", learning_report.estimates(learnt))
-    page = _put(page, "learned, in parts", learning_report.parts(learnt))
+    page = put(page, "learned", learning_report.estimates(learnt))
+    page = put(page, "learned, in parts", learning_report.parts(learnt))
     found[PAGE] = page
     return found
 
@@ -164,12 +166,3 @@ def _cell(bar: Bar | None) -> str:
         return "–"
     seeds = f"{bar.low:.2f} to {bar.high:.2f}" if bar.count > 1 else "1 seed"
     return f"{bar.mean:.2f} % ({seeds}{f', {bar.count} seeds' if 1 < bar.count < _SEEDS else ''})"
-
-
-def _put(page: str, name: str, table: str) -> str:
-    """Return the page with one table replaced; unchanged if the page has no such table."""
-    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-    before, found, rest = page.partition(begin)
-    if not found:
-        return page
-    return before + begin + table + end + rest.partition(end)[2]

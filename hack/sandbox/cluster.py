@@ -111,14 +111,19 @@ class Cluster:
     async def restore(self) -> None:
         """Start an API server that was killed, wait until it is ready, and restart its controllers.
 
-        Without a restart each watch of the controllers would retry only after its back-off of up to a minute, and a
-        controller manager with stale caches would treat nodes as dead because it missed their heartbeats.
-
         Raises:
             SandboxError: it does not become ready.
         """
         await self.apiserver.start()
         await self.wait_ready()
+        await self.restart_controllers()
+
+    async def restart_controllers(self) -> None:
+        """Restart the controller manager and the scheduler after an outage of the API server.
+
+        Without a restart each watch of the controllers would retry only after its back-off of up to a minute, and a
+        controller manager with stale caches would treat nodes as dead because it missed their heartbeats.
+        """
         for process in (self.controller_manager, self.scheduler):
             if process.running:
                 await process.kill()

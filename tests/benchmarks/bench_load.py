@@ -17,13 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Sandbox
 from hack.sandbox.process import Process
 from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
-from tests.benchmarks.load import LoadResult, run_load, usage
+from tests.benchmarks.load import LoadResult, run_load
+from tests.benchmarks.stage import client_of, start_node
+from tests.benchmarks.usage import usage
 
 IDLE_SECONDS = 20.0
 _CHURN_RATE = 20.0
@@ -47,12 +48,6 @@ class Round:
     """CPU seconds by process, such as ``upper/kube-apiserver``."""
     requests: Mapping[str, dict[str, float]]
     """Requests per pod, by cluster."""
-
-
-async def client_of(cluster: Cluster) -> Client:
-    """Return a client of a sandbox cluster without a rate limit."""
-    config = await kubeconfig.load(str(cluster.kubeconfig))
-    return Client(config, qps=0, user_agent="benchmark", cluster=cluster.name, timeout=120)
 
 
 def show(title: str, result: LoadResult) -> None:
@@ -106,22 +101,10 @@ async def start_variants(
     sandbox: Sandbox, lower_kubeconfig: Path, flags: Sequence[str]
 ) -> dict[str, Process]:
     """Start a virtual node for each variant and wait until all are Ready; return the processes by title."""
-    processes = {}
-    for title, extra in VARIANTS.items():
-        name = "vn-" + title.replace(" ", "-")
-        processes[title] = await sandbox.start_virtual_node(
-            f"--nodename={name}",
-            f"--client-kubeconfig={lower_kubeconfig}",
-            "--adopt-namespaces=*",
-            *extra,
-            *flags,
-            name=name,
-            env={"KUBELET_PORT": "0"},
-        )
-    for process in processes.values():
-        await sandbox.upper.kubectl("wait", "--for=create", f"node/{process.name}", "--timeout=30s")
-        await sandbox.upper.kubectl("wait", "--for=condition=Ready", f"node/{process.name}", "--timeout=30s")
-    return processes
+    return {
+        title: await start_node(sandbox, "vn-" + title.replace(" ", "-"), lower_kubeconfig, *extra, *flags)
+        for title, extra in VARIANTS.items()
+    }
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

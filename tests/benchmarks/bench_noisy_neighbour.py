@@ -30,8 +30,10 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
-from tests.benchmarks.bench_load import client_of, show
-from tests.benchmarks.load import LoadResult, pod, run_load, usage
+from tests.benchmarks.bench_load import show
+from tests.benchmarks.load import LoadResult, pod, run_load
+from tests.benchmarks.stage import client_of, until_ready
+from tests.benchmarks.usage import usage
 from tests.hostile_server import KINDS
 
 _NOISY = "noisy"
@@ -60,9 +62,7 @@ async def main(arguments: Sequence[str]) -> int:
             json.dumps(_configuration(sandbox, hostile=hostile, metrics=metrics, kubelet=kubelet))
         )
         process = await sandbox.start_virtual_node("--config", str(file), f"--log-level={options.log_level}")
-        for node in ("vn1", "vn2"):
-            await sandbox.upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=60s")
-            await sandbox.upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
+        await until_ready(sandbox.upper, "vn1", "vn2")
         upper, lower = await client_of(sandbox.upper), await client_of(sandbox.lower[0])
         async with upper, lower, contextlib.AsyncExitStack() as stack:
             alone = await _load(upper, options, "quiet-alone")

@@ -8,23 +8,22 @@ of the benchmark, so that the ratio is independent of the machine's current spee
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists
 from controller_runtime.objects import Object
+from tests.benchmarks.usage import percentile
 
 CLIENTS = 32
-_TICKS = os.sysconf("SC_CLK_TCK")
+_STARTED = frozenset({"Running", "Succeeded"})
 
 
 @dataclass(slots=True)
@@ -55,29 +54,7 @@ class LoadResult:
     @property
     def p99(self) -> float:
         """Return the 99th percentile of create → Running."""
-        return sorted(self.latencies)[max(0, int(len(self.latencies) * 0.99) - 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessUsage:
-    """CPU seconds and memory of a process."""
-
-    cpu: float
-    peak_mib: float
-    rss_mib: float
-
-
-def usage(pid: int) -> ProcessUsage:
-    """Read a process's CPU time and memory from /proc."""
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-    )
-    return ProcessUsage(
-        cpu=(int(stat[11]) + int(stat[12])) / _TICKS,
-        peak_mib=int(status["VmHWM"].split()[0]) / 1024,
-        rss_mib=int(status["VmRSS"].split()[0]) / 1024,
-    )
+        return percentile(self.latencies, 0.99)
 
 
 def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
@@ -123,72 +100,36 @@ async def run_load(
         TimeoutError: not all pods ran, or were deleted, within the limit.
         RuntimeError: a pod failed.
     """
-    await _namespace(client, namespace)
+    await make_namespace(client, namespace)
     sent: dict[str, float] = {}
-    ran: dict[str, float] = {}
-    all_ran, all_gone = asyncio.Event(), asyncio.Event()
-    gone: set[str] = set()
-    failed: list[str] = []
-
-    def changed(pod: Object) -> None:
-        phase = (pod.status or {}).get("phase")
-        if phase == "Failed":
-            failed.append(f"{pod.name}: {(pod.status or {}).get('message')}")
-            all_ran.set()
-        if pod.name in ran or phase != "Running":
-            return
-        ran[pod.name] = time.perf_counter()
-        if len(ran) >= count:
-            all_ran.set()
-
-    def deleted(pod: Object) -> None:
-        gone.add(pod.name)
-        if len(gone) >= count:
-            all_gone.set()
-
-    informer = Informer(client, resources.PODS, namespace=namespace, field_selector=f"spec.nodeName={node}")
-    informer.add_handler(
-        on_add=lambda pod, _initial: changed(pod), on_update=lambda _old, new: changed(new), on_delete=deleted
-    )
-    watching = asyncio.create_task(informer.run())
-    try:
-        await informer.wait_synced(30)
+    async with PodWatch(client, namespace=namespace, field_selector=f"spec.nodeName={node}") as watch:
         # The names differ from those of earlier loads, because kwok deletes some pods again by name, up to 20 s later.
         prefix = f"load-{secrets.token_hex(3)}"
         names = iter([f"{prefix}-{number:05d}" for number in range(count)])
         started = time.perf_counter()
 
         async def create() -> None:
-            for position, name in enumerate(names):
+            for name in names:
                 if rate is not None:
-                    due = started + (len(sent)) / rate
+                    due = started + len(sent) / rate
                     await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                del position
                 sent[name] = time.perf_counter()
                 await client.create(
                     resources.PODS, pod(name, namespace=namespace, node=node), namespace=namespace
                 )
 
         await asyncio.gather(*(create() for _ in range(1 if rate else CLIENTS)))
-        async with asyncio.timeout(limit):
-            await all_ran.wait()
-        if failed:
-            raise RuntimeError(f"{len(failed)} pods failed, such as {failed[0]}")
-        finished = time.perf_counter()
-        latencies = [ran[name] - sent[name] for name in sent]
+        await watch.until(watch.ran, count, limit=limit)
+        latencies = [watch.ran[name] - sent[name] for name in sent]
         delete_started = time.perf_counter()
         await _delete(client, iter(list(sent)), namespace)
-        async with asyncio.timeout(limit):
-            await all_gone.wait()
+        await watch.until(watch.gone, count, limit=limit)
         return LoadResult(
             pods=count,
-            running_in=finished - started,
+            running_in=max(watch.ran.values()) - started,
             latencies=latencies,
-            deleted_in=time.perf_counter() - delete_started,
+            deleted_in=max(watch.gone.values()) - delete_started,
         )
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _delete(client: Client, names: Iterator[str], namespace: str) -> None:
@@ -201,7 +142,74 @@ async def _delete(client: Client, names: Iterator[str], namespace: str) -> None:
     await asyncio.gather(*(delete() for _ in range(CLIENTS)))
 
 
-async def _namespace(client: Client, name: str) -> None:
+class PodWatch:
+    """Times at which pods were first seen, had started and were gone, by pod name; of ``time.perf_counter``."""
+
+    def __init__(self, client: Client, **selection: Any) -> None:
+        """Create a watch; entering the context starts it.
+
+        Args:
+            client: the cluster.
+            selection: namespace and selectors, as for ``Informer``.
+        """
+        self.seen: dict[str, float] = {}
+        self.ran: dict[str, float] = {}
+        """Pods that are Running or have succeeded."""
+        self.failed: list[str] = []
+        """Names and messages of failed pods."""
+        self.gone: dict[str, float] = {}
+        self._changed = asyncio.Event()
+        self._informer = Informer(client, resources.PODS, **selection)
+        self._informer.add_handler(
+            on_add=lambda pod, _initial: self._note(pod),
+            on_update=lambda _old, new: self._note(new),
+            on_delete=self._note_gone,
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start to watch; return after the first list."""
+        self._task = asyncio.create_task(self._informer.run())
+        await self._informer.wait_synced(60)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop to watch."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def until(self, times: dict[str, float], count: int, *, limit: float = 600) -> None:
+        """Wait until one of the three dicts has so many pods.
+
+        Raises:
+            TimeoutError: not within the limit.
+            RuntimeError: a pod failed.
+        """
+        async with asyncio.timeout(limit):
+            while len(times) < count:
+                if self.failed:
+                    raise RuntimeError(f"{len(self.failed)} pods failed, such as {self.failed[0]}")
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, pod: Object) -> None:
+        now = time.perf_counter()
+        self.seen.setdefault(pod.name, now)
+        status = pod.status or {}
+        if status.get("phase") in _STARTED:
+            self.ran.setdefault(pod.name, now)
+        elif status.get("phase") == "Failed" and pod.metadata.deletion_timestamp is None:
+            self.failed.append(f"{pod.name}: {status.get('message')}")
+        self._changed.set()
+
+    def _note_gone(self, pod: Object) -> None:
+        self.gone.setdefault(pod.name, time.perf_counter())
+        self._changed.set()
+
+
+async def make_namespace(client: Client, name: str) -> None:
+    """Create a namespace in which pods may be created, if it does not exist."""
     try:
         await client.create(
             resources.NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -23,7 +23,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hack.image import build, debian, lock, python_packages, sbom
 from hack.sandbox import Sandbox
 from hack.sandbox.ports import free_ports
-from tests.benchmarks.load import usage
+from tests.benchmarks.usage import usage
 from tests.waiting import PATIENCE
 
 pytestmark = [

@@ -10,7 +10,8 @@ import pytest_asyncio
 
 from controller_runtime.api import names
 from hack.sandbox import Sandbox
-from tests.benchmarks.bench_load import client_of, measure
+from tests.benchmarks.bench_load import measure
+from tests.benchmarks.stage import client_of
 from tests.waiting import get, node_ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

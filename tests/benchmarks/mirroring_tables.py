@@ -1,0 +1,90 @@
+"""Table and plots of ``bench_mirroring``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+
+from hack.plots.lines import Axis, LineChart, Point
+from tests.benchmarks.records import Record
+from tests.benchmarks.tables import spread
+from tests.benchmarks.tables import table as markdown
+
+_PODS, _SECONDS = Axis("pods", is_logarithmic=True), Axis("seconds since the Deployment was created")
+
+
+def table(record: Record) -> str:
+    """Return the medians and ranges of all runs."""
+    heads = ["variant", "pods", "seconds to all started", "pods/s", "p50, s", "p99, s", "deletes/s", "CPU ms per pod"]  # fmt: skip
+    rows = [
+        [
+            variant,
+            f"{pods:,}",
+            spread([run["seconds"] for run in runs]),
+            spread([pods / run["seconds"] for run in runs]),
+            spread([run["p50"] for run in runs], 2),
+            spread([run["p99"] for run in runs], 2),
+            spread([pods / run["deleteSeconds"] for run in runs]),
+            spread([run["cpuSeconds"] / pods * 1000 for run in runs if "cpuSeconds" in run]),
+        ]
+        for (variant, pods), runs in _grouped(record).items()
+    ]
+    return markdown(heads, rows)
+
+
+def charts(record: Record) -> Mapping[str, LineChart]:
+    """Return the plots by name."""
+    most = max(run["pods"] for run in record["figures"]["runs"])
+    over_time = record["figures"]["overTime"]
+    cpu = {title: [(row[0], 100 * row[1]) for row in rows] for title, rows in over_time.items()}
+    memory = {title: [(row[0], row[2]) for row in rows] for title, rows in over_time.items()}
+    return {
+        "throughput": LineChart(
+            "Throughput: pods of one Deployment until all have started",
+            _PODS,
+            Axis("pods/s"),
+            _series(record, lambda run: run["pods"] / run["seconds"]),
+        ),
+        "p50": LineChart(
+            "Median time from creation to Running",
+            _PODS,
+            Axis("seconds", is_logarithmic=True),
+            _series(record, lambda run: run["p50"]),
+        ),
+        "p99": LineChart(
+            "99th percentile of the time from creation to Running",
+            _PODS,
+            Axis("seconds", is_logarithmic=True),
+            _series(record, lambda run: run["p99"]),
+        ),
+        "cpu": LineChart(
+            f"CPU of the virtual node's process: {most:,} pods start, then are deleted",
+            _SECONDS,
+            Axis("% of one core"),
+            cpu,
+            mark_points=False,
+        ),
+        "memory": LineChart(
+            f"Memory of the virtual node's process: {most:,} pods start, then are deleted",
+            _SECONDS,
+            Axis("MiB"),
+            memory,
+            mark_points=False,
+        ),
+    }
+
+
+def _grouped(record: Record) -> dict[tuple[str, int], list[Record]]:
+    """Return the runs by variant and number of pods, in the order of both."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for run in sorted(record["figures"]["runs"], key=lambda run: (run["variant"], run["pods"])):
+        found.setdefault((run["variant"], run["pods"]), []).append(run)
+    return found
+
+
+def _series(record: Record, value: Callable[[Record], float]) -> dict[str, list[Point]]:
+    """Return the medians of a value over the number of pods, by variant."""
+    series: dict[str, list[Point]] = {}
+    for (variant, pods), runs in _grouped(record).items():
+        series.setdefault(variant, []).append((pods, statistics.median(value(run) for run in runs)))
+    return series

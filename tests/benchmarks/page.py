@@ -1,0 +1,64 @@
+"""Writes ``docs/benchmarks.md`` and its plots from the raw results. A unit test checks that they are current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hack.plots.lines import LineChart, draw
+from hack.plots.page import put
+from hack.plots.svg import THEMES
+from tests.benchmarks import mirroring_tables, records, tables
+from tests.benchmarks.records import Record
+from tests.benchmarks.suite import BENCHMARKS
+
+DOCS = Path("docs")
+PAGE = DOCS / "benchmarks.md"
+_BUSY = 0.5
+"""Load average before a run above which the page warns of its figures."""
+_TABLES: Mapping[str, Callable[[Record], str]] = {
+    "mirroring": mirroring_tables.table,
+    "jobs": tables.jobs,
+}
+"""Benchmarks with tables of their own; for others the page shows the printed lines."""
+_CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": mirroring_tables.charts}
+
+
+def write() -> None:
+    """Write the page and its plots."""
+    for path, text in render(PAGE.read_text(encoding="utf-8")).items():
+        path.write_text(text, encoding="utf-8")
+
+
+def render(page: str) -> dict[Path, str]:
+    """Return the files: the page with its generated parts, and two for each plot."""
+    files: dict[Path, str] = {}
+    for benchmark in BENCHMARKS:
+        name = benchmark.name
+        record = records.read(name)
+        if record is None:
+            page = put(page, name, f"Not measured yet: `python -m tests.benchmarks run --only {name}`.")
+            continue
+        table = _TABLES.get(name, tables.printed)(record)
+        page = put(page, name, f"{table}\n\n{circumstances(record)}")
+        for chart_name, chart in _CHARTS.get(name, lambda _: {})(record).items():
+            for theme, colours in THEMES.items():
+                files[DOCS / f"benchmarks-{chart_name}-{theme}.svg"] = draw(chart, colours)
+    return {**files, PAGE: page}
+
+
+def circumstances(record: Record) -> str:
+    """Return a sentence about the machine and the run, with a warning if the figures are not for comparison."""
+    machine, versions = record["machine"], record["versions"]
+    minutes = max(1, round(record["seconds"] / 60))
+    text = (
+        f"Measured {record['started'][:10]} at `{record['commit']}` in {minutes} min: {machine['cores']} cores "
+        f"({machine['cpu']}), {machine['memoryGiB']:g} GiB, load {machine['loadBefore']:g} before the run, "
+        f"Kubernetes {versions['kubernetes']}, Python {versions['python']}, seed {record['seed']}."
+    )
+    reasons = ["small sizes (`--quick`)"] if record["quick"] else []
+    if machine["loadBefore"] > _BUSY:
+        reasons.append("a machine with other work")
+    if reasons:
+        text = f"**Not for comparison: {' and '.join(reasons)}.** {text}"
+    return text
