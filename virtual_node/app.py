@@ -31,6 +31,8 @@ from virtual_node.process_health import ProcessHealth
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
+from virtual_node.workers import families
+from virtual_node.workers.worker import Worker
 
 _CONFIG_POLL = 2.0
 """Seconds between two checks of the configuration file and the kubeconfigs."""
@@ -43,8 +45,10 @@ _CLEANING_UP = 15.0
 class App:
     """Runs the lower clusters of the configuration until cancelled."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, worker: Worker | None = None) -> None:
+        """Create without any IO; a worker is this process as one of ``--workers``."""
         self._options = options
+        self._worker = worker
         self._config = options.config
         self._supervisor = Supervisor(
             report=lambda: Report(self.rejected, self.failed, self.expiring), identity=self._identity()
@@ -140,7 +144,10 @@ class App:
                     self._config.metrics_address,
                     checks=self._checks(),
                     setting="--metrics-addr (metricsAddress)",
+                    listener=self._worker.socket() if self._worker else None,
                 )
+                if self._worker:
+                    health.add_route("GET", families.PATH, families.serve)
                 await stack.enter_async_context(health)
             if self._config.web_address or self._config.metrics_address:
                 replicas_in = election.namespace if election.enabled else ""
@@ -157,6 +164,7 @@ class App:
                         leader=self._leader,
                         elsewhere=lambda: self._shards.elsewhere() if self._shards else {},
                         failures=lambda: self.failures,
+                        worker=self._worker.number if self._worker else 1,
                     )
                 )
             self._cluster_id = self._config.cluster_id or await upper_identity.read(
@@ -175,7 +183,8 @@ class App:
                 return
             self._standby = True
             await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by()))
-            member = Member(election) if election.mode == SHARDED else None
+            name = self._worker.member if self._worker else ""
+            member = Member(election, name=name) if election.mode == SHARDED else None
             self._elector = LeaderElector(
                 upper,
                 namespace=election.namespace,

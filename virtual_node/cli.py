@@ -10,11 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import structlog
+
 from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import daemon, lifecycle, version
 from controller_runtime.process.argparser import Parser, complain
 from virtual_node.config import command_line, program
+from virtual_node.workers import worker
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -98,6 +101,8 @@ def _command(command: str, arguments: list[str]) -> int:
             return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
         case "run":
             return _daemon(arguments[1:])
+        case worker.COMMAND:
+            return _worker(arguments[1:])
         case "__complete":  # called by the completion script, as in cobra's commands
             from virtual_node.commands.completion import command as completion  # noqa: PLC0415
 
@@ -169,7 +174,6 @@ def _daemon(arguments: list[str]) -> int:
 async def _run(options: command_line.Options, arguments: list[str]) -> int:
     # Imported here, so that `virtual-node --help` does not load them.
     from virtual_node import config_waiting  # noqa: PLC0415
-    from virtual_node.app import App  # noqa: PLC0415
 
     if options.waits:
         waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments))
@@ -177,5 +181,30 @@ async def _run(options: command_line.Options, arguments: list[str]) -> int:
         if not waiting.is_over:  # stopped by a signal
             return code
         options = waiting.options
+    if options.config.workers > 1:
+        from virtual_node.workers import parent  # noqa: PLC0415
+
+        grace = options.config.kubelet.drain_timeout + parent.GRACE
+        return await lifecycle.run_until_signal(parent.Parent(options.config, arguments).run(), grace=grace)
+    from virtual_node.app import App  # noqa: PLC0415
+
     app = App(options)
     return await lifecycle.run_until_signal(app.run(), grace=app.grace)
+
+
+def _worker(arguments: list[str]) -> int:
+    """Run a process of ``--workers``; a configuration that is wrong ends it, and the parent restarts it."""
+    this, rest = worker.Worker.parse(arguments)
+    structlog.contextvars.bind_contextvars(worker=this.number)  # in every line of the log
+
+    async def run(options: command_line.Options) -> int:
+        from virtual_node.app import App  # noqa: PLC0415
+
+        this.stop_with_parent()
+        app = App(options, worker=this)
+        return await lifecycle.run_until_signal(app.run(), grace=app.grace)
+
+    options = command_line.parse(rest)
+    if options.rejected:
+        raise ConfigError(options.rejected)
+    return daemon.start(options, run)

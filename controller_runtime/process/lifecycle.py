@@ -19,7 +19,7 @@ from controller_runtime.errors import ApiError, ConfigError
 
 _log = log.get_logger(component="lifecycle")
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 """Errors of the machine that are logged as text; other OSErrors are logged with a traceback."""
 
@@ -46,7 +46,7 @@ async def run_until_signal(
 ) -> int:
     """Run the daemon until it ends, fails or is stopped by a signal; return the exit code for the process.
 
-    SIGTERM or SIGINT cancels ``main``, which then has ``grace`` seconds to clean up. A second signal ends the
+    SIGTERM, SIGINT or SIGHUP cancels ``main``, which then has ``grace`` seconds to clean up. A second signal ends the
     process at once with 128 plus its number, as in shells. The end of the grace period ends it with 1,
     because a task that ignores its cancellation would keep ``asyncio.run`` waiting until the kubelet kills
     the process.
@@ -160,12 +160,14 @@ async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
 @contextlib.contextmanager
 def _signal_handlers(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    handled = [number for number in _SIGNALS if number is not signal.SIGHUP or not is_nohup]
+    for number in handled:
         loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import prometheus_client
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 _MANY = 4
@@ -16,6 +18,14 @@ _WRITE_SECONDS = 10.0
 """Seconds within which a scraper must read its page; the same as Prometheus' default timeout."""
 _CHUNK = 64 * 1024
 
+Registry = Callable[[], Awaitable[CollectorRegistry]]
+"""Returns the metrics of a page."""
+
+
+async def of_this_process() -> CollectorRegistry:
+    """Return the metrics of the process."""
+    return prometheus_client.REGISTRY
+
 
 class MetricsPage:
     """Serves Prometheus text or OpenMetrics, as the scraper requests.
@@ -24,7 +34,8 @@ class MetricsPage:
     share a page if they are many, and a page is written in parts within a time limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, registry: Registry = of_this_process) -> None:
+        self._registry = registry
         self._scrapes = 0
         self._rendering = asyncio.Lock()
         self._last: tuple[float, str, bytes] | None = None
@@ -50,7 +61,7 @@ class MetricsPage:
             if body is None:
                 now = asyncio.get_running_loop().time()
                 # In a thread, because large pages take 50 ms.
-                body = await asyncio.to_thread(encoder, prometheus_client.REGISTRY)
+                body = await asyncio.to_thread(encoder, await self._registry())
                 self._last = (now, content_type, body) if self._scrapes > _MANY else None
         response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept"})
         response.enable_compression()

@@ -25,7 +25,7 @@ from controller_runtime.serving.accepting import Gate, count_requests, peer_of
 from controller_runtime.serving.bodies import Bodies
 from controller_runtime.serving.connections import ConnectionLimits, Connections
 from controller_runtime.serving.health import Check, HealthChecks
-from controller_runtime.serving.metrics_page import MetricsPage
+from controller_runtime.serving.metrics_page import MetricsPage, Registry, of_this_process
 from controller_runtime.tls.reloader import CertificateReloader, common_name
 
 __all__ = ["Check", "HealthChecks", "HealthServer", "HttpsServer"]
@@ -70,12 +70,14 @@ class HttpsServer:
         middlewares: applied to every handler, including the health endpoints; the first is the outermost.
         health: whether to serve ``/healthz``, ``/livez`` and ``/readyz``.
         metrics: whether to serve ``/metrics``.
+        registry: returns the metrics to serve.
         shutdown_timeout: seconds that current requests may take to finish when the server stops.
         max_body_bytes: largest request body that is read.
         limits: limits of the server's connections; None: 512 connections, with a client CA 128 of them from
             clients that have not been authorized.
         name: label of the metrics of the server's connections.
         setting: the flag or field with the address, for the error if binding fails.
+        listener: a bound socket to use instead of the address; None: the address is bound.
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class HttpsServer:
         middlewares: Sequence[Middleware] = (),
         health: bool = True,
         metrics: bool = True,
+        registry: Registry = of_this_process,
         shutdown_timeout: float = 5.0,
         max_body_bytes: int = 8 * 1024**2,
         limits: ConnectionLimits | None = None,
         name: str = "http",
         setting: str = "",
+        listener: socket.socket | None = None,
     ) -> None:
         if isinstance(tls, CertificateReloader) and tls.verifies_clients:
             middlewares = (_certificate_required(client_names), *middlewares)
@@ -107,6 +111,7 @@ class HttpsServer:
         self._host = host
         self._wanted_port = port
         self._setting = setting
+        self._bound = listener
         self._tls = tls
         self._follow = follow_certificates
         self._shutdown_timeout = shutdown_timeout
@@ -120,7 +125,7 @@ class HttpsServer:
         if health:
             self.health.add_routes(self.app)
         if metrics:
-            self.add_route("GET", "/metrics", MetricsPage().get)
+            self.add_route("GET", "/metrics", MetricsPage(registry).get)
 
     @property
     def port(self) -> int:
@@ -146,7 +151,7 @@ class HttpsServer:
             ConfigError: the same, for a server with a ``setting``, which the user must change.
         """
         try:
-            sock = bind(self._host, self._wanted_port)
+            sock = self._bound or bind(self._host, self._wanted_port)
         except OSError as error:
             if self._setting:
                 raise ConfigError(f"{self._setting}: {error.strerror}") from None
@@ -253,15 +258,36 @@ def _certificate_required(names: Collection[str]) -> Middleware:
 class HealthServer(HttpsServer):
     """Serves health and metrics over plain HTTP, at ``host:port`` (``:8080`` and ``[::1]:8080`` are valid).
 
+    Args:
+        address: ``host:port``.
+        checks: checks of readiness.
+        setting: as for ``HttpsServer``.
+        registry: as for ``HttpsServer``.
+        listener: as for ``HttpsServer``.
+
     Raises:
         ConfigError: the address is invalid.
     """
 
     def __init__(
-        self, address: str, *, checks: Mapping[str, Check] | None = None, setting: str = "--health-addr"
+        self,
+        address: str,
+        *,
+        checks: Mapping[str, Check] | None = None,
+        setting: str = "--health-addr",
+        registry: Registry = of_this_process,
+        listener: socket.socket | None = None,
     ) -> None:
         host, port = parse_address(address)
         limits = ConnectionLimits(total=128, strangers=128)
-        super().__init__(host, port, limits=limits, name="health", setting=setting)
+        super().__init__(
+            host,
+            port,
+            limits=limits,
+            name="health",
+            setting=setting,
+            registry=registry,
+            listener=listener,
+        )
         for name, check in (checks or {}).items():
             self.add_check(name, check)

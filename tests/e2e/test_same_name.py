@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,7 +21,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.ports import free_ports
-from hack.sandbox.process import Process
+from hack.sandbox.process import Process, start_time
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from tests.e2e.test_faults import MIRRORING, in_log
 
@@ -147,6 +152,16 @@ async def test_second_process_starts_at_once_when_the_first_stops(twice: Sandbox
     await second.stop()
 
 
+async def _owners(upper: Cluster, election: str) -> dict[str, str]:
+    """Return the holder of each cluster's Lease."""
+    labels = f"virtual-node.io/lower-cluster,virtual-node.io/election={election}"
+    leases = await get(upper, "kube-system", "leases", labels=labels)
+    return {
+        lease["metadata"]["labels"]["virtual-node.io/lower-cluster"]: lease["spec"]["holderIdentity"]
+        for lease in leases["items"]
+    }
+
+
 async def test_sharded_replicas_divide_the_lower_clusters(twice: Sandbox):
     """A second replica takes half of them; it takes all within the lease duration after the first was killed."""
     upper, namespace = twice.upper, "sharded"
@@ -164,16 +179,8 @@ async def test_sharded_replicas_divide_the_lower_clusters(twice: Sandbox):
     file.write_text(json.dumps(config), encoding="utf-8")
     await make_namespace(upper, namespace)
 
-    async def owners() -> dict[str, str]:
-        """Return the holder of each cluster's Lease."""
-        leases = await get(upper, "kube-system", "leases", labels="virtual-node.io/lower-cluster")
-        return {
-            lease["metadata"]["labels"]["virtual-node.io/lower-cluster"]: lease["spec"]["holderIdentity"]
-            for lease in leases["items"]
-        }
-
     async def counts() -> list[int]:
-        return sorted(Counter((await owners()).values()).values())
+        return sorted(Counter((await _owners(upper, "shards")).values()).values())
 
     async def ports() -> dict[str, int]:
         """Return the kubelet port of each node, which shows the process that serves it."""
@@ -221,4 +228,94 @@ async def test_sharded_replicas_divide_the_lower_clusters(twice: Sandbox):
     }
     assert len(after["items"]) == 2 * len(nodes)
     await third.stop()
-    assert set((await owners()).values()) == {""}
+    assert set((await _owners(upper, "shards")).values()) == {""}
+
+
+async def test_workers_divide_the_lower_clusters_of_one_command(twice: Sandbox):
+    """One port has the metrics and the health of both; a killed worker gets its clusters back before its Lease expires."""
+    upper, namespace = twice.upper, "workers"
+    nodes = [f"worker-{number}" for number in range(2)]
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "leaderElection": {"name": "workers", "leaseDuration": 120, "renewDeadline": 100},
+        "clusters": [{"name": node, "kubeconfig": str(twice.lower[0].kubeconfig)} for node in nodes],
+    }
+    file = twice.directory / "workers.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    metrics, port = f"{LOOPBACK}:{free_ports(1)[0]}", _page_port()
+    await make_namespace(upper, namespace)
+    parent = await twice.start_virtual_node(
+        f"--config={file}", "--workers=2", f"--metrics-addr={metrics}", f"--web-addr={LOOPBACK}:{port}",
+        name="workers", env={"KUBELET_PORT": "0"},
+    )  # fmt: skip
+    for node in nodes:
+        await node_ready(upper, node)
+
+    async def is_ready() -> bool:
+        return not await _unready(metrics)
+
+    async def owned() -> list[str]:
+        """Return the labels of the metric of owned clusters, from the page of the command."""
+        text = await _read(f"http://{metrics}/metrics")
+        return sorted(line for line in text.splitlines() if line.startswith("virtual_node_owned_cluster{"))
+
+    await eventually(is_ready, what="both workers are ready")
+    owners = await _owners(upper, "workers")
+    numbers = {node: owner.rpartition("-")[0].rpartition(".")[2] for node, owner in owners.items()}
+    assert set(numbers.values()) == {"1", "2"}
+    wanted = [
+        f'virtual_node_owned_cluster{{cluster="{node}",worker="{numbers[node]}"}} 1.0' for node in nodes
+    ]
+    assert await owned() == wanted
+    for number in (0, 1):
+        assert '"elsewhere"' in await _read(f"http://{LOOPBACK}:{port + number}/api/state")
+
+    (first, _) = _children(parent.pid)
+    os.kill(first, signal.SIGKILL)
+    await in_log(parent, "worker ended; restarting it")
+    assert "signal SIGKILL" in parent.log.read_text(encoding="utf-8")
+    begin = time.monotonic()
+    await in_log(parent, MIRRORING, times=3)
+    await eventually(is_ready, what="both workers are ready again")
+    assert time.monotonic() - begin < 60, "the Lease of the killed worker lasts 120 s"
+    assert await _owners(upper, "workers") == owners
+    assert await owned() == wanted
+    await create(upper, namespace, *[pod(f"on-{node}", "sleep 3600", node=node) for node in nodes])
+    for node in nodes:
+        await ready(upper, namespace, f"on-{node}")
+    children = _children(parent.pid)
+    await parent.stop(seconds=40)
+    assert set((await _owners(upper, "workers")).values()) == {""}
+    assert [start_time(pid) for pid in children] == ["", ""]
+
+    # Without their parent workers stop, and release their Leases.
+    await parent.start()
+    await in_log(parent, MIRRORING, times=5)
+    children = _children(parent.pid)
+    await parent.kill()
+
+    async def left() -> set[str]:
+        return {start_time(pid) for pid in children} | set((await _owners(upper, "workers")).values())
+
+    await becomes(left, {""})
+
+
+async def _read(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return await answer.text()
+
+
+def _page_port() -> int:
+    """Return a free port of which the next one is free, too."""
+    while True:
+        (port,) = free_ports(1)
+        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port + 1))
+            return port
+
+
+def _children(pid: int) -> list[int]:
+    """Return the pids of a process's children, the oldest first."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return sorted(map(int, found.split()))

@@ -93,14 +93,14 @@ async def test_a_standby_refers_to_the_leader(tab: chromium.Page) -> None:
 
 
 async def test_a_replica_refers_to_the_replicas_that_run_other_clusters(tab: chromium.Page) -> None:
-    """With mode Sharded it shows its own clusters, and for each other replica a command and the names."""
+    """With mode Sharded it shows its own clusters, and for each other replica a command and the names. A worker has its own port."""
     scene = Scene(3, has_trouble=False)
-    scene.elsewhere = {"osaka": "vn-1", "lagos": "vn-1", "oslo": "vn-2"}
+    scene.elsewhere = {"osaka": "vn-1", "lagos": "vn-1", "oslo": "vn-2.2"}
     async with _shown(tab, scene):
         await tab.wait_for("document.querySelectorAll('#leader code').length === 2")
         text = await tab.evaluate("document.querySelector('#leader').innerText")
         assert "vn-1 runs lagos, osaka" in text
-        assert "port-forward pod/vn-2 8090" in text
+        assert "port-forward pod/vn-2 8091" in text
         assert not await tab.evaluate("document.querySelector('#pods-section').hidden")
         assert await _violations(tab) == []
 

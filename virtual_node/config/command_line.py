@@ -192,6 +192,8 @@ def _override(
     kubelet = config.kubelet
     for target in (config, kubelet, config.leader_election, config.identities):
         setting.apply(target, flags, environment)
+    if config.workers > 1:
+        config.leader_election.enabled, config.leader_election.mode = True, configuration.SHARDED
     if flags.enable_controllers is not None:
         # tensile-kube skips unknown names with a warning, and existing manifests depend on that.
         unknown = [one for one in config.enable_controllers if one not in configuration.KNOWN_CONTROLLERS]

@@ -7,7 +7,7 @@ Unknown fields are errors, because a silently ignored typing error is hard to fi
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -38,7 +38,7 @@ SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
 
 STANDBY = "Standby"
-SHARDED = "Sharded"
+SHARDED: Final = "Sharded"
 
 REJECT = "Reject"
 
@@ -288,6 +288,9 @@ class Config(_Base):
     web_address: Annotated[str, Setting(PROCESS, "--web-addr HOST:PORT", parse=address)] = ""
     """host:port for a read-only page about this process. Empty: not served. The page needs no credentials, so
     keep it on loopback and use ``kubectl port-forward``."""
+    workers: Annotated[int, Meta(ge=1, le=64), Setting(PROCESS, "--workers N")] = 1
+    """Processes of this machine that divide the lower clusters. A process uses at most one core. More than 1 implies
+    leader election with mode Sharded."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)

@@ -62,10 +62,9 @@ class Member:
         share: weight of this replica in ``assignment.assign``: 1 normally, halved while the load is high.
     """
 
-    def __init__(self, election: LeaderElectionConfig) -> None:
-        """Create with the election that the replica takes part in."""
-        host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-")[:63]
-        self.name = f"{host or 'replica'}-{secrets.token_hex(4)}"
+    def __init__(self, election: LeaderElectionConfig, *, name: str = "") -> None:
+        """Create with the election that the replica takes part in; an empty name: a new one."""
+        self.name = name or f"{local_host()}-{secrets.token_hex(4)}"
         self.share = 1.0
         self._election = election.name
         self._pause = _FIRST_PAUSE
@@ -102,13 +101,18 @@ class Member:
             self.share, self._decided_at = self.share * 2, now
 
 
+def local_host() -> str:
+    """Return the name of this host as part of a Lease's name, without dots."""
+    return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower())[:63].strip("-") or "replica"
+
+
 def lease_of(election: str, member: str) -> str:
     """Return the name of a replica's Lease."""
     return f"{election}-replica-{member}"
 
 
 def host_of(member: str) -> str:
-    """Return the host name of a replica, in a cluster the name of its pod."""
+    """Return the host name of a replica, in a cluster the name of its pod; of a worker with ``.`` and its number."""
     return member.rpartition("-")[0]
 
 

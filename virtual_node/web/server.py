@@ -64,6 +64,7 @@ def page(
     leader: Callable[[], str],
     elsewhere: Callable[[], Mapping[str, str]],
     failures: Callable[[], Mapping[str, str]],
+    worker: int = 1,
 ) -> WebServer:
     """Return the page of a process, for ``async with``.
 
@@ -75,6 +76,8 @@ def page(
         leader: returns the leader's host name while this replica stands by; empty: this replica works.
         elsewhere: returns the replica that runs each lower cluster that this one does not run, by cluster.
         failures: returns why lower clusters do not run, by name.
+        worker: number of this process with ``--workers``. The first one serves the page at ``webAddress``, and each
+            further one at the next port.
     """
     swarms = Swarms(upper)
     overview = Overview(
@@ -91,7 +94,7 @@ def page(
         pod_events=PodEvents(events_of(upper)).of,
         swarms=swarms.known,
     )
-    return WebServer(config.web_address, overview=overview)
+    return WebServer(config.web_address, overview=overview, after=worker - 1)
 
 
 @dataclass(slots=True)
@@ -109,17 +112,18 @@ class WebServer(HttpsServer):
     Args:
         address: address to listen on.
         overview: builds the page's data.
+        after: added to the port, unless that is 0.
 
     Raises:
         ConfigError: the address cannot be parsed.
     """
 
-    def __init__(self, address: str, *, overview: Overview) -> None:
+    def __init__(self, address: str, *, overview: Overview, after: int = 0) -> None:
         host, port = parse_address(address)
         guards = [_require_same_page, *([_for_this_machine] if is_loopback(host) else [])]
         super().__init__(
             host,
-            port,
+            port and port + after,
             middlewares=guards,
             health=False,
             metrics=False,

@@ -84,6 +84,7 @@ WRONG = {
     ),
     "virtualNode: {config: {kubelet: {servingCertificate: CSR}}}": "from virtualNode.kubelet.servingCertificate",
     "virtualNode: {config: {leaderElection: {namespace: a}}}": "virtualNode.config.leaderElection.namespace: the chart",
+    "virtualNode: {config: {workers: 2}}": "virtualNode.config.workers: more than 1 needs virtualNode.mode Sharded",
     "virtualNode: {config: {clusterId: a}}": "virtualNode.config.clusterId: the chart says it, from clusterId",
     "virtualNode: {extraArgs: ['--metrics-addr=:9091']}": (
         "virtualNode.extraArgs: --metrics-addr=:9091: the chart says it, from the values of virtualNode; leave it out"

@@ -80,6 +80,10 @@ function otherReplicas({ leader, elsewhere = {}, namespace, port }) {
   if (leader) tell("This replica stands by");
   if (box.dataset.shown === JSON.stringify(lines)) return;
   box.dataset.shown = JSON.stringify(lines);
-  const forward = (replica) => (namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${replica} ${port}`) : "");
+  // A worker is named by its host and its number; its page is at the port of the first one or after that.
+  const forward = (replica) => {
+    const [pod, worker = 1] = replica.split(".");
+    return namespace ? command(`kubectl --namespace ${namespace} port-forward pod/${pod} ${Number(port) + Number(worker) - 1}`) : "";
+  };
   box.replaceChildren(...lines.flatMap(([replica, text]) => [element("div", {}, text, forward(replica))]));
 }

@@ -81,8 +81,10 @@ nodes may use. */}}
 {{- define "virtual-node.kubeletPorts" -}}
 {{- $ports := list }}
 {{- $first := int .Values.virtualNode.kubelet.port }}
-{{- $nodes := include "virtual-node.nodeNames" . | fromYamlArray }}
-{{- range untilStep $first (int (add $first (max 1 (len $nodes)))) 1 }}{{ $ports = append $ports . }}{{ end }}
+{{- $count := include "virtual-node.nodeNames" . | fromYamlArray | len | max 1 }}
+{{- /* A virtual node that moves to another worker needs a new port while the old one still accepts streams. */}}
+{{- if gt (int (dig "workers" 1 (.Values.virtualNode.config | default dict))) 1 }}{{ $count = mul 2 $count }}{{ end }}
+{{- range untilStep $first (int (add $first $count)) 1 }}{{ $ports = append $ports . }}{{ end }}
 {{- range .Values.virtualNode.clusters }}
 {{- $config := .config | default dict }}
 {{- range $config.nodes | default (list $config) }}

@@ -80,7 +80,7 @@ class TestRunUntilSignal:
         """Exit code 0, whatever it returns."""
         assert await lifecycle.run_until_signal(returns()) == 0
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     async def test_signal_cancels_main_and_awaits_its_cleanup(self, number: signal.Signals) -> None:
         """The exit code is 0."""
         steps: list[str] = []

@@ -1,0 +1,189 @@
+"""The parent process of ``--workers N``: starts workers, restarts them, and serves their health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from subprocess import PIPE
+
+import aiohttp
+import prometheus_client
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from controller_runtime.errors import ConfigError
+from controller_runtime.process.listening import bind
+from controller_runtime.serving.server import HealthServer
+from controller_runtime.util import backoff
+from virtual_node.config.types import Config
+from virtual_node.sharding.member import local_host
+from virtual_node.workers import families
+from virtual_node.workers.worker import LOOPBACK, Worker
+
+GRACE = 30.0
+"""Seconds for an orderly shutdown in addition to ``kubelet.drainTimeout``; more than a worker itself needs."""
+_RESTART_BASE = 1.0
+_RESTART_MAXIMUM = 60.0
+_STEADY = 120.0
+"""Seconds of running after which a worker's earlier failures are forgotten."""
+_ANSWER = 3.0
+"""Seconds for a worker to answer; less than the timeouts of health checks and of scrapes."""
+_WRONG_CONFIGURATION = 2
+"""Exit code of a process with errors that only the user can correct."""
+_RESTARTS = Counter(
+    "virtual_node_worker_restarts_total", "Worker processes that ended and were started again.", ["worker"]
+)
+
+
+class Parent:
+    """Runs the workers of a configuration until cancelled."""
+
+    def __init__(self, config: Config, arguments: Sequence[str]) -> None:
+        """Bind the workers' loopback ports.
+
+        Args:
+            config: the configuration; ``workers`` is more than 1.
+            arguments: the daemon's own, which every worker gets.
+        """
+        self._config = config
+        self._workers = [
+            _Process(number, arguments, serves=bool(config.metrics_address))
+            for number in range(1, config.workers + 1)
+        ]
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Run the workers; when cancelled, stop them and wait for their end.
+
+        Raises:
+            ConfigError: an address cannot be used, or a worker ended at its first start with an error that only the
+                user can correct.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if self._config.metrics_address:
+                timeout = aiohttp.ClientTimeout(total=_ANSWER)
+                self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+                server = HealthServer(
+                    self._config.metrics_address,
+                    checks={"workers": lambda: self._trouble("readyz")},
+                    setting="--metrics-addr (metricsAddress)",
+                    registry=self._metrics,
+                )
+                server.add_check("workers-alive", lambda: self._trouble("livez"), live=True)
+                await stack.enter_async_context(server)
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers:
+                    group.create_task(worker.run(), name=f"worker {worker.number}")
+
+    async def _metrics(self) -> CollectorRegistry:
+        """Return the metrics of this process and of the workers that answer."""
+        pages = await asyncio.gather(*(self._ask(worker, families.PATH) for worker in self._workers))
+        return families.merged(
+            prometheus_client.REGISTRY,
+            {
+                worker.number: body
+                for worker, (status, body) in zip(self._workers, pages, strict=True)
+                if status == 200
+            },
+        )
+
+    async def _trouble(self, endpoint: str) -> str:
+        """Return which workers do not pass a health endpoint; empty: all do. A stopped worker is alive."""
+        workers = [worker for worker in self._workers if worker.is_running or endpoint == "readyz"]
+        statuses = await asyncio.gather(*(self._ask(worker, f"/{endpoint}") for worker in workers))
+        return "; ".join(
+            f"worker {worker.number} {'is not ready' if status else 'does not answer'}"
+            for worker, (status, _) in zip(workers, statuses, strict=True)
+            if status != 200
+        )
+
+    async def _ask(self, worker: _Process, path: str) -> tuple[int, bytes]:
+        """Return status and body of a path of a worker; status 0: it does not answer."""
+        if self._session is None or not worker.is_running:
+            return 0, b""
+        try:
+            async with self._session.get(f"http://{LOOPBACK}:{worker.port}{path}") as answer:
+                return answer.status, await answer.read()
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, b""
+
+
+class _Process:
+    """One worker and its restarts."""
+
+    def __init__(self, number: int, arguments: Sequence[str], *, serves: bool) -> None:
+        self.number = number
+        # Bound here, so that the port is known and stays the same.
+        self._listener = bind(LOOPBACK, 0) if serves else None
+        self._worker = Worker(
+            number=number,
+            member=f"{local_host()}.{number}-{secrets.token_hex(4)}",
+            listener=self._listener.fileno() if self._listener is not None else -1,
+        )
+        # This command without its arguments: an interpreter with its options, and a script or module.
+        program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+        self._command = [sys.executable, *program, *self._worker.arguments(arguments)]
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = structlog.get_logger(component="workers", worker=number)
+
+    @property
+    def port(self) -> int:
+        """Return the loopback port of health and metrics."""
+        return int(self._listener.getsockname()[1]) if self._listener is not None else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Report whether the process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    async def run(self) -> None:
+        """Keep the process running until cancelled; then stop it and wait for its end.
+
+        Raises:
+            ConfigError: it ended at its first start with an error that only the user can correct.
+        """
+        loop = asyncio.get_running_loop()
+        failures, is_first = 0, True
+        while True:
+            started = loop.time()
+            code = await self._run_once()
+            if is_first and code == _WRONG_CONFIGURATION:
+                raise ConfigError(f"worker {self.number} cannot start; its error is printed above")
+            is_first = False
+            failures = 1 if loop.time() - started > _STEADY else failures + 1
+            delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
+            delay *= 1 + random.random() / 4  # noqa: S311 - jitter
+            self._log.error("worker ended; restarting it", reason=_reason(code), retry_in=round(delay, 1))
+            await asyncio.sleep(delay)
+            _RESTARTS.labels(str(self.number)).inc()
+
+    async def _run_once(self) -> int:
+        """Run the process until it ends; return its exit code."""
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=PIPE,  # closes when this process ends (Worker.stop_with_parent)
+            pass_fds=[self._worker.listener] if self._listener is not None else [],
+            process_group=0,  # Ctrl-C in a terminal goes to this process only, which stops the workers
+        )
+        self._log.info("worker started", pid=process.pid)
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+            raise
+
+
+def _reason(code: int) -> str:
+    """Return how a process ended: its exit code, or the signal that killed it."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"signal {signal.Signals(-code).name}"
+    return f"signal {-code}"
