@@ -23,6 +23,29 @@ _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _TIMEOUT = 5.0
 
 
+def of_webhooks(cluster: str, configuration: Mapping[str, Any]) -> list[Expiry]:
+    """Return when the CA certificates of a webhook configuration expire: of several of a webhook, the last one.
+
+    Args:
+        cluster: the cluster's name in the report.
+        configuration: a MutatingWebhookConfiguration or ValidatingWebhookConfiguration.
+    """
+    found = []
+    for webhook in configuration.get("webhooks") or ():
+        try:
+            bundle = x509.load_pem_x509_certificates(
+                base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
+            )
+        except ValueError:
+            continue  # The API server does not accept the connection either; the webhook's own checks report it.
+        last = max(bundle, key=lambda one: one.not_valid_after_utc)
+        name, start = f"{configuration['metadata']['name']}/{webhook['name']}", last.not_valid_before_utc
+        found.append(
+            Expiry(cluster, "WebhookCA", name, ends=last.not_valid_after_utc, starts=start, renewed=True)
+        )
+    return found
+
+
 def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) -> list[Expiry]:
     """Return the expiries of the client certificate and the token of a kubeconfig's user.
 

@@ -50,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     facts, findings = asyncio.run(
         run(daemon.config, limits, context=options.context, patience=options.request_timeout)
     )
+    findings = [one for one in findings if one.check not in options.ignore]
     _show(facts, findings, form=options.output, headers=not options.no_headers)
     return rules.exit_code(facts, findings, fail_on=options.fail_on)
 
@@ -179,6 +180,14 @@ def _own() -> Parser:
         default="error",
         choices=rules.FAIL_ON,
         help="least severity that makes the exit code 1 (error)",
+    )
+    parser.add_argument(
+        "--ignore",
+        default=[],
+        action="append",
+        choices=rules.CHECKS,
+        metavar="CHECK",
+        help="omit the findings of a check; may be given more than once",
     )
     for flag, default, text in (
         ("--grace", "5m", "ignore differences that are younger"),

@@ -17,6 +17,20 @@ COMPONENT_POD = "ComponentPod"
 """Key of ``Cluster.objects`` for the upper cluster's pods that run our own components."""
 WAITING_POD = "WaitingPod"
 """Key of ``Cluster.objects`` for the upper cluster's pods without a node."""
+LABEL_SERVICE = "kubernetes.io/service-name"
+"""Label of EndpointSlices with the name of their Service."""
+SERVICE_BACKEND = "ServiceBackend"
+"""Key of ``Cluster.objects`` for a lower cluster's EndpointSlices of its DNS Service and its webhooks."""
+DNS_SERVICE = "DnsService"
+"""Key of ``Cluster.objects`` for a lower cluster's DNS Services."""
+WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+OPTIONAL = {
+    "Deployment": "list deployments.apps",
+    "StatefulSet": "list statefulsets.apps",
+    "PodDisruptionBudget": "list poddisruptionbudgets.policy",
+    **{kind: f"list {kind.lower()}s.admissionregistration.k8s.io" for kind in WEBHOOKS},
+}
+"""Kinds that a virtual node's own account may not list, with the right that their checks need."""
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
@@ -144,6 +158,13 @@ def key(one: Mapping[str, Any]) -> str:
     """Return ``namespace/name``, or ``name`` of a cluster-scoped object."""
     metadata = one["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
+
+
+def webhook_services(configuration: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield a configuration's webhooks that are reached by a Service, with ``namespace/name`` of the Service."""
+    for webhook in configuration.get("webhooks") or ():
+        if service := webhook["clientConfig"].get("service"):
+            yield webhook, f"{service['namespace']}/{service['name']}"
 
 
 def is_deleting(one: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +14,28 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.reader import NODE_LEASES
-from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts
+from virtual_node.commands.inspect.facts import (
+    DNS_SERVICE,
+    FOREIGN_POD,
+    LABEL_SERVICE,
+    SERVICE_BACKEND,
+    WEBHOOKS,
+    ClusterFacts,
+    key,
+    webhook_services,
+)
 
 _PARALLEL = 8
+_KEPT: Mapping[str, Sequence[str]] = {
+    "EndpointSlice": (),
+    SERVICE_BACKEND: (),
+    "Service": ("selector",),
+    DNS_SERVICE: (),
+    "Deployment": ("replicas", "strategy", "template"),
+    "StatefulSet": ("replicas", "template"),
+    "PodDisruptionBudget": ("selector",),
+}
+"""Fields of ``spec`` that rules use, by kind. The objects of other kinds have other reductions, or none."""
 
 
 async def read_version(client: Client, cluster: ClusterFacts) -> None:
@@ -96,11 +115,41 @@ async def lease_into(client: Client, upper: ClusterFacts, name: str) -> None:
     upper.objects["Lease"].append(lease)
 
 
+async def read_backends(client: Client, lower: ClusterFacts) -> None:
+    """Read the EndpointSlices of the Services that must work for pods: of DNS and of webhooks.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    services = {key(service) for service in lower.of(DNS_SERVICE)}
+    services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
+    lower.objects[SERVICE_BACKEND] = []
+    await all_of(
+        list_into(
+            client,
+            lower,
+            resources.ENDPOINT_SLICES,
+            namespace=namespace,
+            label_selector=f"{LABEL_SERVICE}={name}",
+            kind=SERVICE_BACKEND,
+        )
+        for namespace, _, name in (one.partition("/") for one in sorted(services))
+    )
+    if SERVICE_BACKEND in lower.unread:
+        del lower.objects[SERVICE_BACKEND]
+
+
 def _kept(one: Object, kind: str) -> dict[str, Any]:
     """Return an object without large fields that no rule uses, to save memory in large clusters."""
-    if kind in {"EndpointSlice", "Service"}:
-        one = one.without("spec", "endpoints", "ports", "status")
     whole = one.to_dict()
+    if kind in _KEPT:
+        spec, endpoints = whole.get("spec") or {}, whole.get("endpoints") or ()
+        whole = {name: whole[name] for name in ("kind", "metadata") if name in whole}
+        whole["spec"] = {name: spec[name] for name in _KEPT[kind] if name in spec}
+        # API reference of EndpointConditions: a missing condition means ready.
+        whole["isServing"] = any(
+            (part.get("conditions") or {}).get("ready") is not False for part in endpoints
+        )
     if kind == "Node":
         (whole.get("status") or {}).pop("images", None)
     if kind == FOREIGN_POD:

@@ -10,8 +10,6 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.namespace_map import NamespaceMap
-from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
@@ -19,23 +17,29 @@ from controller_runtime.process import version
 from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connection_errors
+from virtual_node.commands.inspect.configured import lower_cluster
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
+    DNS_SERVICE,
     FOREIGN_POD,
     WAITING_POD,
+    WEBHOOKS,
     ClusterFacts,
     InspectFacts,
-    VirtualNode,
     annotations_of,
     is_virtual_node,
     labels_of,
 )
-from virtual_node.commands.inspect.listing import all_of, lease_into, list_into, read_version
+from virtual_node.commands.inspect.listing import (
+    all_of,
+    lease_into,
+    list_into,
+    read_backends,
+    read_version,
+)
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
-from virtual_node.translate.base.options import PodOptions
-from virtual_node.translate.base.ownership import Owner
 
 _OWNED_KINDS = (
     *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
@@ -44,7 +48,9 @@ _OWNED_KINDS = (
 _UPPER_KINDS = (
     *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
+    *(resources.DEPLOYMENTS, resources.STATEFUL_SETS, resources.POD_DISRUPTION_BUDGETS),
 )
+_WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,12 @@ async def read(
         cluster_id=cluster_id,
         now=datetime.now(UTC),
         release=version.version(),
-        expiries=[*opened.credentials, *served, *await _served(_kubelets(upper))],
+        expiries=[
+            *opened.credentials,
+            *served,
+            *await _served(_kubelets(upper)),
+            *_of_webhooks(upper, *lowers),
+        ],
         limits=limits,
         weaknesses=_weaknesses(opened),
     )
@@ -114,42 +125,6 @@ def _weaknesses(opened: Opened) -> list[tuple[str, str, str]]:
         if isinstance(client, Client)
         for what, step in weaknesses(client.config)
     ]
-
-
-def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) -> ClusterFacts:
-    """Return a lower cluster with its configuration and without objects."""
-    mapping = NamespaceMap(cluster.namespaces.prefix, cluster.namespaces.map)
-    nodes = {
-        node.name: VirtualNode(
-            options=PodOptions(
-                owner=Owner(cluster_id=cluster_id, node_name=node.name),
-                ignore_labels=tuple(config.ignore_labels),
-                service_accounts=config.enable_serviceaccount,
-                shared_tokens=config.identities.tokens == "node",
-                namespace_map=mapping,
-                node_labels={
-                    names.LABEL_HOSTNAME: node.name,
-                    names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL,
-                    names.LABEL_LOWER_CLUSTER: cluster.name,
-                    **node.labels,
-                },
-                policy=PolicySet(
-                    cluster.policy,
-                    cluster=cluster.name,
-                    host_paths=cluster.volumes.allowed_host_paths,
-                ),
-            ),
-            selector=node.node_selector,
-            reserve=node.capacity.reserve,
-        )
-        for node in cluster.virtual_nodes()
-    }
-    return ClusterFacts(
-        name=cluster.name,
-        nodes=nodes,
-        removes_namespaces=cluster.namespaces.remove,
-        adopt=cluster.namespaces.adopt,
-    )
 
 
 async def _identity(upper: Client) -> str:
@@ -191,7 +166,7 @@ async def _read_upper(client: Client, upper: ClusterFacts) -> None:
     await read_version(client, upper)
     await all_of(
         [
-            *(list_into(client, upper, resource) for resource in _UPPER_KINDS),
+            *(list_into(client, upper, resource) for resource in (*_UPPER_KINDS, *_WEBHOOKS)),
             list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
             list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
             list_into(client, upper, resources.SWARMS),
@@ -202,7 +177,17 @@ async def _read_upper(client: Client, upper: ClusterFacts) -> None:
 async def _read_lower(client: Client, lower: ClusterFacts, cluster_id: str) -> None:
     await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
-    listing = [list_into(client, lower, resources.NODES)]
+    listing = [list_into(client, lower, resource) for resource in (resources.NODES, *_WEBHOOKS)]
+    listing.append(
+        list_into(
+            client,
+            lower,
+            resources.SERVICES,
+            namespace="kube-system",
+            label_selector="k8s-app=kube-dns",
+            kind=DNS_SERVICE,
+        )
+    )
     if cluster_id:
         listing += [
             list_into(
@@ -220,6 +205,7 @@ async def _read_lower(client: Client, lower: ClusterFacts, cluster_id: str) -> N
             )
         )
     await all_of(listing)
+    await read_backends(client, lower)
 
 
 async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
@@ -276,6 +262,13 @@ def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
         for node in upper.of("Node")
         if node["metadata"]["name"] in virtual
     )
+
+
+def _of_webhooks(*clusters: ClusterFacts) -> Iterable[Expiry]:
+    for cluster in clusters:
+        for kind in WEBHOOKS:
+            for one in cluster.of(kind):
+                yield from certificate_expiries.of_webhooks(cluster.name, one)
 
 
 async def _served(pending: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:

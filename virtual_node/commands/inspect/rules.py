@@ -1,7 +1,7 @@
 """Applies all rules of ``inspect`` to facts. Does no IO. Rules do not depend on each other.
 
 The rules are in the modules beside this one: ownership, policy, pods, drift, skew, versions, health,
-capacity.
+network, capacity, disruption.
 """
 
 from __future__ import annotations
@@ -12,15 +12,24 @@ from controller_runtime.api.readable import count
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.inspect import (
     rules_capacity,
+    rules_disruption,
     rules_drift,
     rules_health,
+    rules_network,
     rules_ownership,
     rules_pods,
     rules_policy,
     rules_skew,
     rules_versions,
 )
-from virtual_node.commands.inspect.facts import ERROR, SEVERITIES, WARNING, InspectFacts, InspectFinding
+from virtual_node.commands.inspect.facts import (
+    ERROR,
+    SEVERITIES,
+    WARNING,
+    InspectFacts,
+    InspectFinding,
+    Subject,
+)
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
@@ -46,19 +55,78 @@ RULES: tuple[Rule, ...] = (
     rules_skew.expiring,
     rules_skew.weak,
     rules_health.faults,
+    rules_skew.lower_kubelets,
+    rules_network.webhooks,
+    rules_network.dns,
+    rules_network.services,
+    rules_capacity.pressure,
     rules_capacity.lower_nodes,
     rules_capacity.promises,
     rules_capacity.oversized,
     rules_pods.stuck_pods,
     rules_pods.stuck_claims,
+    rules_disruption.disruption,
     rules_ownership.of_other_upper_clusters,
 )
 
 
+CHECKS = (
+    *(
+        "adopt",
+        "capacity",
+        "clock",
+        "cluster",
+        "component",
+        "configuration",
+        "dns",
+        "doubled",
+        "drift",
+        "expiry",
+    ),
+    *(
+        "leaked",
+        "max-unavailable",
+        "missing",
+        "no-disruption-budget",
+        "no-pre-stop",
+        "no-readiness-probe",
+        "node",
+    ),
+    *(
+        "others",
+        "pods",
+        "policy",
+        "pressure",
+        "release",
+        "rule",
+        "service",
+        "single-replica",
+        "status",
+        "stuck",
+    ),
+    *("swarm", "transport", "unread", "version", "webhook"),
+)
+"""Names of all checks. A check may have several rules."""
+
+
 def inspect(facts: InspectFacts) -> list[InspectFinding]:
-    """Return all findings, the most severe first."""
-    found = [finding for rule in RULES for finding in rule(facts)]
-    return sorted(found, key=_order)
+    """Return all findings, the most severe first. A rule that fails is a finding, and the other rules are applied."""
+    return sorted((finding for rule in RULES for finding in _applied(rule, facts)), key=_order)
+
+
+def _applied(rule: Rule, facts: InspectFacts) -> list[InspectFinding]:
+    try:
+        return list(rule(facts))
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        return [
+            InspectFinding(
+                severity=ERROR,
+                check="rule",
+                subject=Subject(UPPER, "Rule", rule.__name__),
+                message=f"failed, so its findings are missing: {type(error).__name__}: {error}",
+                next_step="report this as a bug",
+            )
+        ]
 
 
 def confirmed(first: Sequence[InspectFinding], second: Sequence[InspectFinding]) -> list[InspectFinding]:

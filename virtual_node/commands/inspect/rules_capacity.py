@@ -11,7 +11,7 @@ from typing import Any
 
 from controller_runtime.api import quantity, readable
 from controller_runtime.api.pod import pod_resources
-from controller_runtime.api.pod.conditions import condition, is_finished
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.inspect.facts import (
     ERROR,
@@ -34,6 +34,8 @@ _CAPACITY_TOLERANCE = 1.01
 _UNUSABLE_SHARE = 0.25
 """Unusable share of the lower nodes' allocatable from which a warning is reported; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
+_PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+"""Conditions of nodes that are True in case of a problem."""
 
 
 def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
@@ -56,6 +58,22 @@ def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
                 message=message,
                 next_step=step,
             )
+
+
+def pressure(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield lower nodes of our virtual nodes that run out of memory, disk or processes, or have no network."""
+    for lower in facts.lowers:
+        for node in lower.of("Node"):
+            found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
+            if found and any(_selects(one, node) for one in lower.nodes.values()):
+                name = node["metadata"]["name"]
+                yield InspectFinding(
+                    severity=WARNING,
+                    check="pressure",
+                    subject=Subject(lower.name, "Node", name),
+                    message=f"reports {', '.join(found)}: it takes no new pods and may evict pods",
+                    next_step=f"kubectl describe node {name}, in the lower cluster",
+                )
 
 
 def promises(facts: InspectFacts) -> Iterator[InspectFinding]:

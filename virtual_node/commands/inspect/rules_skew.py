@@ -9,9 +9,12 @@ from datetime import timedelta
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, limits_of, span
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
+    DNS_SERVICE,
     ERROR,
     FOREIGN_POD,
     INFO,
+    OPTIONAL,
+    SERVICE_BACKEND,
     WAITING_POD,
     WARNING,
     InspectFacts,
@@ -29,13 +32,18 @@ _MINORS = 3
 
 A virtual node is a kubelet of the upper cluster and reports the lower cluster's version.
 """
-_KINDS = dict.fromkeys((COMPONENT_POD, FOREIGN_POD, WAITING_POD), "Pod")
-"""API kinds of the keys under which pods are stored."""
+_KINDS = {
+    **dict.fromkeys((COMPONENT_POD, FOREIGN_POD, WAITING_POD), "Pod"),
+    DNS_SERVICE: "Service",
+    SERVICE_BACKEND: "EndpointSlice",
+}
+"""API kinds of the keys under which some objects are stored."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _EXPIRY_STEPS = {
     "ClientCertificate": "issue a new client certificate for the kubeconfig",
     "Token": "issue a new token (virtual-node lower-cluster register); a virtual node renews it from then on",
     "ServingCertificate": "renew the server's certificate",
+    "WebhookCA": "renew the CA certificate in the webhook's caBundle",
 }
 
 
@@ -80,6 +88,23 @@ def versions(facts: InspectFacts) -> Iterator[InspectFinding]:
                     message=f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
                     next_step="does the virtual node's process run, and lead to this very cluster?",
                     transient=True,
+                )
+
+
+def lower_kubelets(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield lower nodes of a newer minor version than their API server, or of a version that is too old for it."""
+    for lower in facts.lowers:
+        server = _minor(lower.version)
+        for node in lower.of("Node"):
+            version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
+            kubelet = _minor(version)
+            if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
+                yield InspectFinding(
+                    severity=WARNING,
+                    check="version",
+                    subject=Subject(lower.name, "Node", node["metadata"]["name"]),
+                    message=f"runs kubelet {version}, which its API server {lower.version} does not support",
+                    next_step=f"upgrade the {'node' if kubelet < server else 'API server'}",
                 )
 
 
@@ -139,7 +164,9 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
             )
             continue
         # Lists of one kind with different selectors fail for the same reason, so they are one finding.
-        unread_kinds = {_KINDS.get(kind, kind): why for kind, why in cluster.unread.items()}
+        unread_kinds = {
+            _KINDS.get(kind, kind): why for kind, why in cluster.unread.items() if kind not in OPTIONAL
+        }
         for kind, why in sorted(unread_kinds.items()):
             yield InspectFinding(
                 severity=WARNING,
@@ -147,6 +174,14 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
                 subject=Subject(cluster.name, kind, "*"),
                 message=f"could not be listed: {why}",
                 next_step="grant get and list; without these rights they are not checked",
+            )
+        if optional := [right for kind, right in OPTIONAL.items() if kind in cluster.unread]:
+            yield InspectFinding(
+                severity=INFO,
+                check="unread",
+                subject=Subject(cluster.name, "Right", "*"),
+                message=f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}",
+                next_step="grant these rights to the account of this command, if you want these checks",
             )
     if not facts.cluster_id and not facts.upper.error:
         yield InspectFinding(

@@ -68,6 +68,8 @@ class FakeClient:
         return {"metadata": {"name": name, "uid": "me"}}
 
 
+UNSELECTED = {"nodes", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+"""What is read of a lower cluster without a label selector."""
 CONFIG = Config(
     clusters=[
         LowerClusterConfig(
@@ -110,7 +112,7 @@ async def test_only_objects_with_a_counterpart_are_read():
         "spec.nodeName=vn",
         "spec.nodeName=vn-old",
     }
-    assert all(selector for plural, _, selector, _ in lower.asked if plural != "nodes")
+    assert {plural for plural, _, selector, _ in lower.asked if not selector} == UNSELECTED
     assert facts.lowers[0].nodes["vn"].options.namespace_map("shop") == "x-shop"
 
 
@@ -175,7 +177,7 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     lower = FakeClient({"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "spec": {"unschedulable": True}}]})
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
-    assert [plural for plural, *_ in lower.asked] == ["nodes"]
+    assert {plural for plural, *_ in lower.asked} == {*UNSELECTED, "services"}
     assert [(one.check, one.subject.object) for one in rules.inspect(facts) if one.subject.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),
     ]  # fmt: skip
@@ -191,3 +193,41 @@ async def test_an_upper_cluster_with_a_hidden_identity():
         "*",
         "kube-system",
     }
+
+
+async def test_missing_optional_rights_are_named():
+    """A virtual node's own account may not list workloads and webhooks; this is information, and nothing is guessed."""
+    refuses = ("deployments", "poddisruptionbudgets", "mutatingwebhookconfigurations")
+    facts = await reading.read(
+        opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=("mutatingwebhookconfigurations",))),
+        ExpiryLimits(),
+    )
+    found = [one for one in rules.inspect(facts) if one.check == "unread"]
+    assert [(one.severity, one.subject.cluster) for one in found] == [("info", "upper"), ("info", "paris")]
+    assert found[0].message.endswith(
+        "rights: list deployments.apps, list poddisruptionbudgets.policy, "
+        "list mutatingwebhookconfigurations.admissionregistration.k8s.io"
+    )
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool):  # noqa: FBT001 - a case
+    """DNS and webhooks of the lower cluster; without the right nothing is reported about them."""
+    dns = {"metadata": {"name": "kube-dns", "namespace": "kube-system", "uid": "d"}}
+    webhook = {"name": "w", "clientConfig": {"service": {"namespace": "other", "name": "hook"}}}
+    configuration = {"metadata": {"name": "c", "uid": "c"}, "webhooks": [webhook]}
+    below: dict[str, list[dict[str, Any]]] = {
+        "services": [dns],
+        "mutatingwebhookconfigurations": [configuration],
+    }
+    lower = FakeClient(below, refuses=("endpointslices",) if refused else ())
+    facts = await reading.read(opened(FakeClient({}), lower), ExpiryLimits())
+    asked = {
+        (namespace, labels) for plural, namespace, labels, _ in lower.asked if plural == "endpointslices"
+    }
+    assert asked - {(None, "virtual-node.io/upper-cluster")} == {
+        ("kube-system", "kubernetes.io/service-name=kube-dns"),
+        ("other", "kubernetes.io/service-name=hook"),
+    }
+    found = {one.check for one in rules.inspect(facts) if one.subject.cluster == "paris"}
+    assert found & {"dns", "webhook"} == (set() if refused else {"dns", "webhook"})

@@ -53,6 +53,17 @@ def native_namespace(adopt: bool | list[str] = False) -> Change:  # noqa: FBT001
     return change
 
 
+def lower_version(version: str) -> Change:
+    """Give the lower API server and its nodes another version."""
+
+    def change(facts: InspectFacts) -> None:
+        facts.lowers[0].version = version
+        for one in facts.lowers[0].objects["Node"]:
+            one["status"]["nodeInfo"]["kubeletVersion"] = version
+
+    return change
+
+
 def test_namespaces_to_adopt_are_listed_with_the_setting():
     """Ready to paste, with the existing patterns."""
     facts = healthy()
@@ -170,12 +181,12 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (lambda facts: setattr(facts.lowers[0], "clock_skew", 31.0), [("error", "clock", "Cluster", "paris")]),
         (
             both(
-                lambda facts: setattr(facts.lowers[0], "version", "v1.30.4+k3s1"),
+                lower_version("v1.30.4+k3s1"),
                 sets(lambda facts: upper(facts, "Node"), "status", "nodeInfo", "kubeletVersion", "v1.30.4+k3s1"),
             ),
             [("warning", "version", "Cluster", "paris")],
         ),
-        (lambda facts: setattr(facts.lowers[0], "version", "v1.33.0"), [("warning", "version", "Node", NODE)]),
+        (lower_version("v1.33.0"), [("warning", "version", "Node", NODE)]),
         # --- nodes
         (gone("Node"), [("error", "node", "Node", NODE)]),
         (sets(lambda facts: upper(facts, "Node"), "status", "conditions", []), [("error", "node", "Node", NODE)]),

@@ -1,0 +1,145 @@
+"""Rules about Deployments and StatefulSets on virtual nodes whose updates or drains interrupt their service."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api import matching
+from controller_runtime.api.pod.conditions import is_finished
+from virtual_node.certificates.expiry import UPPER
+from virtual_node.commands.inspect.facts import (
+    INFO,
+    WARNING,
+    InspectFacts,
+    InspectFinding,
+    Subject,
+    is_deleting,
+    key,
+    labels_of,
+)
+
+Json = Mapping[str, Any]
+NEEDS = ("Deployment", "StatefulSet", "PodDisruptionBudget")
+"""Kinds of the upper cluster that these rules need."""
+_HASH = "pod-template-hash"
+
+
+def disruption(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield workloads with pods on our virtual nodes that an update or a drain can interrupt."""
+    ours = _workloads(facts)
+    for kind in ("Deployment", "StatefulSet"):
+        for workload in facts.upper.of(kind):
+            spec = workload["spec"]
+            if (kind, key(workload)) not in ours or is_deleting(workload) or spec.get("replicas") == 0:
+                continue
+            for check, severity, message, step in _risks(facts, workload, kind):
+                yield InspectFinding(
+                    severity=severity,
+                    check=check,
+                    subject=Subject(UPPER, kind, key(workload)),
+                    message=message,
+                    next_step=step,
+                )
+
+
+def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
+    """Return kind and key of the workloads that own unfinished pods on our virtual nodes."""
+    ours, found = facts.virtual_nodes(), set()
+    for pod in facts.upper.of("Pod"):
+        if pod["spec"].get("nodeName") not in ours or is_finished(pod.get("status")):
+            continue
+        namespace = pod["metadata"]["namespace"]
+        for owner in pod["metadata"].get("ownerReferences") or ():
+            suffix = f"-{labels_of(pod).get(_HASH)}"
+            # A Deployment names its ReplicaSets by its own name and the hash, so ReplicaSets need not be read.
+            if owner["kind"] == "ReplicaSet" and owner["name"].endswith(suffix):
+                found.add(("Deployment", f"{namespace}/{owner['name'].removesuffix(suffix)}"))
+            found.add((owner["kind"], f"{namespace}/{owner['name']}"))
+    return found
+
+
+def _risks(facts: InspectFacts, workload: Json, kind: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield check, severity, message and next step of each risk of a workload."""
+    spec, template = workload["spec"], workload["spec"]["template"]
+    replicas = spec.get("replicas", 1)
+    name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    containers = template["spec"].get("containers") or ()
+    if replicas == 1:
+        yield (
+            "single-replica",
+            WARNING,
+            "has a single replica: its service stops when the pod is moved or its node is drained",
+            f"kubectl -n {namespace} scale {kind.lower()} {name} --replicas=2",
+        )
+    elif kind == "Deployment" and (unavailable := _max_unavailable(spec, replicas)) >= replicas:
+        yield (
+            "max-unavailable",
+            WARNING,
+            f"an update may stop {unavailable} of {replicas} pods at once",
+            "set strategy.rollingUpdate.maxUnavailable to 0 and maxSurge to 1",
+        )
+    if (
+        replicas > 1
+        and facts.upper.knows("PodDisruptionBudget")
+        and not _has_budget(facts, namespace, labels)
+    ):
+        yield (
+            "no-disruption-budget",
+            WARNING,
+            "has no PodDisruptionBudget: a drain or the descheduler may stop all pods at once",
+            f"kubectl -n {namespace} create poddisruptionbudget {name} --selector=LABELS --max-unavailable=1",
+        )
+    if not _is_served(facts, namespace, labels):
+        return  # Probes and preStop protect clients of a Service.
+    if not any(container.get("readinessProbe") for container in containers):
+        yield (
+            "no-readiness-probe",
+            WARNING,
+            "is behind a Service and has no readinessProbe: new pods get requests before they can answer",
+            "add a readinessProbe to a container of the pod template",
+        )
+    if not any((container.get("lifecycle") or {}).get("preStop") for container in containers):
+        yield (
+            "no-pre-stop",
+            INFO,
+            "is behind a Service and has no preStop hook: pods end before clients stop to use their addresses",
+            "add lifecycle.preStop with a sleep of some seconds to the pod template",
+        )
+
+
+def _max_unavailable(spec: Json, replicas: int) -> int:
+    """Return how many pods of a Deployment an update may stop at once."""
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        return replicas
+    rolling = strategy.get("rollingUpdate") or {}
+    unavailable = _count(rolling.get("maxUnavailable", "25%"), replicas, math.floor)
+    # The Deployment controller uses 1 if both round to 0 (pkg/controller/deployment/util, ResolveFenceposts).
+    return max(unavailable, 0 if _count(rolling.get("maxSurge", "25%"), replicas, math.ceil) else 1)
+
+
+def _count(amount: int | str, replicas: int, rounded: Callable[[float], int]) -> int:
+    """Return a number or a percentage of the replicas as a number."""
+    if isinstance(amount, int):
+        return amount
+    return rounded(replicas * int(amount.removesuffix("%")) / 100)
+
+
+def _has_budget(facts: InspectFacts, namespace: str, labels: Mapping[str, str]) -> bool:
+    return any(
+        budget["metadata"]["namespace"] == namespace
+        and matching.compile_selector(budget["spec"]["selector"])(labels)
+        for budget in facts.upper.of("PodDisruptionBudget")
+        if budget["spec"].get("selector") is not None
+    )
+
+
+def _is_served(facts: InspectFacts, namespace: str, labels: Mapping[str, str]) -> bool:
+    return any(
+        service["metadata"]["namespace"] == namespace and selector.items() <= labels.items()
+        for service in facts.upper.of("Service")
+        if (selector := (service.get("spec") or {}).get("selector"))
+    )

@@ -1,0 +1,115 @@
+"""Rules about what pods on virtual nodes reach: Services without endpoints, DNS, and webhooks that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller_runtime.api.pod.conditions import is_finished
+from virtual_node.certificates.expiry import UPPER
+from virtual_node.commands.inspect.facts import (
+    DNS_SERVICE,
+    ERROR,
+    LABEL_SERVICE,
+    SERVICE_BACKEND,
+    WARNING,
+    WEBHOOKS,
+    ClusterFacts,
+    InspectFacts,
+    InspectFinding,
+    Subject,
+    is_deleting,
+    key,
+    labels_of,
+    webhook_services,
+)
+
+_CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
+"""Resources in a webhook's rules with which it can stop pods."""
+
+
+def services(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield upper Services that select pods on our virtual nodes and have no ready endpoint."""
+    if not facts.upper.knows("Service", "EndpointSlice", "Pod"):
+        return
+    served, ours = _served(facts.upper, "EndpointSlice"), facts.virtual_nodes()
+    pods: dict[str, list[Mapping[str, Any]]] = {}
+    for pod in facts.upper.of("Pod"):
+        if (
+            pod["spec"].get("nodeName") in ours
+            and not is_finished(pod.get("status"))
+            and not is_deleting(pod)
+        ):
+            pods.setdefault(pod["metadata"]["namespace"], []).append(pod)
+    for service in facts.upper.of("Service"):
+        selector = (service.get("spec") or {}).get("selector")
+        if not selector or key(service) in served:
+            continue
+        selected = [
+            pod
+            for pod in pods.get(service["metadata"]["namespace"], ())
+            if selector.items() <= labels_of(pod).items()
+        ]
+        if any(facts.age(pod["metadata"].get("creationTimestamp")) > facts.limits.grace for pod in selected):
+            yield InspectFinding(
+                severity=WARNING,
+                check="service",
+                subject=Subject(UPPER, "Service", key(service)),
+                message=f"has no ready endpoint, although it selects {len(selected)} pods on virtual nodes",
+                next_step=f"kubectl -n {service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
+                transient=True,
+            )
+
+
+def dns(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield lower clusters whose DNS Service has no ready endpoint; pods there cannot resolve names."""
+    for lower in facts.lowers:
+        if not lower.knows(DNS_SERVICE, SERVICE_BACKEND):
+            continue
+        ready = _served(lower, SERVICE_BACKEND)
+        for service in lower.of(DNS_SERVICE):
+            if key(service) not in ready:
+                yield InspectFinding(
+                    severity=ERROR,
+                    check="dns",
+                    subject=Subject(lower.name, "Service", key(service)),
+                    message="has no ready endpoint: pods of this cluster cannot resolve names",
+                    next_step="kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster",
+                    transient=True,
+                )
+
+
+def webhooks(facts: InspectFacts) -> Iterator[InspectFinding]:
+    """Yield admission webhooks that must answer (failurePolicy Fail) and whose Service has no ready endpoint."""
+    for cluster in (facts.upper, *facts.lowers):
+        slices = "EndpointSlice" if cluster is facts.upper else SERVICE_BACKEND
+        if not cluster.knows(slices):
+            continue
+        ready = _served(cluster, slices)
+        for kind in WEBHOOKS:
+            for configuration in cluster.of(kind):
+                for webhook, service in webhook_services(configuration):
+                    if webhook.get("failurePolicy") == "Ignore" or service in ready:
+                        continue
+                    stops_pods = any(
+                        not _CREATED.isdisjoint(rule.get("resources") or ())
+                        for rule in webhook.get("rules") or ()
+                    )
+                    yield InspectFinding(
+                        severity=ERROR if stops_pods else WARNING,
+                        check="webhook",
+                        subject=Subject(cluster.name, kind, f"{key(configuration)}/{webhook['name']}"),
+                        message=f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
+                        f"reviews{', also for pods' if stops_pods else ''}",
+                        next_step=f"start the pods of Service {service}, or remove the webhook if its program is gone",
+                        transient=True,
+                    )
+
+
+def _served(cluster: ClusterFacts, kind: str) -> set[str]:
+    """Return the Services, as ``namespace/name``, that have a ready endpoint."""
+    return {
+        f"{one['metadata']['namespace']}/{labels_of(one)[LABEL_SERVICE]}"
+        for one in cluster.of(kind)
+        if one.get("isServing") and LABEL_SERVICE in labels_of(one)
+    }
