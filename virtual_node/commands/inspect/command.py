@@ -1,6 +1,6 @@
 """``virtual-node inspect``: reports leaks, drift, skew, expiry and capacity of all clusters, for people and CI.
 
-Changes nothing.
+Changes nothing except the history.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import argparse
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import timedelta
-from typing import Any
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
@@ -21,15 +20,14 @@ from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits
 from virtual_node.commands.common import connect, daemon_flags, output
-from virtual_node.commands.inspect import reading, rules
-from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding
+from virtual_node.commands.inspect import history, reading, report, rules
+from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding
 from virtual_node.config import program
 from virtual_node.config.types import Config, LowerClusterConfig
+from virtual_node.health.inspections import Inspection
 
-_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
 _SECOND_LOOK = 5.0
 """Seconds before a second read confirms transient findings; a healthy system completes a change in about 1 s."""
-_MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
 _DAYS = re.compile(r"(\d+)d(.*)")
 
 
@@ -47,28 +45,43 @@ def main(argv: Sequence[str]) -> int:
     )
     if limits.expiry_error > limits.expiry_warning:
         raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
-    facts, findings = asyncio.run(
-        run(daemon.config, limits, context=options.context, patience=options.request_timeout)
+    facts, findings, recorded = asyncio.run(
+        run(
+            daemon.config,
+            limits,
+            context=options.context,
+            patience=options.request_timeout,
+            ignore=options.ignore,
+            target=options.history,
+        )
     )
-    findings = [one for one in findings if one.check not in options.ignore]
-    _show(facts, findings, form=options.output, headers=not options.no_headers)
+    report.show(facts, findings, recorded, form=options.output, headers=not options.no_headers)
     return rules.exit_code(facts, findings, fail_on=options.fail_on)
 
 
 async def run(
-    config: Config, limits: ExpiryLimits, *, context: str = "", patience: float = connect.TIMEOUT
-) -> tuple[InspectFacts, list[InspectFinding]]:
-    """Return facts and findings about all clusters; read twice if a finding may be transient.
+    config: Config,
+    limits: ExpiryLimits,
+    *,
+    context: str = "",
+    patience: float = connect.TIMEOUT,
+    ignore: Collection[str] = (),
+    target: str = "",
+) -> tuple[InspectFacts, list[InspectFinding], Inspection | None]:
+    """Return facts and findings about all clusters, and the history; read twice if a finding may be transient.
 
     Args:
         config: the clusters.
         limits: thresholds of findings.
         context: context of the upper cluster's kubeconfig; empty: the current one.
         patience: seconds to wait for each response.
+        ignore: checks of which findings are omitted.
+        target: file or ConfigMap with the history, which is updated; empty: no history, None is returned.
 
     Raises:
-        ConfigError: the upper cluster's kubeconfig cannot be used.
+        ConfigError: the upper cluster's kubeconfig or the history cannot be used.
     """
+    in_config_map = history.is_config_map(target)
     async with _opened(config, context, patience) as opened:
         facts = await reading.read(opened, limits)
         findings = rules.inspect(facts)
@@ -77,7 +90,15 @@ async def run(
             silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
             facts = await reading.read(opened, limits, silent=silent)
             findings = rules.confirmed(findings, rules.inspect(facts))
-    return facts, findings
+        findings = [one for one in findings if one.check not in ignore]
+        if not target:
+            return facts, findings, None
+        if in_config_map and facts.upper.error:
+            output.note("the history is not updated, because the upper cluster cannot be read")
+            return facts, findings, None
+        recorded = history.compare(await history.read(target, opened.upper), facts, findings)
+        await history.write(target, opened.upper, recorded)
+    return facts, findings, recorded
 
 
 @contextlib.asynccontextmanager
@@ -105,53 +126,6 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         yield reading.Opened(config, upper, lowers, credentials)
 
 
-def _show(facts: InspectFacts, findings: Sequence[InspectFinding], *, form: str, headers: bool) -> None:
-    summary = rules.summary(facts, findings)
-    if form != "table":
-        clusters = [
-            {"name": cluster.name, "version": cluster.version, "error": cluster.error}
-            for cluster in (facts.upper, *facts.lowers)
-        ]
-        report = {
-            "clusters": clusters,
-            "pods": rules.pods(facts),
-            "findings": [_row(finding) for finding in findings],
-            "summary": summary,
-        }
-        output.data(report, form)
-        return
-    if findings:
-        output.report(
-            _COLUMNS,
-            [
-                (one.severity, one.subject.cluster, one.check, *one.subject[1:], one.message, one.next_step)
-                for one in findings
-            ],
-            [
-                output.Entry(
-                    _MARKS[one.severity],
-                    f"{one.severity} {one.subject.cluster}: {one.check} {one.subject.kind} {one.subject.object}",
-                    [one.message],
-                    [one.next_step] if one.next_step else [],
-                )
-                for one in findings
-            ],
-            headers=headers,
-        )
-    output.conclusion(summary)
-
-
-def _row(finding: InspectFinding) -> dict[str, Any]:
-    """Return a finding as data; all printed findings are confirmed, so ``transient`` is left out."""
-    return {
-        "severity": finding.severity,
-        "check": finding.check,
-        **finding.subject._asdict(),
-        "message": finding.message,
-        "nextStep": finding.next_step,
-    }
-
-
 def parser() -> Parser:
     """Return the command's parser, with the daemon's flags."""
     return daemon_flags.with_daemon_flags(_own())
@@ -162,10 +136,11 @@ def _own() -> Parser:
         program.name(),
         "inspect",
         about="Find leaks, drift, version and clock skew, expiring certificates and missing capacity in all "
-        "clusters, for people and for CI. Changes nothing.",
+        "clusters, for people and for CI. Changes nothing except the history.",
         examples=(
             ("All clusters of a configuration", "inspect --config clusters.yaml"),
             ("One lower cluster", "inspect --client-kubeconfig tokyo.yaml --nodename vn-tokyo"),
+            ("New, persisting and fixed findings", "inspect --config clusters.yaml --history history.json"),
             ("In CI: warnings fail, too", "inspect --config clusters.yaml --fail-on warning -o json"),
         ),
         notes="The other flags are those of the daemon; they select the clusters.",
@@ -175,6 +150,11 @@ def _own() -> Parser:
     add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig")
     output.add_flags(parser, "table", *output.DATA)
     connect.add_request_timeout(parser)
+    add_flag(
+        parser,
+        "--history TARGET",
+        "compare with the previous run, and store this one: a file, or configmap/NAMESPACE/NAME of the upper cluster",
+    )
     parser.add_argument(
         "--fail-on",
         default="error",

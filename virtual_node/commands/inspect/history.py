@@ -1,0 +1,146 @@
+"""Compares findings with those of the previous run, and stores both in a file or a ConfigMap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.api import timestamps
+from controller_runtime.client.client import Client, PatchType
+from controller_runtime.errors import ApiError, ConfigError, NotFound
+from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding
+from virtual_node.health.inspections import (
+    FIXED,
+    KEY,
+    NEW,
+    PERSISTING,
+    UNKNOWN,
+    Inspection,
+    InspectionRun,
+    RecordedFinding,
+    parse,
+)
+from virtual_node.health.objects import one_line
+
+_CONFIG_MAP = re.compile(r"configmap/(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9.-]{1,253})")
+_RUNS = 100
+"""Number of runs that are kept."""
+_FINDINGS = 1000
+"""Maximum number of findings, the most severe first, because a ConfigMap has at most 1 MiB."""
+
+
+def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectFinding]) -> Inspection:
+    """Return the history with a new run; information is not recorded.
+
+    Args:
+        before: the history with the previous run.
+        facts: what was read. A missing finding counts as fixed only if its cluster was read.
+        findings: the findings of this run.
+    """
+    now = timestamps.rfc3339(facts.now)
+    known = {one.identity: one for one in before.findings if one.state != FIXED}
+    found: dict[tuple[str, str, str, str], RecordedFinding] = {}
+    for one in findings:
+        earlier = known.get((one.check, *one.subject))
+        if one.severity != INFO:
+            found[one.check, *one.subject] = RecordedFinding(
+                state=PERSISTING if earlier else NEW,
+                since=earlier.since if earlier else now,
+                severity="error" if one.severity == ERROR else "warning",
+                check=one.check,
+                cluster=one.subject.cluster,
+                kind=one.subject.kind,
+                object=one.subject.object,
+                message=one_line(one.message),
+            )
+    is_complete = not any(one.check == "rule" for one in findings)
+    for identity, earlier in known.items():
+        if identity not in found:
+            is_judged = is_complete and _is_judged(facts, earlier)
+            found[identity] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
+    recorded = sorted(found.values(), key=lambda one: one.severity)
+    run = InspectionRun(
+        time=now,
+        errors=sum(one.severity == "error" and one.state in {NEW, PERSISTING} for one in recorded),
+        warnings=sum(one.severity == "warning" and one.state in {NEW, PERSISTING} for one in recorded),
+        new=sum(one.state == NEW for one in recorded),
+        fixed=sum(one.state == FIXED for one in recorded),
+    )
+    return Inspection(findings=recorded[:_FINDINGS], runs=[*before.runs, run][-_RUNS:])
+
+
+def _is_judged(facts: InspectFacts, finding: RecordedFinding) -> bool:
+    """Report whether this run could have found a finding again: both its cluster and the upper one were read."""
+    clusters = [facts.upper, *(one for one in facts.lowers if one.name == finding.cluster)]
+    is_read = not any(one.error or one.unread.keys() - OPTIONAL.keys() for one in clusters)
+    return is_read and not (finding.kind in OPTIONAL and any(one.unread for one in clusters))
+
+
+def is_config_map(target: str) -> bool:
+    """Report whether a history is in a ConfigMap and not in a file.
+
+    Raises:
+        ConfigError: the target begins like a ConfigMap's and has no valid names.
+    """
+    if target.startswith("configmap/") and not _CONFIG_MAP.fullmatch(target):
+        raise ConfigError(f"--history: {target} is not configmap/NAMESPACE/NAME")
+    return bool(_CONFIG_MAP.fullmatch(target))
+
+
+async def read(target: str, upper: Client) -> Inspection:
+    """Return the history in a file or in a ConfigMap of the upper cluster; empty if it does not exist.
+
+    Args:
+        target: a path, or ``configmap/NAMESPACE/NAME``.
+        upper: client of the upper cluster.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a history.
+    """
+    try:
+        if place := _CONFIG_MAP.fullmatch(target):
+            found = await upper.get(resources.CONFIG_MAPS, place["name"], namespace=place["namespace"])
+            text = (found.get("data") or {}).get(KEY, "")
+        else:
+            text = Path(target).read_text(encoding="utf-8")
+    except (NotFound, FileNotFoundError):
+        return Inspection()
+    except (ApiError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--history: {target} cannot be read: {error}") from None
+    try:
+        return parse(text) if text.strip() else Inspection()
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"--history: {target} is not a history of inspect: {error}; delete it or choose another"
+        ) from None
+
+
+async def write(target: str, upper: Client, history: Inspection) -> None:
+    """Store a history where ``read`` finds it.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    text = msgspec.json.encode(history).decode()
+    try:
+        if place := _CONFIG_MAP.fullmatch(target):
+            await _write_config_map(upper, place["namespace"], place["name"], text)
+        else:
+            fresh = Path(f"{target}.new")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(target)
+    except (ApiError, OSError) as error:
+        raise ConfigError(f"--history: {target} cannot be written: {error}") from None
+
+
+async def _write_config_map(upper: Client, namespace: str, name: str, text: str) -> None:
+    data = {"data": {KEY: text}}
+    try:
+        await upper.patch(resources.CONFIG_MAPS, name, data, namespace=namespace, patch_type=PatchType.MERGE)
+    except NotFound:
+        body = {"metadata": {"name": name, "namespace": namespace}, **data}
+        await upper.create(resources.CONFIG_MAPS, body)

@@ -1,0 +1,130 @@
+"""Prints the report of ``virtual-node inspect``: a table for people, or data for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import timestamps
+from virtual_node.certificates.expiry import span
+from virtual_node.commands.common import output
+from virtual_node.commands.inspect import rules
+from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject
+from virtual_node.health.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
+
+_COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
+_MARKS = {ERROR: output.BAD, WARNING: output.DOUBTFUL, INFO: output.NOTHING}
+_Recorded = Mapping[tuple[str, str, str, str], RecordedFinding]
+
+
+def show(
+    facts: InspectFacts,
+    findings: Sequence[InspectFinding],
+    history: Inspection | None,
+    *,
+    form: str,
+    headers: bool,
+) -> None:
+    """Print the findings and the summary.
+
+    Args:
+        facts: what was read.
+        findings: the findings to print.
+        history: the history with this run; None: without a history.
+        form: ``table``, ``json`` or ``yaml``.
+        headers: whether a table has headings.
+    """
+    summary = rules.summary(facts, findings)
+    recorded = {one.identity: one for one in history.findings} if history else {}
+    if history:
+        summary += f"; {history.runs[-1].new} new, {history.runs[-1].fixed} fixed"
+    if form == "table":
+        _table(facts, findings, recorded, has_history=history is not None, headers=headers)
+        output.conclusion(summary)
+        return
+    data: dict[str, Any] = {
+        "clusters": [
+            {"name": cluster.name, "version": cluster.version, "error": cluster.error}
+            for cluster in (facts.upper, *facts.lowers)
+        ],
+        "pods": rules.pods(facts),
+        "findings": [_row(finding, recorded.get(_key(finding))) for finding in findings],
+        "summary": summary,
+    }
+    if history:
+        data |= {
+            state: [_past(one) for one in history.findings if one.state == state]
+            for state in (FIXED, UNKNOWN)
+        }
+        data["runs"] = msgspec.to_builtins(history.runs)
+    output.data(data, form)
+
+
+def _table(
+    facts: InspectFacts,
+    findings: Sequence[InspectFinding],
+    recorded: _Recorded,
+    *,
+    has_history: bool,
+    headers: bool,
+) -> None:
+    past = [
+        InspectFinding(
+            severity=one.severity,
+            check=one.check,
+            subject=Subject(one.cluster, one.kind, one.object),
+            message=one.message,
+        )
+        for one in recorded.values()
+        if one.state in {FIXED, UNKNOWN}
+    ]
+    if not (findings or past):
+        return
+    rows, entries = [], []
+    for one in (*findings, *past):
+        state = _state(facts, recorded.get(_key(one))) if has_history else ""
+        subject = (one.severity, one.subject.cluster, one.check, *one.subject[1:])
+        rows.append((*([state] if has_history else []), *subject, one.message, one.next_step))
+        entries.append(
+            output.Entry(
+                output.GOOD if state == FIXED else _MARKS[one.severity],
+                f"{one.severity} {one.subject.cluster}: {one.check} {one.subject.kind} {one.subject.object}"
+                + (f" ({state})" if state else ""),
+                [one.message],
+                [one.next_step] if one.next_step else [],
+            )
+        )
+    columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS
+    output.report(columns, rows, entries, headers=headers)
+
+
+def _key(finding: InspectFinding) -> tuple[str, str, str, str]:
+    return finding.check, *finding.subject
+
+
+def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:
+    """Return the state for the table; empty for information, which is not recorded."""
+    if recorded is None:
+        return ""
+    return (
+        span(facts.now - timestamps.parse(recorded.since)) if recorded.state == PERSISTING else recorded.state
+    )
+
+
+def _row(finding: InspectFinding, recorded: RecordedFinding | None) -> dict[str, Any]:
+    """Return a finding as data; all printed findings are confirmed, so ``transient`` is left out."""
+    return {
+        **({"state": recorded.state, "since": recorded.since} if recorded else {}),
+        "severity": finding.severity,
+        "check": finding.check,
+        **finding.subject._asdict(),
+        "message": finding.message,
+        "nextStep": finding.next_step,
+    }
+
+
+def _past(one: RecordedFinding) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(one)
+    return row
