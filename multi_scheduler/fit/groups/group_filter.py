@@ -19,6 +19,7 @@ from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.members import Members
+from multi_scheduler.fit.groups.pending_pods import scheduler_of
 from multi_scheduler.fit.groups.planning import Judge, Planner, Shortfall, within
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
@@ -116,6 +117,7 @@ class GroupFilter:
         await self.members.pending.wait_for(
             f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS
         )
+        self.members.asked_by(scheduler_of(pod["spec"]))
         self.members.offer(uid, nodes)
         deadline = _now() + _SETTLE_SECONDS
         while True:
@@ -135,6 +137,7 @@ class GroupFilter:
         metadata = pod["metadata"]
         key = f"{group.namespace}/{metadata.get('name', '')}"
         await self.members.pending.wait_for(key, metadata.get("uid", ""), _CACHE_SECONDS)
+        self.members.asked_by(scheduler_of(pod["spec"]))
         return self.members.standing(group.key)
 
     def sweep(self) -> None:

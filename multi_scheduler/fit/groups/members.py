@@ -18,6 +18,8 @@ from multi_scheduler.fit.groups.pod_groups import PodGroups
 from multi_scheduler.fit.groups.standing import Standing, standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 
+_MOST_SCHEDULERS = 100
+
 
 class Members:
     """The members of all groups.
@@ -49,6 +51,13 @@ class Members:
         self.pod_groups = PodGroups(upper)
         self.candidates: dict[str, frozenset[str]] = {}
         """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+        self._schedulers: set[str] = set()
+        """Names of the schedulers that ask this extender. Pods of others would never use their room."""
+
+    def asked_by(self, scheduler: str) -> None:
+        """Note the name of the scheduler that a pod in a call asks for."""
+        if len(self._schedulers) < _MOST_SCHEDULERS:
+            self._schedulers.add(scheduler)
 
     def offer(self, uid: str, nodes: Sequence[VirtualNode]) -> None:
         """Note the virtual nodes that the scheduler offers to a member."""
@@ -68,7 +77,7 @@ class Members:
 
     def standing(self, key: str) -> Standing | None:
         """Return what a group needs to start, as its oldest pending member declares it; None: it has no usable member."""
-        members = self.pending.members(key)
+        members = [one for one in self.pending.members(key) if one.scheduler in self._schedulers]
         if not members:
             return None
         pod = min(members, key=lambda one: (one.created, one.name)).pod

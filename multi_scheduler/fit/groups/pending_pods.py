@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import timestamps
@@ -11,7 +12,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from multi_scheduler.bound_pods import group_key
-from multi_scheduler.fit.groups.standing import Member
+from multi_scheduler.fit.groups.standing import DEFAULT_SCHEDULER, Member
 
 _PENDING = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
 
@@ -91,6 +92,11 @@ def _shrink(pod: Object) -> Object:
     return pod.with_fields(status={}) if group_key(pod) else pod.with_fields(spec={}, status={})
 
 
+def scheduler_of(spec: Mapping[str, Any]) -> str:
+    """Return the name of the scheduler that a pod asks for."""
+    return str(spec.get("schedulerName") or DEFAULT_SCHEDULER)
+
+
 def _member(pod: Object) -> Member:
     spec = pod.spec or {}
     try:
@@ -98,5 +104,11 @@ def _member(pod: Object) -> Member:
     except ValueError:
         created = 0.0
     return Member(
-        pod.uid, pod.name, created, spec.get("priority") or 0, bool(spec.get("schedulingGates")), pod
+        pod.uid,
+        pod.name,
+        created,
+        spec.get("priority") or 0,
+        bool(spec.get("schedulingGates")),
+        scheduler_of(spec),
+        pod,
     )

@@ -11,6 +11,7 @@ from controller_runtime.objects import Object
 DERIVED_PATIENCE = 60.0
 """Seconds after which the pods of an incomplete group that only labels declare start alone. The controller may be waiting
 for the first pod to be Ready before it creates the others, which no label of the pods shows."""
+DEFAULT_SCHEDULER = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Member:
     priority: int = 0
     is_gated: bool = False
     """Whether scheduling gates keep the pod from the scheduler."""
+    scheduler: str = DEFAULT_SCHEDULER
+    """Name of the scheduler that the pod asks for."""
     pod: Object | None = None
     """The Pod object; None in tests."""
 

@@ -118,6 +118,20 @@ async def test_group_of_any_scope_uses_several_clusters():
     assert (world.bound("a"), world.bound("b")) == (0, 8)
 
 
+async def test_pods_of_another_scheduler_are_no_members():
+    """They never ask for their room, which the group would hold."""
+    world = World(a=[12])
+    others = [pod(f"a{number}", "train") for number in range(1, 8)]
+    for one in others:
+        one["spec"]["schedulerName"] = "nobody"
+    world.create(*others)
+    world.queue.clear()
+    world.create(pod("a0", "train"))
+    await world.run()
+    assert world.reasons["a0"] == "pod group shop/train has 1 of 8 pods"
+    assert world.agent.indexes["a"].used["cpu"] == 0
+
+
 async def test_real_nodes_are_barred():
     """Room there cannot be reserved."""
     world = World(a=[12])
