@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import namespace_map
+from controller_runtime.api import namespace_map, names
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.pod.eligibility import Eligibility
+from controller_runtime.api.pod.groups import group_of
 from controller_runtime.api.pod.lower_spec import lower_spec
 from controller_runtime.api.policy.rules import Effective, PolicySet
 from multi_scheduler.agent import VirtualNode
@@ -88,7 +89,7 @@ class AdmissionGate:
         if refusal := self._eligibility.why_not(pod):
             return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
-        sent = lower_spec(pod, rules, node_name=node.name, node_labels=node.labels)
+        sent = _in_domain(pod, lower_spec(pod, rules, node_name=node.name, node_labels=node.labels))
         if not self._allowed.knows(pod, sent, rules):
             if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
                 return GateResult(pod, refusal=refusal)
@@ -120,3 +121,16 @@ class AdmissionGate:
         if namespace_map.adopts(namespace, self._adopt):
             return ""
         return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
+
+
+def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+    """Return a lower spec with the selector of the domain of the pod's group, which the pod gets when it is bound."""
+    metadata = pod["metadata"]
+    annotations = metadata.get("annotations") or {}
+    if names.ANNOTATION_GROUP_TOPOLOGY not in annotations:
+        return sent
+    group = group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations)
+    if group is None or not group.topology or group.problem:
+        return sent
+    # The policy looks only at the key.
+    return {**sent, "nodeSelector": {**(sent.get("nodeSelector") or {}), group.topology: ""}}

@@ -89,6 +89,21 @@ async def test_pod_refused_by_policy_gets_another_cluster():
     }
 
 
+async def test_policy_applies_to_the_domain_of_a_group():
+    """The pod gets its selector when it is bound, and would be refused then."""
+    group = {
+        "virtual-node.io/pod-group": "train",
+        "virtual-node.io/min-members": "1",
+        "virtual-node.io/pod-group-topology": "rack",
+    }
+    clusters = _Clusters(Policy(node_selector_keys=["zone"]))
+    admission = clusters.agent._judge.gates["a"]
+    node = VirtualNode("vn-a", "a", {}, {})
+    assert "nodeSelectorKeys" in admission.judge(_pod(annotations=group), node).refusal
+    allowed = group | {"virtual-node.io/pod-group-topology": "zone"}
+    assert not admission.judge(_pod(annotations=allowed), node).refusal
+
+
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     ("pod", "rule"),
