@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_MOST_DEVICES = 128
+"""Number of devices of a node that are counted one by one; a lower cluster reports the number."""
 Taking = tuple[str, int, Sequence[int]]
 """UID of a pod, its units, and the numbers of its devices; no numbers: unknown."""
 
@@ -43,6 +45,7 @@ class DeviceColumn:
 
     def reset(self, slot: int, total: int, taken: Iterable[Taking]) -> None:
         """Set a node's devices and the pods that use them."""
+        total = min(total, self.units * _MOST_DEVICES)
         rest = total % self.units
         self._taken[slot] = {}
         self._set(slot, [self.units] * (total // self.units) + ([rest] if rest else []))

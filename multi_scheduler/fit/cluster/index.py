@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from multi_scheduler.fit.cluster import topology
+from multi_scheduler.fit.cluster import limits, topology
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter, read_node
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
@@ -36,6 +36,8 @@ class ClusterIndex:
         self._free: dict[str, list[int]] = {}
         self._capacity: dict[str, list[float]] = {}
         """Allocatable resources by slot; infinite where a node does not offer the resource, so that its free share is 0."""
+        self._offering: Counter[str] = Counter()
+        """Number of nodes that offer a resource, by resource."""
         self._placed: dict[str, Placed] = {}
         self._by_node: dict[str, dict[str, Placed]] = {}
         self._with_anti_affinity: dict[str, Placed] = {}
@@ -69,10 +71,11 @@ class ClusterIndex:
             return
         if slot is None:
             slot = self._take_slot(fresh.name)
-        elif old is not None:
-            self.total.subtract(old.allocatable)
         self._nodes[slot] = fresh
         self.total.update(fresh.allocatable)
+        self._offering.update(fresh.allocatable.keys())
+        if old is not None:
+            self._withdraw(old)
         self._recount(slot, fresh)
 
     def remove_node(self, name: str) -> None:
@@ -82,9 +85,9 @@ class ClusterIndex:
             return
         node = self._nodes[slot]
         assert node is not None
-        self.total.subtract(node.allocatable)
+        self._withdraw(node)
         for placed in self._by_node.get(name, {}).values():
-            self.used.subtract(placed.requests)
+            _subtract(self.used, placed.requests)
         self._nodes[slot], self._names[slot] = None, ""
         for column in self._free.values():
             column[slot] = 0
@@ -92,6 +95,14 @@ class ClusterIndex:
             devices.reset(slot, 0, ())
         self._empty.append(slot)
         self._nodes_changed()
+
+    def _withdraw(self, node: Node) -> None:
+        """Subtract what a node offered, and drop the columns of resources that no node offers any more."""
+        _subtract(self.total, node.allocatable)
+        _subtract(self._offering, dict.fromkeys(node.allocatable, 1))
+        for resource in node.allocatable.keys() - self._offering.keys():
+            self._free.pop(resource, None)
+            self._capacity.pop(resource, None)
 
     def _nodes_changed(self) -> None:
         self._node_filter.changed()
@@ -119,9 +130,12 @@ class ClusterIndex:
 
     def _recount(self, slot: int, node: Node) -> None:
         for resource in node.allocatable:
-            if resource not in self._free:
+            if resource not in self._free and len(self._free) < limits.MOST_COLUMNS:
                 # Count pods that take the resource on nodes that do not offer it now, for example while a device plug-in is down.
-                self._free[resource] = [-self._taken(name).get(resource, 0) for name in self._names]
+                column = self._free[resource] = [0] * len(self._names)
+                for placed in self._placed.values():
+                    if resource in placed.requests and (at := self._slots.get(placed.node)) is not None:
+                        column[at] -= placed.requests[resource]
                 self._capacity[resource] = [math.inf] * len(self._names)
         taken = self._taken(node.name)
         for resource, column in self._free.items():
@@ -176,6 +190,8 @@ class ClusterIndex:
             return
         for resource, count in placed.requests.items():
             self.used[resource] += sign * count
+            if not self.used[resource]:
+                del self.used[resource]
             column = self._free.get(resource)
             if column is not None:
                 column[slot] -= sign * count
@@ -292,6 +308,14 @@ class ClusterIndex:
             short = len(slots) - len(having)
             if short:
                 reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
+
+
+def _subtract(counter: Counter[str], amounts: Mapping[str, int]) -> None:
+    """Subtract amounts, and remove the keys with a result of 0, because a lower cluster may use ever new keys."""
+    counter.subtract(amounts)
+    for key in amounts:
+        if not counter[key]:
+            del counter[key]
 
 
 def _conflict(one: Port, other: Port) -> bool:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import matching, quantity
+from controller_runtime.api import matching
+from multi_scheduler.fit.cluster import limits
+from multi_scheduler.fit.cluster.pod_requirements import node_terms
 
 _KEPT_ANSWERS = 512
+_KEPT_COLUMNS = 128
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -38,17 +41,16 @@ class Node:
 
 
 def read_node(node: Mapping[str, Any]) -> Node:
-    """Return a lower Node object, reduced to what filters read."""
+    """Return a lower Node object, reduced to what filters read. Unreadable taints and resources count as missing."""
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    taints = limits.taints(spec.get("taints"))
     return Node(
         name=metadata["name"],
         labels=metadata.get("labels") or {},
-        taints=spec.get("taints") or [],
-        taints_key=repr(spec.get("taints") or []),
+        taints=taints,
+        taints_key=repr(taints),
         unschedulable=bool(spec.get("unschedulable")),
-        allocatable={
-            key: quantity.of(key, value) for key, value in (status.get("allocatable") or {}).items()
-        },
+        allocatable=limits.amounts(status.get("allocatable")),
     )
 
 
@@ -71,7 +73,7 @@ class NodeFilter:
         """
         self._nodes = nodes
         self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._columns: dict[str, list[Any]] = {}
+        self._columns: OrderedDict[str, list[Any]] = OrderedDict()
 
     def changed(self) -> None:
         """Clear the cache after a node was added or removed, or its labels, taints or cordon changed."""
@@ -98,6 +100,7 @@ class NodeFilter:
         if _asks_for_names(spec):
             columns.append([node.name if node is not None else None for node in self._nodes])
         known: dict[tuple[Any, ...], str] = {}
+        states: dict[Any, str] = {}
         slots: list[int] = []
         reasons: Counter[str] = Counter()
         for slot, values in enumerate(zip(*columns, strict=True)):
@@ -106,7 +109,10 @@ class NodeFilter:
                 continue
             reason = known.get(values)
             if reason is None:
-                reason = known[values] = _objection(node, spec)
+                state = states.get(values[0])
+                if state is None:
+                    state = states[values[0]] = _state_objection(node, spec)
+                reason = known[values] = state or _label_objection(node, spec)
             if reason:
                 reasons[reason] += 1
             else:
@@ -126,17 +132,26 @@ class NodeFilter:
         if column is None:
             column = [value(node) if node is not None else None for node in self._nodes]
             self._columns[name] = column
+            if len(self._columns) > _KEPT_COLUMNS:
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(name)
         return column
 
 
-def _objection(node: Node, spec: Mapping[str, Any]) -> str:
-    """Return why a node's state, taints or labels reject a pod, in kube-scheduler's words and order; empty: admitted."""
+def _state_objection(node: Node, spec: Mapping[str, Any]) -> str:
+    """Return why a node's cordon or taints reject a pod, in kube-scheduler's words and order; empty: they admit it."""
     tolerations = spec.get("tolerations") or ()
     if node.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, tolerations):
         return "node(s) were unschedulable"
     for taint in node.taints:
         if taint.get("effect") in {"NoSchedule", "NoExecute"} and not _tolerated(taint, tolerations):
             return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value') or ''}}}"
+    return ""
+
+
+def _label_objection(node: Node, spec: Mapping[str, Any]) -> str:
+    """Return why a node's name or labels reject a pod, in kube-scheduler's words; empty: they admit it."""
     if not matching.admits({**spec, "tolerations": ()}, name=node.name, labels=node.labels, taints=()):
         return "node(s) didn't match Pod's node affinity/selector"
     for required in spec.get("volumes") or ():
@@ -153,20 +168,10 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Collection[Mapping[str, An
 def _keys(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the label keys that a spec refers to."""
     keys = set(spec.get("nodeSelector") or ())
-    for term in _terms(spec):
+    for term in node_terms(spec):
         keys.update(expression.get("key", "") for expression in term.get("matchExpressions") or ())
     return tuple(sorted(keys))
 
 
 def _asks_for_names(spec: Mapping[str, Any]) -> bool:
-    return any(term.get("matchFields") for term in _terms(spec))
-
-
-def _terms(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    found = list(required.get("nodeSelectorTerms") or ())
-    for volume in spec.get("volumes") or ():
-        found += volume.get("nodeSelectorTerms") or ()
-    return found
+    return any(term.get("matchFields") for term in node_terms(spec))

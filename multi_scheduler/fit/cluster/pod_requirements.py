@@ -6,6 +6,7 @@ lower cluster. There, the fields of a ``clusterSelector`` annotation apply inste
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from controller_runtime.api import cluster_selector, matching, names
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
+from multi_scheduler.fit.cluster import limits
 
 Port = tuple[str, str, int]
 """Host IP (empty: all), protocol, port."""
-_MOST_TERMS = 10
-"""Number of affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod of a
-cluster, and a pod may have thousands of them. The lower scheduler applies all of them."""
+_LONGEST_KEY = 1000
+"""Characters of a cache key; longer ones are hashed."""
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - read, not bound
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYTHING = [{"operator": "Exists"}]
@@ -91,6 +92,9 @@ def demand(
         node_labels: labels of the virtual node.
         pool: labels of the lower nodes that the virtual node represents; empty: all.
         volumes: ``spec.nodeAffinity.required`` of the lower volumes that the pod's claims are bound to.
+
+    Raises:
+        TooManyRequirementsError: there are too many requirements to compare them with all nodes.
     """
     metadata, above = pod["metadata"], pod["spec"]
     selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
@@ -112,6 +116,7 @@ def demand(
     spec["volumes"] = list(volumes)
     if rules is not None:
         spec = keep_off_control_plane(spec, rules)
+    limits.check_size(spec, node_terms(spec))
     requests = {**pod_resources.pod_requests(above), "pods": 1}
     return Demand(
         uid=metadata.get("uid", ""),
@@ -147,6 +152,15 @@ def _both(
     }
 
 
+def node_terms(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the required node selector terms of a ``Demand.spec``, also those of volumes."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    found = list(required.get("nodeSelectorTerms") or ())
+    for volume in spec.get("volumes") or ():
+        found += volume.get("nodeSelectorTerms") or ()
+    return found
+
+
 def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
     """Return the host ports of a pod."""
     found = []
@@ -169,17 +183,31 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
 
 
 def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term, ...]:
-    """Return the required terms of one kind of pod affinity with topology key hostname."""
-    terms = (((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ())[:_MOST_TERMS]
+    """Return the required terms of one kind of pod affinity with topology key hostname, within the limits of terms."""
+    terms = ((spec.get("affinity") or {}).get(kind) or {}).get(_REQUIRED) or ()
     return tuple(
         Term(
             namespaces=frozenset(term.get("namespaces") or _own(term, namespace)),
             selects=_compiled(term.get("namespaceSelector")),
             matches=_compiled(term.get("labelSelector")),
         )
-        for term in terms
-        if term.get("topologyKey") == names.LABEL_HOSTNAME
+        for term in _within_limits(terms)
     )
+
+
+def _within_limits(terms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first terms or constraints over single nodes that are not too large to compare them with all pods."""
+    kept: list[Mapping[str, Any]] = []
+    size = 0
+    for term in terms:
+        if term.get("topologyKey") == names.LABEL_HOSTNAME:
+            size += sum(
+                limits.selector_size(term.get(field)) for field in ("labelSelector", "namespaceSelector")
+            )
+            if len(kept) == limits.MOST_TERMS or size > limits.MOST_POD_REQUIREMENTS:
+                break
+            kept.append(term)
+    return kept
 
 
 def _own(term: Mapping[str, Any], namespace: str) -> list[str]:
@@ -191,9 +219,8 @@ def _spread(
     above: Mapping[str, Any], labels: Mapping[str, str], below: Mapping[str, Any]
 ) -> tuple[Spread, ...]:
     found = []
-    for constraint in (above.get("topologySpreadConstraints") or ())[:_MOST_TERMS]:
-        is_meant = constraint.get("topologyKey") == names.LABEL_HOSTNAME
-        if not is_meant or constraint.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
+    for constraint in _within_limits(above.get("topologySpreadConstraints") or ()):
+        if constraint.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
             continue
         honors = constraint.get("nodeAffinityPolicy", "Honor") == "Honor"
         domain = {
@@ -218,7 +245,7 @@ def _spread(
 def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the labelSelector with matchLabelKeys merged in; apiservers from 1.34 on merge them themselves."""
     selector = constraint.get("labelSelector")
-    keys = [key for key in constraint.get("matchLabelKeys") or () if key in labels]
+    keys = [key for key in constraint.get("matchLabelKeys") or () if key in labels][: limits.MOST_TERMS]
     if selector is None or not keys:
         return selector
     mine = [{"key": key, "operator": "In", "values": [labels[key]]} for key in keys]
@@ -226,7 +253,8 @@ def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Ma
 
 
 def _key(spec: Mapping[str, Any]) -> str:
-    return json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _compiled(selector: Mapping[str, Any] | None) -> matching.Matcher:

@@ -17,6 +17,7 @@ from controller_runtime.objects import Object
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster import resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.limits import MOST_RESOURCES
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_ports, host_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
@@ -221,9 +222,10 @@ def shrink_pod(pod: Object) -> Object:
     """Reduce a lower pod's spec and status to node, requests, limits, ports, anti-affinity, phase and binding time."""
     spec, status = pod.spec or {}, pod.status or {}
     requests = {**resizing.requests(spec, status), "pods": 1}
-    kept: dict[str, Any] = {"requests": {name: count for name, count in requests.items() if count > 0}}
-    if spec.get("nodeName"):
-        kept["nodeName"] = spec["nodeName"]
+    wanted = [(name, count) for name, count in requests.items() if count > 0]
+    kept: dict[str, Any] = {"requests": dict(wanted[-MOST_RESOURCES:])}
+    if isinstance(node := spec.get("nodeName"), str) and node:
+        kept["nodeName"] = node
     if ports := host_ports(spec):
         kept["ports"] = ports
     if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):

@@ -1,0 +1,98 @@
+"""Limits on what tenants and lower clusters can make the multi-scheduler compute and store, and readers that apply them.
+
+Objects of honest users are far below the limits. A value of a lower cluster that cannot be read counts as missing. No IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api import quantity
+
+MOST_TERMS = 10
+"""Number of pod affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod
+of a cluster, and a pod may have thousands of them. The lower scheduler applies all of them."""
+MOST_POD_REQUIREMENTS = 20
+"""Number of labels, expressions and values that these terms may have together. Later terms are not evaluated."""
+MOST_NODE_REQUIREMENTS = 100
+"""Number of a pod's node labels, terms, expressions and tolerations. A pod with more is rejected."""
+MOST_NODE_VALUES = 1000
+"""Number of values in these expressions together."""
+MOST_TAINTS = 32
+"""Number of taints of a lower node that are read."""
+MOST_RESOURCES = 64
+"""Number of resources of a lower node or pod that are read, the native ones first."""
+MOST_COLUMNS = 256
+"""Number of resources that all nodes of a lower cluster offer together. Other resources count as not offered."""
+
+
+class TooManyRequirementsError(ValueError):
+    """A pod, or a volume of it, has more requirements of nodes than are evaluated."""
+
+
+def amounts(quantities: Any) -> dict[str, int]:
+    """Return the quantities of a lower object by resource, without unreadable ones; negative ones become 0."""
+    if not isinstance(quantities, Mapping):
+        return {}
+    items: Iterable[tuple[str, Any]] = quantities.items()
+    if len(quantities) > MOST_RESOURCES:
+        items = sorted(items, key=lambda item: "/" in item[0])[:MOST_RESOURCES]
+    found = {}
+    for resource, value in items:
+        if (count := amount(resource, value)) is not None:
+            found[resource] = max(0, count)
+    return found
+
+
+def amount(resource: str, value: Any) -> int | None:
+    """Return a quantity of a lower object in the unit of its resource; None: unreadable."""
+    try:
+        return quantity.of(resource, value) if isinstance(value, (str, int, float)) else None
+    except ValueError:
+        return None
+
+
+def taints(found: Any) -> list[dict[str, Any]]:
+    """Return the readable taints of a lower node."""
+    if not isinstance(found, list):
+        return []
+    kept = (
+        {field: one.get(field) for field in ("key", "value", "effect")}
+        for one in found
+        if isinstance(one, dict)
+    )
+    return [one for one in kept if all(isinstance(value or "", str) for value in one.values())][:MOST_TAINTS]
+
+
+def selector_size(selector: Mapping[str, Any] | None) -> int:
+    """Return the number of labels, expressions and values of a LabelSelector."""
+    if not selector:
+        return 0
+    expressions = selector.get("matchExpressions") or ()
+    return len(selector.get("matchLabels") or ()) + sum(
+        1 + len(one.get("values") or ()) for one in expressions
+    )
+
+
+def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> None:
+    """Check the number of a pod's requirements of nodes.
+
+    Args:
+        spec: nodeSelector and tolerations.
+        terms: all required node selector terms, also of volumes.
+
+    Raises:
+        TooManyRequirementsError: there are more than are evaluated.
+    """
+    count = len(spec.get("nodeSelector") or ()) + len(spec.get("tolerations") or ())
+    values = 0
+    for term in terms:
+        expressions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        count += 1 + len(expressions)
+        values += sum(len(one.get("values") or ()) for one in expressions)
+    if count > MOST_NODE_REQUIREMENTS or values > MOST_NODE_VALUES:
+        raise TooManyRequirementsError(
+            f"the pod or its volumes have {count} node selectors and tolerations with {values} values, and the limits are "
+            f"{MOST_NODE_REQUIREMENTS} and {MOST_NODE_VALUES}"
+        )
