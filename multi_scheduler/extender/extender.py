@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
+from multi_scheduler import malformed
 from multi_scheduler.agent import Agent, VirtualNode
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.decisions import Decisions, sentence
 from multi_scheduler.extender.protocol import Candidates, Victims
 from multi_scheduler.formulas.numbers import NEUTRAL
 
+T = TypeVar("T")
 _READ_SECONDS = 5.0
 """Seconds that a call waits for the list of virtual nodes; half of the timeout in ``scheduler_configuration``."""
 
@@ -87,14 +90,18 @@ class Extender:
         for weighted in self._agents:
             if not left:
                 break
-            rejected = await weighted.agent.filter(asked.pod, left)
-            reasons = {**rejected.resolvable, **rejected.unresolvable}
+            rejected, unusable = await _ask(left, partial(weighted.agent.filter, asked.pod))
+            reasons = {**rejected.resolvable, **rejected.unresolvable, **unusable}
             self._decisions.rejected(uid, weighted.name, weighted.weight, reasons)
             failed.update(rejected.resolvable)
             unresolvable.update(rejected.unresolvable)
+            unresolvable.update(unusable)
             left = [node for node in left if node.name not in failed and node.name not in unresolvable]
         for weighted in self._agents:
-            weighted.agent.filtered(asked.pod, left)
+            try:
+                weighted.agent.filtered(asked.pod, left)
+            except Exception as error:  # noqa: BLE001 - the answer is known, and a lower cluster may send anything
+                malformed.note(left[0].cluster if left else "", error)
         passing = [name for name in asked.names if name not in failed and name not in unresolvable]
         return Filtered(passing, failed, unresolvable)
 
@@ -114,9 +121,10 @@ class Extender:
         for weighted in self._agents:
             if not weighted.weight or not (virtual or real):
                 continue
-            scores = await weighted.agent.score(asked.pod, virtual)
-            if scores is None:
+            known_scores, unusable = await _ask(virtual, partial(weighted.agent.score, asked.pod))
+            if known_scores is None:
                 continue
+            scores = {**known_scores, **dict.fromkeys(unusable, NEUTRAL)}
             if real:
                 known = await weighted.agent.score_real(asked.pod, real)
                 scores = {**scores, **{name: known.get(name, NEUTRAL) for name in real}}
@@ -190,7 +198,11 @@ class Extender:
     ) -> Sequence[str] | None:
         """Return the victims after all agents have changed them in turn; None if an agent reports that preemption does not help."""
         for weighted in self._agents:
-            chosen = await weighted.agent.preempt(pod, node, victims)
+            try:
+                chosen = await weighted.agent.preempt(pod, node, victims)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                malformed.note(node.cluster, error)
+                return None
             if chosen is None:
                 return None
             victims = chosen
@@ -207,3 +219,24 @@ class Extender:
             if node is not None:
                 found[name] = node
         return found
+
+
+async def _ask(
+    nodes: Sequence[VirtualNode], ask: Callable[[Sequence[VirtualNode]], Awaitable[T]]
+) -> tuple[T, dict[str, str]]:
+    """Return an agent's answer, and the error by virtual node of clusters whose data it cannot use.
+
+    If the agent fails, each cluster is asked about alone, so that one cluster cannot make calls fail for the others.
+    """
+    try:
+        return await ask(nodes), {}
+    except Exception:  # noqa: BLE001 - agents may be external, and a lower cluster may send anything
+        await ask([])  # fails if the pod is the cause
+    errors: dict[str, str] = {}
+    for cluster in {node.cluster for node in nodes}:
+        there = [node for node in nodes if node.cluster == cluster]
+        try:
+            await ask(there)
+        except Exception as error:  # noqa: BLE001
+            errors |= dict.fromkeys((node.name for node in there), malformed.note(cluster, error))
+    return await ask([node for node in nodes if node.name not in errors]), errors

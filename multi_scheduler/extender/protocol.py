@@ -14,6 +14,8 @@ import msgspec
 from controller_runtime.api.decoding import decode, decoder
 
 MAX_SCORE = 10
+_LONGEST_REASON = 1024
+"""Characters of the reason for one node, as in an Event. There may be 500 nodes, and tenants choose parts of the text."""
 
 
 class BadArgumentsError(ValueError):
@@ -63,8 +65,8 @@ def filter_result(
     result: dict[str, Any] = {
         "Nodes": None,
         "NodeNames": None,
-        "FailedNodes": dict(failed),
-        "FailedAndUnresolvableNodes": dict(unresolvable),
+        "FailedNodes": _cut(failed),
+        "FailedAndUnresolvableNodes": _cut(unresolvable),
         "Error": "",
     }
     if asked.nodes is not None:
@@ -72,6 +74,10 @@ def filter_result(
     else:
         result["NodeNames"] = list(passing)
     return msgspec.json.encode(result)
+
+
+def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
+    return {name: reason[:_LONGEST_REASON] for name, reason in reasons.items()}
 
 
 def filter_error(message: str) -> bytes:

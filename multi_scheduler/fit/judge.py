@@ -8,12 +8,14 @@ from typing import Any
 
 from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.pod.conditions import claim_names
+from multi_scheduler import malformed
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit import reasons
 from multi_scheduler.fit.admission.gate import AdmissionGate, Allowed, GateResult
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.fit.cluster.scoring import predict
 from multi_scheduler.fit.feeds.cluster_feed import Feed
@@ -56,44 +58,72 @@ class Judge:
         }
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
-        """Predict the pod's lower node behind each virtual node, or the reason for rejection."""
+        """Predict the pod's lower node behind each virtual node, or the reason for rejection.
+
+        Malformed data of a lower cluster rejects only the nodes of this cluster.
+        """
         found = Judgement()
         demands: dict[Any, Demand] = {}
-        differs = bool(claim_names(pod))
         text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR) or ""
+        differs = bool(claim_names(pod)) or cluster_selector.UPPER_TERMS in text
         for node in nodes:
-            feed = self._feeds.get(node.cluster)
-            if feed is None:
-                continue  # not a configured lower cluster, so the node passes
-            if trouble := feed.trouble():
-                if self._settings.unreachable == "Reject":
-                    found.unresolvable[node.name] = (
-                        f"lower cluster {node.cluster} cannot be looked into: {trouble}"
-                    )
-                continue
-            gated = self.gates[node.cluster].judge(pod, node)
-            if gated.refusal:
-                found.unresolvable[node.name] = gated.refusal
-                found.counted_by = max(found.counted_by, gated.counted_by)
-                if gated.may_change:
-                    found.retryable.append((node.cluster, None))
-                continue
-            # Virtual nodes share a demand unless their pools, lower namespaces, rules, volumes or upper terms differ.
-            key = (repr(node.pool), gated.demand_key)
-            wanted = demands.get(key)
-            if wanted is None or differs or cluster_selector.UPPER_TERMS in text:
-                wanted = demands[key] = self.demand(gated, node)
-            rejections: Counter[str] = Counter()
-            index = self._indexes[node.cluster]
-            if slots := index.feasible(wanted, rejections):
-                predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
-                found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
-            else:
-                sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
-                rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
-                rejected[node.name] = sentence
-                found.retryable.append((node.cluster, wanted))
+            try:
+                self._judge_node(pod, node, found, demands, differs=differs)
+            except TooManyRequirementsError as error:
+                found.unresolvable[node.name] = str(error)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                found.unresolvable[node.name] = malformed.note(node.cluster, error)
         return found
+
+    def _judge_node(
+        self,
+        pod: Mapping[str, Any],
+        node: VirtualNode,
+        found: Judgement,
+        demands: dict[Any, Demand],
+        *,
+        differs: bool,
+    ) -> None:
+        """Add the result for one virtual node.
+
+        Args:
+            pod: the pod.
+            node: the virtual node.
+            found: results so far.
+            demands: demands so far, by what they depend on.
+            differs: whether the demand depends on the virtual node for other reasons.
+        """
+        feed = self._feeds.get(node.cluster)
+        if feed is None:
+            return  # not a configured lower cluster, so the node passes
+        if trouble := feed.trouble():
+            if self._settings.unreachable == "Reject":
+                found.unresolvable[node.name] = (
+                    f"lower cluster {node.cluster} cannot be looked into: {trouble}"
+                )
+            return
+        gated = self.gates[node.cluster].judge(pod, node)
+        if gated.refusal:
+            found.unresolvable[node.name] = gated.refusal
+            found.counted_by = max(found.counted_by, gated.counted_by)
+            if gated.may_change:
+                found.retryable.append((node.cluster, None))
+            return
+        # Virtual nodes share a demand unless their pools, lower namespaces, rules, volumes or upper terms differ.
+        key = (repr(node.pool), gated.demand_key)
+        wanted = demands.get(key)
+        if wanted is None or differs:
+            wanted = demands[key] = self.demand(gated, node)
+        rejections: Counter[str] = Counter()
+        index = self._indexes[node.cluster]
+        if slots := index.feasible(wanted, rejections):
+            predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
+            found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
+        else:
+            sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
+            rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
+            rejected[node.name] = sentence
+            found.retryable.append((node.cluster, wanted))
 
     def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
         """Return an admitted pod's requirements for the lower nodes behind a virtual node."""

@@ -5,7 +5,12 @@ Source: kube-scheduler ``framework.FitError``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
+
+_MOST_REASONS = 20
+_LONGEST = 200
+"""Characters of a reason."""
 
 
 def no_fit(total: int, reasons: Mapping[str, int]) -> str:
@@ -15,10 +20,17 @@ def no_fit(total: int, reasons: Mapping[str, int]) -> str:
     """
     if not total:
         return "0/0 nodes are available: the lower cluster has no nodes"
-    counts = sorted(f"{count} {reason}" for reason, count in reasons.items() if count)
+    counts = sorted(f"{count} {reason[:_LONGEST]}" for reason, count in _largest(reasons) if count)
     return (
         f"0/{total} nodes are available: {', '.join(counts)}" if counts else f"0/{total} nodes are available"
     )
+
+
+def _largest(reasons: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+    """Return the reasons of most nodes. A lower cluster may have a different taint on each node."""
+    if len(reasons) <= _MOST_REASONS:
+        return list(reasons.items())
+    return heapq.nlargest(_MOST_REASONS, reasons.items(), key=lambda item: item[1])
 
 
 _OTHERS_WAY = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import namespace_map, names
+from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.pod.groups import group_of

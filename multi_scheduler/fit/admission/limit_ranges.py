@@ -12,8 +12,13 @@ from typing import Any
 
 from controller_runtime.api import quantity
 from controller_runtime.api.pod import pod_resources
+from multi_scheduler.fit.cluster.limits import amounts
 
 _KINDS = ("containers", "initContainers")
+_MOST_BOUNDS = 100
+"""Number of limits of a LimitRange that are checked."""
+_Amounts = Sequence[tuple[Mapping[str, int], Mapping[str, int]]]
+"""Requests and limits of the pod, or of each container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +45,32 @@ class LimitRange:
 
 
 def read(limit_range: Mapping[str, Any]) -> LimitRange | None:
-    """Parse a LimitRange; None if it has no rules for pods."""
+    """Parse a LimitRange; None if it has no rules for pods. Unreadable quantities count as missing."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     bounds = []
     for item in (limit_range.get("spec") or {}).get("limits") or ():
         if item.get("type") == "Container":
-            requests |= item.get("defaultRequest") or {}
-            limits |= item.get("default") or {}
+            requests |= _readable(item.get("defaultRequest"))
+            limits |= _readable(item.get("default"))
         if item.get("type") in ("Container", "Pod"):
             bounds += [
                 Bound(verb, item["type"], resource, value)
                 for verb in _OBJECTIONS
-                for resource, value in (item.get(verb) or {}).items()
+                for resource, value in _readable(item.get(verb)).items()
             ]
     if not requests and not limits and not bounds:
         return None
     return LimitRange(
-        limit_range["metadata"]["name"], tuple(requests.items()), tuple(limits.items()), tuple(bounds)
+        limit_range["metadata"]["name"],
+        tuple(requests.items()),
+        tuple(limits.items()),
+        tuple(bounds[:_MOST_BOUNDS]),
     )
+
+
+def _readable(quantities: Any) -> dict[str, str]:
+    return {resource: str(quantities[resource]) for resource in amounts(quantities)}
 
 
 def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapping[str, Any]:
@@ -88,8 +100,14 @@ def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
         return (
             f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {problem}"
         )
+    known: dict[str, _Amounts] = {}
     for one in ranges:
-        objections = [text for bound in one.bounds if (text := _objection(bound, spec))]
+        objections = []
+        for bound in one.bounds:
+            if bound.of not in known:
+                known[bound.of] = list(_amounts(bound.of, spec))
+            if text := _objection(bound, known[bound.of]):
+                objections.append(text)
         if objections:
             return f"LimitRange {one.name}: {', '.join(objections)}"
     return ""
@@ -120,8 +138,8 @@ def _contradiction(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def _objection(bound: Bound, spec: Mapping[str, Any]) -> str:
-    for requests, limits in _amounts(bound.of, spec):
+def _objection(bound: Bound, found: _Amounts) -> str:
+    for requests, limits in found:
         if problem := _OBJECTIONS[bound.verb](
             bound, requests.get(bound.resource), limits.get(bound.resource)
         ):
@@ -130,6 +148,7 @@ def _objection(bound: Bound, spec: Mapping[str, Any]) -> str:
 
 
 def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, int], Mapping[str, int]]]:
+    """Yield requests and limits of the pod, or of each container."""
     if of == "Pod":
         # Unlike in quotas, the overhead of a RuntimeClass does not count here.
         bare = {**spec, "overhead": None}

@@ -21,6 +21,9 @@ from multi_scheduler.fit.admission.quotas import Charge, Kind, Quota
 from multi_scheduler.fit.admission.recently_counted import RecentlyCounted
 
 Rule = TypeVar("Rule")
+_MOST_QUOTAS = 50
+_MOST_RANGES = 10
+"""Number of quotas and limit ranges of a namespace that are applied, the first ones by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class Admission:
         there = self._ranges.get(namespace)
         if not there or LIMIT_RANGES.plural in self.unknown:
             return ()
-        return tuple(there[name] for name in sorted(there))
+        return tuple(there[name] for name in sorted(there)[:_MOST_RANGES])
 
     def admit(self, spec: Mapping[str, Any], namespace: str, *, priority_class: str = "") -> Admitted:
         """Predict admission of an upper pod's spec in a lower namespace.
@@ -184,7 +187,8 @@ class Admission:
     def _over_quota(
         self, charge: Charge, there: Mapping[str, Quota], promised: Mapping[Kind, Counter[str]]
     ) -> str:
-        for name, quota in sorted(there.items()):
+        for name in sorted(there)[:_MOST_QUOTAS]:
+            quota = there[name]
             if quota.covers(charge.kind):
                 reserved = _reserved_usage(quota, promised)
                 # Already in the quota's ``used``. Counter subtraction keeps only positive counts.

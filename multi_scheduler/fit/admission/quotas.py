@@ -12,6 +12,7 @@ from typing import Any
 
 from controller_runtime.api import matching, names, quantity
 from controller_runtime.api.pod import pod_resources
+from multi_scheduler.fit.cluster.limits import amount
 
 _COUNTS = ("pods", "count/pods")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -19,6 +20,8 @@ _HAVE_TO_BE_SET = frozenset(f"{prefix}{name}" for prefix in ("", "requests.", "l
 """A quota on one of these refuses pods with a container that does not set the resource."""
 _OF_PODS = frozenset((*_COUNTS, *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in _COMPUTE)))  # fmt: skip
 _HUGE_PAGES = "hugepages-"
+_MOST_ENTRIES = 100
+"""Number of resources and of scopes of a quota that are checked."""
 _PRIORITY_CLASS = "PriorityClass"
 
 
@@ -94,17 +97,24 @@ class Quota:
 
 
 def read(quota: Mapping[str, Any]) -> Quota | None:
-    """Parse a ResourceQuota; None if it has no rules for pods."""
+    """Parse a ResourceQuota; None if it has no rules for pods. Unreadable quantities count as missing."""
     spec, status = quota.get("spec") or {}, quota.get("status") or {}
     hard = {
-        name: _count(name, value) for name, value in (status.get("hard") or {}).items() if _is_of_pods(name)
+        name: count
+        for name, value in (status.get("hard") or {}).items()
+        if _is_of_pods(name) and (count := amount(_counted(name), value)) is not None
     }
     if not hard:
         return None
-    used = {name: _count(name, value) for name, value in (status.get("used") or {}).items() if name in hard}
+    hard = dict(list(hard.items())[:_MOST_ENTRIES])
+    used = {
+        name: count
+        for name, value in (status.get("used") or {}).items()
+        if name in hard and (count := amount(_counted(name), value)) is not None
+    }
     scopes = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
     scopes += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return Quota(quota["metadata"]["name"], hard, used, scopes)
+    return Quota(quota["metadata"]["name"], hard, used, scopes[:_MOST_ENTRIES])
 
 
 def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | None) -> Charge:
@@ -217,10 +227,6 @@ def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
 
 def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-
-
-def _count(name: str, value: str) -> int:
-    return quantity.of(_counted(name), value)
 
 
 def _rendered(counts: Mapping[str, int]) -> str:

@@ -30,7 +30,7 @@ _CACHE_SECONDS = 0.5
 """Seconds that a filter call waits for the pod's own watch event. Members that were created earlier may be missing before it."""
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations."""
-UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors that malformed pods of tenants can cause."""
 _MOST_EARLIER = 5
 """Number of groups with precedence that may get room in one filter call."""
