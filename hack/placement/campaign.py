@@ -26,7 +26,7 @@ PUBLISHED = {
 CLUSTERS, FIRST_SEED, RATIO = 20, 42, 1.3
 ONE_CLUSTER = [
     "FGD",
-    "FGD-learnt",
+    "FGD-learned",
     "BestFit",
     "GpuPacking",
     "GpuClustering",
@@ -36,7 +36,7 @@ ONE_CLUSTER = [
 ]
 SEVERAL = [
     "FGD-likely",
-    "FGD-likely-learnt",
+    "FGD-likely-learned",
     "FGD",
     "fit",
     "SumOfCapacity",

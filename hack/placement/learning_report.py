@@ -27,18 +27,27 @@ def estimates(found: Sequence[Record]) -> str:
 
 
 _NAMES = {"learned": "learned, model of the first half"}
+_PARTS = {
+    "before the change": "before three clusters are replaced",
+    "the 300 decisions after it": "the 300 decisions after that",
+}
 
 
 def parts(found: Sequence[Record]) -> str:
     """Return a table of rewards in parts of the second half: the agent's, and that of always choosing the emptiest cluster."""
-    lines = ["| clusters | decisions | learned | least-allocated | seeds lost |", "|---|---|---|---|---|"]
+    lines = [
+        "| clusters | decisions | learned | least-allocated | seeds in which learned was worse |",
+        "|---|---|---|---|---|",
+    ]
     for scenario in SCENARIOS:
         runs = [one["segments"] for one in found if one["scenario"] == scenario]
         for name in runs[0] if runs else ():
             pairs = [run[name] for run in runs]
             lost = sum(own < other for own, other in pairs)
             own, other = (_mean([pair[place] for pair in pairs]) for place in (0, 1))
-            lines.append(f"| {scenario} | {name} | {own:.3f} | {other:.3f} | {lost} of {len(pairs)} |")
+            lines.append(
+                f"| {scenario} | {_PARTS.get(name, name)} | {own:.3f} | {other:.3f} | {lost} of {len(pairs)} |"
+            )
     return "\n".join(lines)
 
 

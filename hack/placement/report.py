@@ -18,8 +18,8 @@ PAGE = DOCS / "placement-evaluation.md"
 _NAMES = {
     "FGD": "FGD, best node",
     "FGD-likely": "fragmentation",
-    "FGD-learnt": "FGD, learnt workload",
-    "FGD-likely-learnt": "fragmentation, learnt",
+    "FGD-learned": "FGD, learned workload",
+    "FGD-likely-learned": "fragmentation, learned",
     "SumOfCapacity": "sum of capacity",
 }
 _SEEDS = 10
@@ -50,9 +50,9 @@ def render(page: str) -> dict[Path, str]:
         page = put(page, name, _table(chart))
     page = put(page, "throttled", _throttled(overload))
     page = put(page, "variants", _variants())
-    learnt = records.read(RESULTS / "learning.jsonl")
-    page = put(page, "learned", learning_report.estimates(learnt))
-    page = put(page, "learned, in parts", learning_report.parts(learnt))
+    learned = records.read(RESULTS / "learning.jsonl")
+    page = put(page, "learned", learning_report.estimates(learned))
+    page = put(page, "learned, in parts", learning_report.parts(learned))
     found[PAGE] = page
     return found
 
@@ -91,20 +91,9 @@ def _overload(found: Sequence[Record]) -> Chart:
 
 
 def _throttled(found: Sequence[Record]) -> str:
-    lines = [
-        "| agent | "
-        + " | ".join(f"utilisation, {load}" for load in risk.RATES)
-        + " | "
-        + " | ".join(f"throttled, {load}" for load in risk.RATES)
-        + " |",
-        "|---" * (1 + 2 * len(risk.RATES)) + "|",
-    ]
+    lines = ["| agent | mean CPU utilization | throttled |", "|---|---|---|"]
     for agent in risk.AGENTS:
-        cells = [
-            _cell(_bar(found, key, agent=agent, load=load))
-            for key in ("utilisation", "throttled")
-            for load in risk.RATES
-        ]
+        cells = [_cell(_bar(found, key, agent=agent)) for key in ("utilization", "throttled")]
         lines.append(f"| {agent} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

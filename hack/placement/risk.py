@@ -1,6 +1,6 @@
 """Measures, by agent, how often nodes are overloaded when tasks use less than they request, or temporarily more.
 
-All agents get the same tasks with the same usage, so mean utilisation is equal. A task waits while
+All agents get the same tasks with the same usage, so mean utilization is equal. A task waits while
 no cluster has room for it or the agent rejects all clusters. In each lower cluster the stock scheduler chooses
 the node.
 """
@@ -107,7 +107,7 @@ class Simulation:
         """Run all minutes.
 
         Returns:
-            utilisation, and the shares of node time above 90 % CPU and of task time on nodes without enough CPU.
+            utilization, and the shares of node time above 90 % CPU and of task time on nodes without enough CPU.
         """
         arriving = usage.jobs(self._seed, MINUTES, RATES[self._rate], APPS)
         bursts = usage.app_bursts(self._seed, MINUTES, APPS)
@@ -131,7 +131,7 @@ class Simulation:
             "agent": self._agent,
             "load": self._rate,
             "seed": self._seed,
-            "utilisation": round(100 * busy / nodes, 3),
+            "utilization": round(100 * busy / nodes, 3),
             "overloaded": round(100 * hot / nodes, 4),
             "throttled": round(100 * throttled / tasks, 4),
             "waiting": round(waited / (MINUTES - WARM_UP), 3),

@@ -18,9 +18,9 @@ from multi_scheduler.fit.cluster import scoring
 from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
-LIKELY, LEARNT = "likely", "learnt"
+LIKELY, LEARNED = "likely", "learned"
 """Parts of names of FGD variants, which score the node that the lower scheduler will choose, or learn the workload."""
-_LEARNT_EVERY = 100
+_LEARNED_EVERY = 100
 _HALF_LIFE = 2000
 
 
@@ -52,7 +52,7 @@ class Simulation:
         if run.clusters > 1:
             self._random.shuffle(dealt)
         self.clusters = [Cluster(dealt[number :: run.clusters]) for number in range(run.clusters)]
-        self._learns = LEARNT in run.policy
+        self._learns = LEARNED in run.policy
         self._workload = Workload(half_life=_HALF_LIFE if self._learns else 1e12)
         if run.policy.startswith("FGD") and not self._learns:
             for task in tasks:
@@ -67,7 +67,7 @@ class Simulation:
         self._arrived += 1
         if self._learns:
             self._learn(task)
-            if self._workload.seen % _LEARNT_EVERY == 1:
+            if self._workload.seen % _LEARNED_EVERY == 1:
                 self._look_at_workload()
         chosen = self._choose(task)
         if chosen is None:

@@ -19,7 +19,7 @@ from typing import Any
 from controller_runtime.api import names
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 
-DIRECTORY = Path("../shared/data/openb")
+DIRECTORY = Path("hack/placement/data")
 GPU = "alibabacloud.com/gpu-milli"
 MODEL = "alibabacloud.com/gpu-card-model"
 UNITS = 1000

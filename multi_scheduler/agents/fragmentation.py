@@ -19,7 +19,7 @@ from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
 
-_LEARNT_EVERY = 100
+_LEARNED_EVERY = 100
 """Number of pods after which the typical pods are selected again."""
 _NEXT = 0.9
 """Highest score of the second-best cluster, because the best must differ on kube-scheduler's scale of eleven steps."""
@@ -103,7 +103,7 @@ class FragmentationAgent(Agent):
                 for uid, placed in index.pods():
                     shape = Shape(placed.requests.get("cpu", 0), placed.requests.get(self._resource, 0), "")
                     self._workload.add(uid, shape, {})
-        elif self._workload.seen < self._chosen_at + _LEARNT_EVERY:
+        elif self._workload.seen < self._chosen_at + _LEARNED_EVERY:
             return
         self._chosen_at = self._workload.seen
         self._fragmentation = Fragmentation(self._workload.typical(), self._resource, self._units)

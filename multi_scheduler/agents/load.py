@@ -35,10 +35,10 @@ class LoadSettings(NodeSettings):
     policy: Literal["TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"] = (
         "LoadVariationRiskBalancing"
     )
-    """TargetLoadPacking: fill nodes up to a target CPU utilisation. LoadVariationRiskBalancing: prefer unused, steady nodes.
+    """TargetLoadPacking: fill nodes up to a target CPU utilization. LoadVariationRiskBalancing: prefer unused, steady nodes.
     LowRiskOverCommitment: prefer nodes where limits and usage leave room."""
     target_utilization: Annotated[int, Meta(ge=1, le=99)] = 40
-    """TargetLoadPacking: target CPU utilisation in percent."""
+    """TargetLoadPacking: target CPU utilization in percent."""
     default_requests: str = "1"
     """TargetLoadPacking: CPU of a container without request and limit."""
     default_requests_multiplier: Annotated[float, Meta(ge=1)] = load.REQUEST_MULTIPLIER

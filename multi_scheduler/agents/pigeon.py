@@ -29,8 +29,8 @@ class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     """The agent's configuration."""
 
     objective: pigeon.Objective = "AdaptiveBinPack"
-    """LoadBalance: equal utilisation of all clusters. Consolidate: few clusters full, the others empty. AdaptiveBinPack:
-    utilisation of clusters varies as much as pods' demands."""
+    """LoadBalance: equal utilization of all clusters. Consolidate: few clusters full, the others empty. AdaptiveBinPack:
+    utilization of clusters varies as much as pods' demands."""
     resources: Annotated[list[str], Meta(min_length=1, max_length=5)] = msgspec.field(
         default_factory=lambda: ["cpu", "memory"]
     )

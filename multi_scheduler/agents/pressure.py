@@ -29,5 +29,5 @@ class PressureAgent(NodeAgent):
             return None
         capacity, cpus = node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
         share = sum(1 for _ in node.pods()) / capacity if capacity else 0.0
-        utilisation = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
-        return pressure.score(share, usage.pressure, utilisation=utilisation, is_pressed=usage.is_pressed)
+        utilization = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
+        return pressure.score(share, usage.pressure, utilization=utilization, is_pressed=usage.is_pressed)

@@ -24,9 +24,9 @@ class SafeSettings(NodeSettings):
     """The agent's configuration."""
 
     safe_utilization: Percent = 90
-    """Utilisation in percent that must not be exceeded."""
+    """Utilization in percent that must not be exceeded."""
     safe_percentile: Percent = 30
-    """Accepted probability, in percent, that utilisation exceeds ``safeUtilization``."""
+    """Accepted probability, in percent, that utilization exceeds ``safeUtilization``."""
     forecast_weight: Percent = 20
     """Weight of the forecast beside the mean, in percent."""
     filter: bool = True

@@ -70,8 +70,8 @@ def _load(node: Measurement) -> float | None:
     if usage is None or usage.pressure is None:
         return None
     share = node.requested.get("pods", 0) / pods if pods else 0.0
-    utilisation = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
-    return 1 - pressure.score(share, usage.pressure, utilisation=utilisation, is_pressed=usage.is_pressed)
+    utilization = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
+    return 1 - pressure.score(share, usage.pressure, utilization=utilization, is_pressed=usage.is_pressed)
 
 
 def differ(old: Mapping[str, str | None], new: Mapping[str, str | None], threshold: float) -> bool:

@@ -39,13 +39,13 @@ def estimated(resource: str, request: int, limit: int) -> float:
 
 
 def target_load_packing(capacity: float, used: float, coming: float, target: float = TARGET) -> float:
-    """Return 1 if the pod brings the node to the target utilisation, and less below and above it.
+    """Return 1 if the pod brings the node to the target utilization, and less below and above it.
 
     Args:
         capacity: CPU of the node.
         used: measured CPU.
         coming: predicted CPU of the pod and of pods that the measurement did not contain.
-        target: target utilisation, 0 to 1.
+        target: target utilization, 0 to 1.
     """
     share = (used + coming) / capacity if capacity > 0 else 0.0
     if share <= target:
@@ -72,7 +72,7 @@ def load_variation(
 
 
 def moments(capacity: float, used: float, deviation: float, request: float) -> tuple[float, float]:
-    """Return mean and deviation of the utilisation with the pod, as shares of the capacity."""
+    """Return mean and deviation of the utilization with the pod, as shares of the capacity."""
     if capacity <= 0:
         return 0.0, 0.0
     used, spread = clamp(used, 0, capacity), clamp(deviation, 0, capacity)
@@ -112,7 +112,7 @@ def over_commitment(
 
     Args:
         commitment: requests and limits.
-        measured: mean and deviation of utilisation without the pod; None: unknown.
+        measured: mean and deviation of utilization without the pod; None: unknown.
         samples: samples over which each measurement is an average; the deviation is scaled up accordingly.
         limits_weight: weight of the limits beside the load, 0 to 1.
     """
@@ -132,7 +132,7 @@ def over_commitment(
 
 
 def probability(mean: float, deviation: float, threshold: float) -> float:
-    """Return the probability that utilisation is at most the threshold."""
+    """Return the probability that utilization is at most the threshold."""
     if mean == 0:
         return 1.0
     if deviation == 0:

@@ -168,14 +168,14 @@ def _unevenness(shares: Vector) -> float:
 
 
 class _Packing:
-    """Compares the variation of nodes' utilisation with that of demands."""
+    """Compares the variation of nodes' utilization with that of demands."""
 
     def __init__(self, bins: Sequence[Bin], history: DemandHistory | None) -> None:
         count = len(history.mean) if history is not None else 0
         # A resource that no node has would make the variation undefined.
         self._present = [index for index in range(count) if any(one.capacity[index] > 0 for one in bins)]
         self._shares = [[_share(one, index) for one in bins] for index in self._present]
-        """Utilisation of all nodes, by resource."""
+        """Utilization of all nodes, by resource."""
         self._demanded: float | None = None
         if self._present and history is not None:
             sizes = [math.inf] * count
@@ -199,7 +199,7 @@ class _Packing:
 
 
 def _share(one: Bin, index: int) -> float:
-    """Return a resource's utilisation; 1 if the resource is used but the node does not have it."""
+    """Return a resource's utilization; 1 if the resource is used but the node does not have it."""
     size, used = one.capacity[index], one.usage[index]
     return clamp(used / size) if size else float(used > 0)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multi_scheduler.formulas.numbers import clamp
 
 BUSY = 0.7
-"""CPU utilisation from which CPU pressure counts."""
+"""CPU utilization from which CPU pressure counts."""
 _PODS, _CPU, _MEMORY, _IO = 0.4, 0.2, 0.25, 0.15
 """Weights of the four parts of a node's load. kubeleet, the model for this score, publishes no weights."""
 
@@ -48,34 +48,34 @@ class Thresholds:
     """Threshold of ``full``."""
 
 
-def load(pods: float, found: Pressure, *, utilisation: float | None) -> float:
+def load(pods: float, found: Pressure, *, utilization: float | None) -> float:
     """Return a node's load from 0 to 1.
 
     Args:
         pods: number of pods as a share of the node's limit.
         found: pressure of the node.
-        utilisation: CPU utilisation, 0 to 1; None: unknown, so CPU pressure does not count.
+        utilization: CPU utilization, 0 to 1; None: unknown, so CPU pressure does not count.
     """
-    cpu = found.cpu.some10 if _is_busy(utilisation) else 0.0
+    cpu = found.cpu.some10 if _is_busy(utilization) else 0.0
     memory = 0.5 * found.memory.some10 + 0.5 * found.memory.full10
     waiting = _CPU * cpu + _MEMORY * memory + _IO * found.io.some10
     return clamp(_PODS * pods + waiting / 100)
 
 
-def score(pods: float, found: Pressure, *, utilisation: float | None, is_pressed: bool) -> float:
+def score(pods: float, found: Pressure, *, utilization: float | None, is_pressed: bool) -> float:
     """Return 1 for an empty node without pressure, 0 for a node under pressure. Arguments as for ``load``."""
-    return 0.0 if is_pressed else 1 - load(pods, found, utilisation=utilisation)
+    return 0.0 if is_pressed else 1 - load(pods, found, utilization=utilization)
 
 
 def is_pressed(
-    found: Pressure, thresholds: Thresholds, *, utilisation: float | None, was_pressed: bool = False
+    found: Pressure, thresholds: Thresholds, *, utilization: float | None, was_pressed: bool = False
 ) -> bool:
     """Report whether a node is under pressure.
 
     Pressure starts when both averages of a resource reach its threshold, and ends when the longer one falls below it.
     """
     pairs = (
-        (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilisation)),
+        (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilization)),
         (found.memory.full10, found.memory.full60, thresholds.memory, True),
         (found.io.full10, found.io.full60, thresholds.io, True),
     )
@@ -85,5 +85,5 @@ def is_pressed(
     )
 
 
-def _is_busy(utilisation: float | None) -> bool:
-    return utilisation is not None and utilisation > BUSY
+def _is_busy(utilization: float | None) -> bool:
+    return utilization is not None and utilization > BUSY

@@ -1,6 +1,6 @@
 """Risk of overload and balance of one node, by kube-safe-scheduler's formulas. No IO.
 
-Utilisation is modelled as a beta distribution with the measured mean and deviation. The risk is the probability that it
+Utilization is modelled as a beta distribution with the measured mean and deviation. The risk is the probability that it
 exceeds a threshold. Differences from the original: non-finite values count as missing, results are limited to 0 to 1, and
 a percentile of 0 accepts only a risk of 0.
 """
@@ -19,7 +19,7 @@ POINTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Utilisation of one resource with the pod, as shares of the capacity."""
+    """Utilization of one resource with the pod, as shares of the capacity."""
 
     mean: float
     deviation: float
@@ -54,7 +54,7 @@ def load(
 
 
 def risk(mean: float, deviation: float, threshold: float) -> float:
-    """Return the probability that utilisation exceeds the threshold."""
+    """Return the probability that utilization exceeds the threshold."""
     if mean <= 0 or (deviation <= 0 and mean <= threshold):
         return 0.0
     fitted = beta.fit(mean, deviation)

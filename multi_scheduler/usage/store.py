@@ -111,7 +111,7 @@ class UsageStore:
         else:
             share = sample.cpu / capacity if sample.cpu is not None and capacity else None
             record.is_pressed = pressure.is_pressed(
-                sample.pressure, self._thresholds, utilisation=share, was_pressed=record.is_pressed
+                sample.pressure, self._thresholds, utilization=share, was_pressed=record.is_pressed
             )
 
     def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:

@@ -75,7 +75,7 @@ def test_remembered_nodes_with_room_agree_with_the_index(trace):
 
 
 @pytest.mark.parametrize(
-    "policy", ["FGD", "FGD-likely-learnt", "BestFit", "GpuClustering", "SumOfCapacity", "fit", "Random"]
+    "policy", ["FGD", "FGD-likely-learned", "BestFit", "GpuClustering", "SumOfCapacity", "fit", "Random"]
 )
 def test_allocates_everything_that_fits(trace, policy):
     """Never more than has arrived."""

@@ -281,15 +281,15 @@ def test_beta_distribution_is_monotonic(mean: float, deviation: float, one: floa
 def test_pressure_of_kubeleet(*, pods, cpu, memory_some, memory_full, io, points) -> None:
     """Load as integer points."""
     found = Pressure(Stall(some10=cpu), Stall(some10=memory_some, full10=memory_full), Stall(some10=io))
-    assert rounded(10 * (1 - pressure.load(pods / 100, found, utilisation=0.9))) == points
+    assert rounded(10 * (1 - pressure.load(pods / 100, found, utilization=0.9))) == points
 
 
 def test_cpu_pressure_counts_on_busy_nodes_only() -> None:
     """CFS throttling raises CPU pressure on idle nodes."""
     throttled = Pressure(cpu=Stall(some10=90, some60=90))
-    for utilisation, counts in ((0.7, False), (0.71, True), (None, False)):
-        assert pressure.is_pressed(throttled, pressure.Thresholds(), utilisation=utilisation) == counts
-        assert (pressure.load(0, throttled, utilisation=utilisation) > 0) == counts
+    for utilization, counts in ((0.7, False), (0.71, True), (None, False)):
+        assert pressure.is_pressed(throttled, pressure.Thresholds(), utilization=utilization) == counts
+        assert (pressure.load(0, throttled, utilization=utilization) > 0) == counts
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_pressure_starts_and_ends_at_different_averages(short, long, was_pressed
     """Hysteresis of KEP-5394."""
     found = Pressure(memory=Stall(full10=short, full60=long))
     assert (
-        pressure.is_pressed(found, pressure.Thresholds(memory=10), utilisation=None, was_pressed=was_pressed)
+        pressure.is_pressed(found, pressure.Thresholds(memory=10), utilization=None, was_pressed=was_pressed)
         == expected
     )
 
