@@ -166,7 +166,7 @@ class Reflector:
 
     async def _list(self) -> None:
         listed = await self._client.list(
-            self._resource, limit=self._page_size, transform=self._transform, **self._selection
+            self._resource, page_size=self._page_size, transform=self._transform, **self._selection
         )
         self._note_contact()
         self._client.outage.answered()

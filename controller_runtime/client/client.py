@@ -125,7 +125,7 @@ class Client(ObjectVerbs):
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        limit: int = list_pages.SIZE,
+        page_size: int = list_pages.SIZE,
         resource_version: str | None = None,
         transform: Callable[[Object], Object] | None = None,
     ) -> ObjectList:
@@ -138,7 +138,7 @@ class Client(ObjectVerbs):
             namespace: the namespace to list; None: all.
             label_selector: as kubectl's ``-l``.
             field_selector: as kubectl's ``--field-selector``.
-            limit: objects per page; 0: no paging.
+            page_size: objects per request; 0: all in one.
             resource_version: the API parameter; None: the newest.
             transform: called on every object of a page when it arrives, so that removed fields never fill
                 memory.
@@ -150,7 +150,7 @@ class Client(ObjectVerbs):
         path = resource.path(namespace=namespace)
         params = _params(label_selector, field_selector, resource_version)
         items: list[Object] = []
-        pages = ListPages(params, size=limit)
+        pages = ListPages(params, size=page_size)
         while True:
             try:
                 found, meta = await self._page(resource, path, pages.params, transform)

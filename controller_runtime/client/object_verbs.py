@@ -61,6 +61,23 @@ class ObjectVerbs:
         )
         return answer
 
+    async def exists(
+        self, resource: Resource, *, namespace: str | None = None, label_selector: str = ""
+    ) -> bool:
+        """Report whether a collection has an object. Reads one object, whereas ``Client.list`` reads all pages.
+
+        Raises:
+            ApiError: the request failed.
+        """
+        page = await self.read(
+            resource.path(namespace=namespace),
+            params={"limit": "1"} | ({"labelSelector": label_selector} if label_selector else {}),
+            verb="LIST",
+            flow=resource.plural,
+        )
+        # A page without objects may have a continue token. Then assume that further pages have some.
+        return bool(page.get("items") or page["metadata"].get("continue"))
+
     async def get(
         self,
         resource: Resource,

@@ -214,8 +214,8 @@ async def test_list_in_pages(client: Client, namespace: str) -> None:
         await client.create(
             MAPS, {"metadata": {"name": f"m{number}", "namespace": namespace, "labels": {"mine": "yes"}}}
         )
-    paged = await client.list(MAPS, namespace=namespace, label_selector="mine=yes", limit=5)
-    whole = await client.list(MAPS, namespace=namespace, label_selector="mine", limit=0)
+    paged = await client.list(MAPS, namespace=namespace, label_selector="mine=yes", page_size=5)
+    whole = await client.list(MAPS, namespace=namespace, label_selector="mine", page_size=0)
     assert {item.key for item in paged.items} == {item.key for item in whole.items}
     assert len(paged.items) == len(whole.items) == 12
     one = await client.list(MAPS, namespace=namespace, field_selector="metadata.name=m3")

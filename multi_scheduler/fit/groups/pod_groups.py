@@ -26,7 +26,7 @@ class PodGroups:
         """Follow the objects until cancelled, from when the API is installed."""
         while True:
             try:
-                await self._client.list(resources.POD_GROUPS, limit=1)
+                await self._client.exists(resources.POD_GROUPS)
             except (ApiError, ConfigError):
                 await asyncio.sleep(_LOOK)
             else:

@@ -119,6 +119,9 @@ class MemoryClient:
         )
         return ObjectList(items if transform is None else [transform(item) for item in items], version)
 
+    async def exists(self, resource: Resource, **selection: Any) -> bool:
+        return bool((await self.list(resource, **selection)).items)
+
     async def watch_batches(
         self, resource: Resource, *, resource_version: str, namespace: str | None = None,
         label_selector: str | None = None, field_selector: str | None = None, **_: Any,

@@ -21,14 +21,13 @@ async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
     """Report whether another process has pods in a lower namespace, so that copies there may be in use. Reads live."""
     ours = ",".join(context.nodes)
     selector = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id},{names.LABEL_NODE} notin ({ours})"
-    page = await context.lower.list(resources.PODS, namespace=namespace, label_selector=selector, limit=1)
-    return bool(page.items)
+    return await context.lower.exists(resources.PODS, namespace=namespace, label_selector=selector)
 
 
 async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
     """Report whether a cluster has an object in exactly the cached state."""
     page = await client.list(
-        resource, namespace=cached.namespace, field_selector=f"metadata.name={cached.name}", limit=1
+        resource, namespace=cached.namespace, field_selector=f"metadata.name={cached.name}"
     )
     return any(
         one.uid == cached.uid and one.resource_version == cached.resource_version for one in page.items

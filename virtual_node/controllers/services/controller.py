@@ -217,7 +217,7 @@ class ServiceController:
     async def _upper_exists(self, namespace: str, name: str) -> bool:
         """Report whether an upper Service exists. Reads live: another process's cache may be ahead of ours."""
         page = await self._context.upper.list(
-            resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}", limit=1
+            resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}"
         )
         return any(service.metadata.deletion_timestamp is None for service in page.items)
 

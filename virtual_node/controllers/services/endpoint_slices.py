@@ -66,7 +66,7 @@ async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Inf
     """
     ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
     try:
-        await context.lower.list(resources.ENDPOINT_SLICES, label_selector=ours, limit=1)
+        await context.lower.exists(resources.ENDPOINT_SLICES, label_selector=ours)
     except NotFound:
         return LegacyEndpoints(context, caches, upper=upper)
     return EndpointSlices(context, caches, upper=upper)

@@ -212,9 +212,7 @@ class VolumeController:
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"
-            mirrored = await self._context.lower.list(
-                resources.PERSISTENT_VOLUMES, field_selector=selector, limit=1
-            )
+            mirrored = await self._context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
             return not mirrored.items
         phase = (lower.status or {}).get("phase")
         return phase != "Released" and not mirror["spec"].get("claimRef")

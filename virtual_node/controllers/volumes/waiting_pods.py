@@ -111,7 +111,7 @@ class WaitingPods:
             resources.PODS,
             namespace=namespace,
             field_selector="spec.nodeName=,status.phase=Pending",
-            limit=_PAGE,
+            page_size=_PAGE,
             transform=note,
         )
         return by_claim

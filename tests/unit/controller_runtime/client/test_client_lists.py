@@ -30,7 +30,7 @@ async def test_list_follows_the_pages() -> None:
         found = await client.list(
             resources.PODS,
             namespace="shop",
-            limit=2,
+            page_size=2,
             label_selector="a=b,c",
             field_selector="spec.nodeName=n",
             resource_version="0",
@@ -62,15 +62,23 @@ async def test_pages_are_transformed_as_they_arrive() -> None:
         return found.without("spec", "status")
 
     async with serve(script) as server, client_of(server) as client:
-        found = await client.list(resources.PODS, limit=2, transform=drop)
+        found = await client.list(resources.PODS, page_size=2, transform=drop)
     assert dropped_before_page == [0, 2, 4]
     assert [(item.name, item.spec) for item in found.items] == [(name, None) for name in "abcde"]
 
 
+async def test_a_collection_with_objects_exists() -> None:
+    """One object is read, although there are further pages. Without objects, nothing exists."""
+    async with serve(answers(page("a", token="t1"), page(""))) as server, client_of(server) as client:
+        assert await client.exists(resources.PODS, namespace="shop", label_selector="a=b")
+        assert not await client.exists(resources.PODS)
+    assert [asked.query for asked in server.asked] == [{"limit": "1", "labelSelector": "a=b"}, {"limit": "1"}]
+
+
 async def test_list_without_pages() -> None:
-    """A limit of 0 requests everything at once."""
+    """A page size of 0 requests everything at once."""
     async with serve(answers(page("abc"))) as server, client_of(server) as client:
-        found = await client.list(resources.PODS, limit=0)
+        found = await client.list(resources.PODS, page_size=0)
     assert (len(found.items), server.asked[0].query) == (3, {})
 
 
@@ -78,7 +86,7 @@ async def test_continue_token_that_expires() -> None:
     """After 410 in mid-list the whole list is read again without pages, without duplicates."""
     script = answers(page("ab", token="t1"), failure(410, "Expired"), page("abcd", version="12"))
     async with serve(script) as server, client_of(server) as client:
-        found = await client.list(resources.PODS, limit=2, label_selector="a")
+        found = await client.list(resources.PODS, page_size=2, label_selector="a")
     assert "".join(item.name for item in found.items) == "abcd"
     assert found.resource_version == "12"
     assert server.asked[-1].query == {"labelSelector": "a"}

@@ -39,8 +39,8 @@ class Lower:
         self.uids: list[str] = []
         self.refusal: Exception | None = None
 
-    async def list(self, _resource, **_selection):
-        return SimpleNamespace(items=[])
+    async def exists(self, _resource, **_selection):
+        return False
 
     async def delete(self, _resource, name, *, namespace=None, uid=None):
         self.deleted.append(f"{namespace}/{name}")
