@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 KEPT := .sandbox-e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-helm demo-down up e2e down test prepare bench lint types style generate venv unit audit
+.PHONY: help demo demo-helm demo-down up e2e down test prepare bench soak lint types style generate venv unit audit
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ unit: $(STAMP) ## unit tests
 
 bench: $(STAMP) ## all benchmarks, about 3 h on an idle machine; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks
+
+soak: $(STAMP) ## churn with faults; fails if a pod is lost or doubled, or memory grows: make soak MINUTES=60
+	$(BIN)/python -m tests.benchmarks.bench_soak --minutes $(or $(MINUTES),60)
 
 # --strict: fail if a library cannot be looked up on PyPI.
 audit: $(STAMP) ## known vulnerabilities of the image's libraries, from PyPI

@@ -19,6 +19,7 @@ _BUSY = 0.5
 _TABLES: Mapping[str, Callable[[Record], str]] = {
     "mirroring": mirroring_tables.table,
     "jobs": tables.jobs,
+    "soak": tables.soak,
 }
 """Benchmarks with tables of their own; for others the page shows the printed lines."""
 _CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": mirroring_tables.charts}

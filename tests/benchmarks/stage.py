@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,16 @@ async def start_nodes(
     nodes = [node["name"] for one in clusters for node in one.get("nodes", [{"name": one.get("nodeName")}])]
     await until_ready(sandbox.upper, *nodes, seconds=300)
     return process
+
+
+async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        TimeoutError: not within so many seconds.
+    """
+    async with asyncio.timeout(seconds):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.1)

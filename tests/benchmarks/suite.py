@@ -61,6 +61,7 @@ async def _run(
 BENCHMARKS = (
     _program("mirroring", 110, "bench_mirroring"),
     _program("jobs", 10, "bench_jobs"),
+    _program("soak", 25, "bench_soak"),
     _printed(
         "load",
         20,

@@ -39,6 +39,16 @@ def jobs(record: Record) -> str:
     return table(heads, rows)
 
 
+def soak(record: Record) -> str:
+    """Return what happened in a soak, and its conditions."""
+    figures = record["figures"]
+    text = (
+        f"{figures['created']:,} pods and {len(figures['faults'])} faults in {figures['minutes']:g} minutes. "
+        "Memory is that of the process that is not killed."
+    )
+    return f"{text}\n\n{targets(record)}"
+
+
 def printed(record: Record) -> str:
     """Return the lines that a program printed."""
     figures = record["figures"]

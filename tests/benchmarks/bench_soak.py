@@ -1,0 +1,244 @@
+"""Churn of 10 pods/s with a fault every 20 s: kill, partition, 410, slow responses.
+
+``python -m tests.benchmarks.bench_soak --minutes 60`` (``make soak MINUTES=60``) prints a summary and exits with 1 on
+a violation. Two virtual nodes of one lower cluster get pods in turn. Kills hit only one of their processes, so
+that the memory of the other one can be compared. Both reach the API servers through ``FaultProxy``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.objects import Object
+from hack.sandbox.process import Process
+from tests.benchmarks.fault_proxy import FaultProxy
+from tests.benchmarks.load import PodWatch, make_namespace, pod
+from tests.benchmarks.soak_verdict import Observed, verdict
+from tests.benchmarks.stage import progress, stage, until_ready
+from tests.benchmarks.usage import percentile, usage
+
+RATE, LIFE = 10.0, 15.0
+"""Pods per second, and seconds from a pod's creation to its deletion."""
+EVERY, LASTS, AFTER = 20.0, 5.0, 7.0
+"""Seconds between faults, of a fault, and after it until pods count as unaffected."""
+WARM_UP = 600.0
+NAMESPACE, STEADY, KILLED = "soak", "vn-steady", "vn-killed"
+_SETTLE = 180.0
+"""Seconds after the last fault in which everything must be in order again."""
+_OWNED = resources.PODS, resources.SECRETS, resources.CONFIG_MAPS
+
+
+async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
+    """Return targets and samples of a soak of 20 minutes."""
+    return await soak(150.0 if quick else 1200.0, seed=seed, warm_up=20.0 if quick else WARM_UP)
+
+
+async def soak(seconds: float, *, seed: int, warm_up: float = WARM_UP) -> dict[str, Any]:
+    """Run the churn with faults for so many seconds; return targets and samples."""
+    async with stage(kwok_nodes=5) as at, AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(FaultProxy(one)) for one in at.sandbox.clusters]
+        kubeconfigs = [proxy.kubeconfig() for proxy in proxies]
+        processes = {
+            name: await at.sandbox.start_virtual_node(
+                f"--kubeconfig={kubeconfigs[0]}",
+                f"--client-kubeconfig={kubeconfigs[1]}",
+                f"--nodename={name}",
+                "--adopt-namespaces=*",
+                "--log-level=error",
+                name=name,
+                env={"KUBELET_PORT": "0"},
+            )
+            for name in (STEADY, KILLED)
+        }
+        await until_ready(at.sandbox.upper, STEADY, KILLED)
+        await make_namespace(at.upper, NAMESPACE)
+        run = _Soak(at.upper, at.lower[0], processes, proxies, random.Random(seed))
+        return await run.run(seconds, warm_up)
+
+
+class _Soak:
+    """One run."""
+
+    def __init__(
+        self,
+        upper: Client,
+        lower: Client,
+        processes: dict[str, Process],
+        proxies: Sequence[FaultProxy],
+        chance: random.Random,
+    ) -> None:
+        self._upper, self._lower = upper, lower
+        self._processes, self._proxies, self._chance = processes, proxies, chance
+        self._observed = Observed()
+        self._sent: dict[str, float] = {}
+        """Time of creation by pod name; of ``time.perf_counter``, as all times of this class."""
+        self._live: deque[str] = deque()
+        self._faults: list[tuple[float, str]] = []
+
+    async def run(self, seconds: float, warm_up: float) -> dict[str, Any]:
+        """Return targets and samples."""
+        lower_uids: dict[str, set[str]] = {}
+
+        def note(found: Object, _initial: object = None) -> None:
+            if uid := found.labels.get(names.LABEL_UPPER_UID):
+                lower_uids.setdefault(uid, set()).add(found.uid)
+
+        below = Informer(self._lower, resources.PODS, namespace=NAMESPACE)
+        below.add_handler(on_add=note)
+        async with PodWatch(self._upper, namespace=NAMESPACE) as watch:
+            watching = asyncio.create_task(below.run())
+            begun = time.perf_counter()
+            tasks = [asyncio.create_task(one) for one in (self._churn(), self._fault(), self._sample(begun))]
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    await task  # raises what ended it
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._calm()
+            await self._end(watch)
+            watching.cancel()
+        observed = self._observed
+        observed.created = len(self._sent)
+        observed.doubled = sorted(uid for uid, found in lower_uids.items() if len(found) > 1)
+        observed.latencies = [
+            (self._sent[name] - begun, watch.ran[name] - self._sent[name])
+            for name in self._sent
+            if name in watch.ran and not self._is_affected(self._sent[name])
+        ]
+        rows = verdict(observed, warm_up=warm_up, end=seconds)
+        return {
+            "minutes": seconds / 60,
+            "created": observed.created,
+            "started": len(watch.ran),
+            "faults": [[at - begun, what] for at, what in self._faults],
+            "memory": observed.memory,
+            "latencies": _by_minute(observed.latencies),
+            "targets": rows,
+        }
+
+    async def _churn(self) -> None:
+        begun, prefix = time.perf_counter(), secrets.token_hex(2)
+        nodes = itertools.cycle(self._processes)
+        for number in itertools.count():
+            await asyncio.sleep(max(0.0, begun + number / RATE - time.perf_counter()))
+            name = f"soak-{prefix}-{number:06d}"
+            self._sent[name] = time.perf_counter()
+            self._live.append(name)
+            body = pod(name, namespace=NAMESPACE, node=next(nodes))
+            await self._upper.create(resources.PODS, body, namespace=NAMESPACE)
+            while self._live and self._sent[self._live[0]] + LIFE < time.perf_counter():
+                await self._upper.delete(resources.PODS, self._live.popleft(), namespace=NAMESPACE)
+
+    async def _fault(self) -> None:
+        """Begin a fault every 20 s: all kinds in random order, then all again."""
+        kinds: list[tuple[str, FaultProxy | None]] = [("kill", None)]
+        kinds += [(kind, proxy) for kind in ("partition", "expired", "slow") for proxy in self._proxies]
+        while True:
+            for kind, proxy in self._chance.sample(kinds, len(kinds)):
+                await asyncio.sleep(EVERY - LASTS)
+                self._faults.append((time.perf_counter(), kind))
+                if proxy is None:
+                    await self._processes[KILLED].kill()
+                    await asyncio.sleep(1)
+                    await self._processes[KILLED].start()
+                    await asyncio.sleep(LASTS - 1)
+                else:
+                    proxy.begin(kind)  # type: ignore[arg-type]
+                    await asyncio.sleep(LASTS)
+                    proxy.end()
+
+    async def _sample(self, begun: float) -> None:
+        process = self._processes[STEADY]
+        while True:
+            process.check()
+            self._observed.memory.append((time.perf_counter() - begun, usage(process.pid).rss_mib))
+            await asyncio.sleep(5)
+
+    async def _calm(self) -> None:
+        for proxy in self._proxies:
+            proxy.end()
+        if not self._processes[KILLED].running:
+            await self._processes[KILLED].start()
+
+    async def _end(self, watch: PodWatch) -> None:
+        """Wait until all pods run, delete them, and wait until nothing is left of them."""
+
+        async def waiting() -> list[str]:
+            return [name for name in self._live if name not in watch.ran]
+
+        self._observed.lost = [*watch.failed, *await _until_empty(waiting)]
+        for name in self._live:
+            await self._upper.delete(resources.PODS, name, namespace=NAMESPACE)
+
+        async def left() -> list[str]:
+            upper = await self._upper.list(resources.PODS, namespace=NAMESPACE)
+            found = [f"upper Pod {one.name}" for one in upper.items]
+            for resource in _OWNED:
+                lower = await self._lower.list(
+                    resource, namespace=NAMESPACE, label_selector=names.LABEL_UPPER_CLUSTER
+                )
+                found += [f"lower {resource.kind} {one.name}" for one in lower.items]
+            return found
+
+        self._observed.leaked = await _until_empty(left)
+
+    def _is_affected(self, created: float) -> bool:
+        """Report whether a pod was created at a time at which a fault may delay it."""
+        return any(at - 1 <= created <= at + LASTS + AFTER for at, _ in self._faults)
+
+
+async def _until_empty(read: Any) -> list[str]:
+    """Return what still remains when nothing does, or when the time to settle has passed."""
+    deadline = time.monotonic() + _SETTLE
+    while True:
+        remaining: list[str] = await read()
+        if not remaining or time.monotonic() > deadline:
+            return remaining
+        await asyncio.sleep(1)
+
+
+def _by_minute(latencies: Sequence[tuple[float, float]]) -> list[list[float]]:
+    """Return minute, median, 99th percentile and number of pods."""
+    minutes: dict[int, list[float]] = {}
+    for at, seconds in latencies:
+        minutes.setdefault(int(at // 60), []).append(seconds)
+    return [
+        [minute, percentile(all_, 0.5), percentile(all_, 0.99), len(all_)]
+        for minute, all_ in sorted(minutes.items())
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, print the conditions, and return 1 if one is not met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument(
+        "--warm-up", type=float, default=WARM_UP / 60, help="minutes until memory is compared"
+    )
+    options = parser.parse_args(arguments)
+    found = asyncio.run(soak(options.minutes * 60, seed=options.seed, warm_up=options.warm_up * 60))
+    progress(f"{found['created']} pods created, {found['started']} started, {len(found['faults'])} faults")
+    for row in found["targets"]:
+        mark = "ok" if row["isMet"] else "VIOLATED"
+        print(f"{row['what']:<46}{row['wanted']:<12}{row['measured']:<48}{mark}")
+    return 0 if all(row["isMet"] for row in found["targets"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
