@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import pty
 import secrets
@@ -16,7 +17,8 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from tests.e2e.conftest import PATIENCE, create, eventually, get, make_namespace, pod, ready
+from hack.sandbox.cluster import LOOPBACK
+from tests.e2e.conftest import PATIENCE, create, eventually, get, make_namespace, node_ready, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -267,3 +269,106 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
 
     await eventually(crashed, what="CrashLoopBackOff")
     await eventually(last_line, what="the log of the container before")
+
+
+async def test_open_streams_continue_when_another_replica_takes_the_cluster(sandbox: Sandbox, namespace):
+    """Far beyond the drain timeout, until the earlier replica ends; new streams reach the other replica."""
+    upper, node, election = sandbox.upper, "vn-moving", "virtual-node.io/election=moving"
+    file = sandbox.directory / "moving.yaml"
+    config = {
+        "apiVersion": "virtual-node.io/v1alpha1",
+        "kind": "VirtualNodeConfiguration",
+        "leaderElection": {"enabled": True, "mode": "Sharded", "name": "moving"},
+        "kubelet": {"port": 0, "drainTimeout": 1},
+        "clusters": [
+            {
+                "name": node,
+                "kubeconfig": str(sandbox.lower[0].kubeconfig),
+                "namespaces": {"adopt": True},
+            }
+        ],
+    }
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+    async def replicas() -> set[str]:
+        leases = await get(
+            upper, "kube-system", "leases", labels=f"{election},!virtual-node.io/lower-cluster"
+        )
+        return {lease["spec"]["holderIdentity"] for lease in leases["items"]}
+
+    async def port() -> int:
+        found = await get(upper, "", "node", node)
+        return int(found["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
+
+    first = await sandbox.start_virtual_node("--config", str(file), name="moving-1")
+    await node_ready(upper, node)
+    (earlier,), before = await replicas(), await port()
+    script = 'i=0; while true; do i=$((i+1)); echo "beat $i"; sleep 0.2; done'
+    await create(upper, namespace, pod("web", script, node=node))
+    await ready(upper, namespace, "web")
+    log = await spawn(sandbox, "-n", namespace, "logs", "-f", "web")
+    shell = await spawn(
+        sandbox, "-n", namespace, "exec", "-i", "web", "--", "cat", stdin=asyncio.subprocess.PIPE
+    )
+    assert log.stdout is not None
+    try:
+        assert await _echo(shell, "before") == "before"
+        beats = [await _beat(log)]
+        second = await sandbox.start_virtual_node("--config", str(file), name="moving-2")
+
+        async def two() -> bool:
+            return len(await replicas()) == 2
+
+        await eventually(two, what="the second replica")
+        (later,) = await replicas() - {earlier}
+        holder = json.dumps({"spec": {"holderIdentity": later}})
+        await upper.kubectl(
+            *("-n", "kube-system", "patch", "lease", f"moving-cluster-{node}", "--type=merge", "-p", holder)
+        )
+
+        async def closed() -> bool:
+            """Report whether the earlier replica does not listen any more."""
+            try:
+                _, writer = await asyncio.open_connection(LOOPBACK, before)
+            except ConnectionRefusedError:
+                return await port() != before
+            writer.close()
+            return False
+
+        await eventually(closed, what="new streams reach the second replica only")
+        done = await upper.kubectl("-n", namespace, "exec", "web", "--", "echo", "new")
+        assert done.stdout == "new\n"
+        last = await _last_beat(upper, namespace)
+        while beats[-1] < last + 10:  # two seconds after the listener closed, twice the drain timeout
+            beats.append(await _beat(log))
+        assert beats == list(range(beats[0], beats[-1] + 1))
+        assert await _echo(shell, "after") == "after"
+        await first.stop()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(log.communicate(), shell.wait())
+        await upper.kubectl("-n", namespace, "delete", "pod", "web")
+        await second.stop()
+        await upper.kubectl("delete", "node", node)
+    finally:
+        await asyncio.gather(end(log), end(shell))
+
+
+async def _beat(log: asyncio.subprocess.Process) -> int:
+    """Return the number in the next line of a log."""
+    assert log.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        return int((await log.stdout.readline()).split()[1])
+
+
+async def _last_beat(upper: Cluster, namespace: str) -> int:
+    done = await upper.kubectl("-n", namespace, "logs", "web", "--tail=1")
+    return int(done.stdout.split()[1])
+
+
+async def _echo(shell: asyncio.subprocess.Process, text: str) -> str:
+    """Send a line to ``exec -i -- cat``; return the line that comes back."""
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    shell.stdin.write(f"{text}\n".encode())
+    async with asyncio.timeout(PATIENCE):
+        return (await shell.stdout.readline()).decode().strip()

@@ -52,19 +52,22 @@ class KubeletService:
         """Return the port on which the API listens."""
         return self._server.port
 
-    async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
+    async def stop(
+        self, *, lame_duck: float = 0.0, grace: float | None = None, after: asyncio.Event | None = None
+    ) -> None:
         """Stop the certificate's tasks, the listener and the streams.
 
         Args:
             lame_duck: seconds for which new streams are still accepted.
             grace: seconds for which open streams may continue; None: the server's default.
+            after: these seconds begin when the event is set; None: now.
         """
         for task in self._tasks:
             task.cancel()
         try:
             if lame_duck:
                 await asyncio.sleep(lame_duck)
-            await self._server.stop(grace=grace)
+            await self._server.stop(grace=grace, after=after)
         finally:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -90,6 +93,10 @@ class KubeletEndpoints:
         self._following: asyncio.Task[None] | None = None
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
+        self._another_works = False
+        """Whether clusters stop because another process will run them; then their open streams continue."""
+        self._ending = asyncio.Event()
+        """Set when the process ends."""
         self._collection: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -110,6 +117,7 @@ class KubeletEndpoints:
         trace: TracebackType | None,
     ) -> None:
         """Wait for the last stream, at most ``drainTimeout``; then stop following certificates."""
+        self._ending.set()
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
@@ -125,11 +133,15 @@ class KubeletEndpoints:
 
         Called when a replica starts to lead. A replica that led before called ``begin_shutdown`` at the end.
         """
-        self._lame_duck = 0.0
+        self._lame_duck, self._another_works = 0.0, False
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
-        """Accept new streams for some seconds while clusters stop, until callers know the address of our successor."""
-        self._lame_duck = lame_duck
+        """Stop clusters that another process will run, if there is one.
+
+        For some seconds they accept new streams, until callers know the address of the other process. Open streams
+        continue until this process ends.
+        """
+        self._lame_duck, self._another_works = lame_duck, True
 
     def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
         """Drain the streams of a lower cluster in the background.
@@ -140,13 +152,13 @@ class KubeletEndpoints:
             services: the cluster's kubelet APIs.
             clients: the clients that their streams need; closed after the last stream.
         """
-        lame_duck = self._lame_duck
+        lame_duck, after = self._lame_duck, self._ending if self._another_works else None
 
         async def drain() -> None:
             async with clients:
                 ends = await asyncio.gather(
                     *(
-                        service.stop(lame_duck=lame_duck, grace=self._config.drain_timeout)
+                        service.stop(lame_duck=lame_duck, grace=self._config.drain_timeout, after=after)
                         for service in services
                     ),
                     return_exceptions=True,

@@ -149,11 +149,12 @@ class KubeletServer:
             raise
         _log.debug("kubelet API started", node=self._node_name, address=self._address, port=self.port)
 
-    async def stop(self, *, grace: float | None = None) -> None:
+    async def stop(self, *, grace: float | None = None, after: asyncio.Event | None = None) -> None:
         """Stop listening, wait for open streams to end, then cancel the remaining ones.
 
         Args:
             grace: Maximum seconds to wait; None: the constructor's value.
+            after: These seconds begin when the event is set; None: now.
         """
         if self._listener is not None:
             self._listener.close()
@@ -161,7 +162,7 @@ class KubeletServer:
             await self._gate.close()
         if self._runner.server is not None:
             _end_kept(self._runner.server)
-        ended = await self.streams.drain(self._grace if grace is None else grace)
+        ended = await self.streams.drain(self._grace if grace is None else grace, after=after)
         if ended:
             _log.info("open streams closed", node=self._node_name, streams=ended)
         await self._runner.cleanup()

@@ -62,16 +62,24 @@ class StreamRegistry:
                 STREAMS.labels(verb).dec()
                 self._changed.set()
 
-    async def drain(self, grace: float) -> int:
+    async def drain(self, grace: float, *, after: asyncio.Event | None = None) -> int:
         """Accept no more streams, wait for open ones to end, then cancel them.
 
         Args:
             grace: Maximum seconds to wait.
+            after: These seconds begin when the event is set; None: now.
 
         Returns:
             The number of cancelled streams.
         """
         self._draining = True
+        if after is not None:
+            waits = [asyncio.create_task(self._wait_empty()), asyncio.create_task(after.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._wait_empty()

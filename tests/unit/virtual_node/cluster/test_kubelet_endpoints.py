@@ -31,9 +31,13 @@ class _Service:
         self._error = error
         self.stopped: list[float] = []
 
-    async def stop(self, *, lame_duck: float = 0.0, grace: float | None = None) -> None:
+    async def stop(
+        self, *, lame_duck: float = 0.0, grace: float | None = None, after: asyncio.Event | None = None
+    ) -> None:
         await asyncio.sleep(lame_duck)
         assert grace is not None
+        if after is not None:
+            await after.wait()
         self.stopped.append(grace)
         if self._error is not None:
             raise self._error
@@ -82,3 +86,19 @@ async def test_a_server_that_fails_to_stop_keeps_no_client_open():
     assert [service.stopped for service in services] == [[3.0], [3.0]]
     assert closed == ["upper"]
     assert not endpoints._draining
+
+
+@pytest.mark.looptime
+async def test_streams_of_a_cluster_that_another_process_runs_continue_until_this_one_ends():
+    """Those of a cluster that restarts here end after the drain timeout."""
+    endpoints = _endpoints()
+    moved: Any = _Service(_Remains())
+    restarted: Any = _Service(_Remains())
+    endpoints.begin_shutdown(lame_duck=5)
+    endpoints.retire([moved], contextlib.AsyncExitStack())
+    endpoints.begin_work()
+    endpoints.retire([restarted], contextlib.AsyncExitStack())
+    await asyncio.sleep(3600)
+    assert (moved.stopped, restarted.stopped) == ([], [3.0])
+    await endpoints.__aexit__(None, None, None)
+    assert moved.stopped == [3.0]
