@@ -15,6 +15,7 @@ from typing import Any
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
+from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.view import View
 
@@ -50,6 +51,8 @@ class AgentContext:
     """The bound upper pods, shared by all agents; the multi-scheduler runs the informer. None: the agent runs its own."""
     view: View | None = None
     """The state of all lower clusters, shared by all agents."""
+    recorder: EventRecorder | None = None
+    """Writes events to the upper cluster. None: no events are written."""
 
     def use_view(self) -> View:
         """Return the view, and mark it as used, so that the multi-scheduler fills it.

@@ -48,12 +48,12 @@ class App:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             bound = bound_pods(upper)
-            shared = Shared(options.config, upper, lower, bound)
+            recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
+            shared = Shared(options.config, upper, lower, bound, recorder)
             agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper, scores_real_nodes=shared.view.has_real_nodes)
-            recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
             bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
             server = self._server(extender, keeper)
             if options.safe_scheduler_routes:

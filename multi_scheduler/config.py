@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from controller_runtime.api import autoscaling as growth
 from controller_runtime.api import matching
+from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.namespace_map import NamespaceConfig
 from controller_runtime.api.policy import validation as policy_validation
@@ -34,6 +36,8 @@ class NodeConfig(_Base):
     name: str
     node_selector: dict[str, str] = {}
     """Labels of the lower nodes that the virtual node represents. Empty: all lower nodes."""
+    autoscaling: Autoscaling | None = None
+    """Nodes that the lower cluster's autoscaler adds. Must match the virtual node's settings."""
 
 
 class VolumeConfig(_Base):
@@ -54,6 +58,8 @@ class SchedulerClusterConfig(_Base):
     nodes: list[NodeConfig] = []
     """Virtual nodes of the cluster. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the
     cluster's name."""
+    autoscaling: Autoscaling | None = None
+    """As in ``nodes``, for a cluster without entries there."""
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     """How upper namespaces map to lower ones, and which upper ones are allowed. Must match the virtual node's settings."""
     pod_selector: dict[str, Any] = {}
@@ -138,6 +144,8 @@ def _validate(config: Config, source: str) -> None:
         _validate_selector(cluster, source)
         if cluster.usage is not None:
             usage_config.check(cluster.usage, f"{source}: clusters: {cluster.name}: usage")
+        for problem in _growth_problems(cluster):
+            raise ConfigError(f"{source}: clusters: {cluster.name}: {problem}")
         where = f"{source}: clusters: {cluster.name}: policy"
         for problem in policy_validation.problems(where, cluster.policy):
             raise ConfigError(problem)
@@ -151,6 +159,16 @@ def _validate(config: Config, source: str) -> None:
         twice = {name for name in found if found.count(name) > 1}
         if twice:
             raise ConfigError(f"{source}: {what}: {', '.join(sorted(twice))}: there twice")
+
+
+def _growth_problems(cluster: SchedulerClusterConfig) -> Iterator[str]:
+    if cluster.autoscaling is not None:
+        if cluster.nodes:
+            yield "autoscaling: has no effect beside nodes; put it into each of them"
+        yield from growth.problems("autoscaling", cluster.autoscaling)
+    for node in cluster.nodes:
+        if node.autoscaling is not None:
+            yield from growth.problems(f"nodes: {node.name}: autoscaling", node.autoscaling)
 
 
 def _validate_selector(cluster: SchedulerClusterConfig, source: str) -> None:

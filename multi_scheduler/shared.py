@@ -8,6 +8,7 @@ from functools import partial
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler import upper_nodes
 from multi_scheduler.agent import Agent, AgentContext, load
 from multi_scheduler.config import AgentConfig, Config
@@ -28,7 +29,12 @@ class Shared:
     """Creates agents that share one view."""
 
     def __init__(
-        self, config: Config, upper: Client, lower: Mapping[str, Client], bound_pods: Informer | None = None
+        self,
+        config: Config,
+        upper: Client,
+        lower: Mapping[str, Client],
+        bound_pods: Informer | None = None,
+        recorder: EventRecorder | None = None,
     ) -> None:
         """Create the fit agent, usage stores and feeds; ``run`` fills them.
 
@@ -37,15 +43,18 @@ class Shared:
             upper: client of the upper cluster.
             lower: clients of the lower clusters, by name.
             bound_pods: informer of the bound upper pods; None: the fit agent runs its own informer.
+            recorder: writes events to the upper cluster; None: the agents write no events.
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
         """
-        self._upper, self._lower, self._bound_pods = upper, lower, bound_pods
+        self._upper, self._lower, self._bound_pods, self._recorder = upper, lower, bound_pods, recorder
         self._clusters = {cluster.name: cluster for cluster in config.clusters}
         self._fits = any(agent.name == FIT for agent in config.agents)
         settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
-        self._fit = FitAgent(AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods))
+        self._fit = FitAgent(
+            AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods, recorder=recorder)
+        )
         self.stores: dict[str, UsageStore] = {}
         """Measured usage by lower cluster."""
         self._feeds: list[UsageFeed] = []
@@ -87,7 +96,14 @@ class Shared:
     def context(self, config: AgentConfig) -> AgentContext:
         """Return the context of an agent."""
         return AgentContext(
-            config.name, config.config, self._upper, self._lower, self._clusters, self._bound_pods, self.view
+            config.name,
+            config.config,
+            self._upper,
+            self._lower,
+            self._clusters,
+            self._bound_pods,
+            self.view,
+            self._recorder,
         )
 
     @property

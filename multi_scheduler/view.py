@@ -156,6 +156,8 @@ class View:
 
     def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
         index, usage = self._fit.indexes[cluster], self._usage.get(cluster)
+        if predicted.price is not None:
+            index = self._fit.futures[cluster].index
         return [
             LowerNode(found, cluster, index.on(name), usage, uid)
             for name in predicted.likely

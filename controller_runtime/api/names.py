@@ -77,6 +77,9 @@ ANNOTATION_GROUP_TOPOLOGY = f"{DOMAIN}/pod-group-topology"
 ANNOTATION_PREFERRED_NODE = f"{DOMAIN}/preferred-node"
 """On an upper pod: lower node that the lower pod prefers. The multi-scheduler writes it when it binds the pod;
 users can write it as well, so it is only a preference."""
+ANNOTATION_PROVISION_SECONDS = f"{DOMAIN}/provision-seconds"
+"""On a virtual node: seconds for which a pod may wait for a node that the lower cluster's autoscaler adds. 0: it adds
+none."""
 ANNOTATION_WANTS_CA = f"{DOMAIN}/wants-ca"
 """``true`` on a webhook configuration that the webhook did not create but writes its CA into."""
 LABEL_LOWER_CLUSTER = f"{DOMAIN}/lower-cluster"

@@ -23,7 +23,8 @@ class UnschedulableParams(Params):
     """Parameters of ``Unschedulable``."""
 
     threshold_seconds: Positive = 180.0
-    """Seconds for which a lower cluster may try to schedule a pod before the pod is moved."""
+    """Seconds for which a lower cluster may try to schedule a pod before the pod is moved. If the lower cluster adds nodes,
+    at least ``autoscaling.provisionSeconds``."""
     failures: list[Literal["image", "quota", "admission"]] = msgspec.field(default_factory=list)
     """Failures in the lower cluster that count besides PodScheduled=False."""
     waiting_reasons: list[str] = msgspec.field(default_factory=list)
@@ -87,10 +88,11 @@ class Unschedulable(Strategy):
         if found is None:
             return None
         waited = (self.context.now() - found.since).total_seconds()
-        if waited < self._threshold:
+        threshold = max(self._threshold, self.context.view.provision_seconds(pod))
+        if waited < threshold:
             self.context.mover.waiting.settle(self.name, pod)
             # At most the threshold, because the lower cluster's clock may be ahead by any amount.
-            return Result(requeue_after=min(self._threshold, self._threshold - waited))
+            return Result(requeue_after=min(threshold, threshold - waited))
         reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
         outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=reason))
         if outcome.needs_node:

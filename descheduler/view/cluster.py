@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller_runtime.api import matching, names, node_avoidance, timestamps
+from controller_runtime.api.autoscaling import MARGIN_SECONDS
 from controller_runtime.api.pod.conditions import condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
@@ -41,6 +42,15 @@ class ClusterView:
     def is_on_virtual_node(self, pod: Object) -> bool:
         """Report whether a pod is bound to a selected virtual node."""
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
+
+    def provision_seconds(self, pod: Object) -> float:
+        """Return the seconds for which a bound pod must not be moved, because its lower cluster may add a node; 0: it adds none."""
+        node = self.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        text = node.annotations.get(names.ANNOTATION_PROVISION_SECONDS) if node is not None else None
+        try:
+            return float(text) + MARGIN_SECONDS if text else 0.0
+        except ValueError:
+            return 0.0
 
     def virtual_nodes(self) -> list[Object]:
         """Return the selected virtual nodes, sorted by name."""

@@ -20,6 +20,7 @@ from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.group_filter import UNREADABLE, GroupFilter
+from multi_scheduler.fit.growing import Growing, future_nodes
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
@@ -50,7 +51,8 @@ class FitAgent(Agent):
             raise ConfigError(f"agents[{context.name}].config: {error}") from None
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
-        self.reservations = Reservations(self.indexes, self.admissions, clock=_now)
+        self.futures = future_nodes(context.clusters, self.indexes, self._settings.devices, _now)
+        self.reservations = Reservations(self.indexes, self.admissions, self.futures, clock=_now)
         self.feeds = {
             cluster: Feed(
                 client,
@@ -62,8 +64,14 @@ class FitAgent(Agent):
             )
             for cluster, client in context.lower.items()
         }
-        self._judge = Judge(self._settings, context.clusters, self.indexes, self.admissions, self.feeds)
+        self._judge = Judge(
+            self._settings, context.clusters,
+            indexes=self.indexes, admissions=self.admissions, feeds=self.feeds, futures=self.futures,
+        )  # fmt: skip
         self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
+        self._growing = Growing(
+            self.futures, self.feeds, self.reservations, self._bound_pods, context.recorder
+        )
         self.groups = GroupFilter(
             context.upper,
             judge=self.judge,
@@ -121,6 +129,8 @@ class FitAgent(Agent):
             if until <= (now := _now()):
                 break
             await self.reservations.wait(until - now)
+        if nodes and found.rejected == len(nodes):
+            self._judge.grow(nodes, found)
         self.judged.pop(uid, None)
         self.judged[uid] = found.judged
         # Reserve before other agents answer, so that a concurrent call does not count on the same room.
@@ -220,9 +230,13 @@ class FitAgent(Agent):
         if any(pod.uid in feed.visible for feed in self.feeds.values()):
             self.reservations.release(pod.uid)
             return True
-        return self.reservations.bind(pod.uid, (pod.spec or {}).get("nodeName", ""))
+        node = (pod.spec or {}).get("nodeName", "")
+        is_reserved = self.reservations.bind(pod.uid, node)
+        self._growing.bound(pod, node)
+        return is_reserved
 
     def _seen_below(self, uid: str) -> None:
+        self._growing.landed(uid)
         self.reservations.arrived(uid)  # not called before if the lower pod had a node when it was first seen
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)
@@ -254,15 +268,22 @@ class FitAgent(Agent):
         if gated.refusal and not has_arrived:
             return  # the lower pod is never created, or only after another pod is gone
         index, wanted = self.indexes[node.cluster], self._judge.demand(gated, node)
+        charge = None if has_arrived else gated.charge
+        found = Judgement(lacking={node.name: (wanted, charge)})
         if slots := index.feasible(wanted):
-            charge = None if has_arrived else gated.charge
-            place = Place(node.cluster, predict(index, wanted, slots, self._settings.lower).place, charge)
-            self.reservations.reserve(pod.uid, {node.name: place})
+            place = predict(index, wanted, slots, self._settings.lower).place
+            found.places[node.name] = Place(node.cluster, place, charge)
+        else:
+            self._judge.grow([node], found)
+        if found.places:
+            self.reservations.reserve(pod.uid, found.places)
             self.reservations.bind(pod.uid, node.name)
+            self._growing.bound(pod, node.name)
 
     def sweep(self) -> None:
         """Release expired reservations, and drop the oldest predictions above the limit."""
         self.reservations.expire()
+        self._growing.expire()
         self.groups.sweep()
         for uid in list(self.judged)[: max(0, len(self.judged) - _KEPT_JUDGEMENTS)]:
             del self.judged[uid]

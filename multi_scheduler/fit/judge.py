@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
@@ -19,6 +20,7 @@ from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
 from multi_scheduler.fit.cluster.pod_requirements import Demand, demand
 from multi_scheduler.fit.cluster.scoring import predict
 from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.growth.future_nodes import FutureNodes
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations.reservations import Place
 from multi_scheduler.fit.settings import FitSettings
@@ -33,16 +35,20 @@ class Judge:
         indexes: indexes by lower cluster.
         admissions: admission rules by lower cluster.
         feeds: feeds by lower cluster; a node of another cluster passes.
+        futures: nodes that may be added, by lower cluster.
     """
 
     def __init__(
         self,
         settings: FitSettings,
         clusters: Mapping[str, SchedulerClusterConfig],
+        *,
         indexes: Mapping[str, ClusterIndex],
         admissions: Mapping[str, Admission],
         feeds: Mapping[str, Feed],
+        futures: Mapping[str, FutureNodes],
     ) -> None:
+        self._futures = futures
         self._settings = settings
         self._indexes = indexes
         self._feeds = feeds
@@ -124,6 +130,32 @@ class Judge:
             rejected = found.resolvable if reasons.is_resolvable(rejections) else found.unresolvable
             rejected[node.name] = sentence
             found.retryable.append((node.cluster, wanted))
+            found.lacking[node.name] = wanted, gated.charge
+
+    def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
+        """Add to a result without places the best node that a lower cluster may add, or the reasons why there is none."""
+        offers = []
+        for node in nodes:
+            futures = self._futures.get(node.cluster)
+            if not futures or node.name not in found.lacking:
+                continue
+            wanted, charge = found.lacking[node.name]
+            if (offer := futures.offer(wanted)) is not None:
+                offers.append((offer.rank, node.name, node.cluster, offer, wanted, charge))
+            else:
+                for rejected in (found.resolvable, found.unresolvable):
+                    if node.name in rejected:
+                        rejected[node.name] += f"; {futures.why_not(wanted)}"
+        if offers:
+            _, name, cluster, offer, wanted, charge = min(offers, key=lambda one: one[:2])
+            predicted = replace(
+                predict(self._futures[cluster].index, wanted, [offer.slot], self._settings.lower),
+                price=offer.kind.shape.price,
+            )
+            found.judged[name] = predicted
+            found.places[name] = Place(cluster, predicted.place, charge, is_future=True)
+            found.resolvable.pop(name, None)
+            found.unresolvable.pop(name, None)
 
     def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
         """Return an admitted pod's requirements for the lower nodes behind a virtual node."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from multi_scheduler.fit.admission.quotas import Charge
 from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction
 from multi_scheduler.fit.reservations.reservations import Place
@@ -21,6 +22,9 @@ class Judgement:
     """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
     counted_by: float = 0.0
     """Until this time a quota that rejected the pod may still be recounted; 0: none is. Seconds of the event loop's clock."""
+
+    lacking: dict[str, tuple[Demand, Charge | None]] = field(default_factory=dict)
+    """By virtual node where only room is lacking: what the pod needs, and what it adds to quotas."""
 
     @property
     def rejected(self) -> int:

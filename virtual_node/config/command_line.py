@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.api import names
+from controller_runtime.api.autoscaling import TAINT_EFFECTS, Taint
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
@@ -29,7 +30,6 @@ from virtual_node.config.types import (
     LeaderElectionConfig,
     LowerClusterConfig,
     NamespaceConfig,
-    Taint,
 )
 
 _EXAMPLES = (
@@ -226,10 +226,8 @@ def _taints(flags: argparse.Namespace, environment: Mapping[str, str]) -> list[T
     if flags.disable_taint:
         return []
     effect = environment.get("VKUBELET_TAINT_EFFECT", "") or "NoSchedule"
-    if effect not in configuration.TAINT_EFFECTS:
-        raise ConfigError(
-            f"VKUBELET_TAINT_EFFECT: {effect!r} is not one of {', '.join(configuration.TAINT_EFFECTS)}"
-        )
+    if effect not in TAINT_EFFECTS:
+        raise ConfigError(f"VKUBELET_TAINT_EFFECT: {effect!r} is not one of {', '.join(TAINT_EFFECTS)}")
     key = flags.taint or environment.get("VKUBELET_TAINT_KEY", "") or names.TAINT_PROVIDER
     return [
         Taint(key=key, value=environment.get("VKUBELET_TAINT_VALUE", "") or flags.provider, effect=effect)

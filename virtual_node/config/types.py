@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.api import namespace_map
+from controller_runtime.api.autoscaling import Autoscaling, Taint
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
@@ -42,19 +43,9 @@ SHARDED: Final = "Sharded"
 
 REJECT = "Reject"
 
-TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
-
 
 class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     pass
-
-
-class Taint(_Base):
-    """A node taint, as in core/v1."""
-
-    key: str
-    value: str = ""
-    effect: str = "NoSchedule"
 
 
 class CapacityPolicy(_Base):
@@ -78,6 +69,9 @@ class NodeConfig(_Base):
     taints: list[Taint] | None = None
     """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
     capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
+    autoscaling: Autoscaling | None = None
+    """Nodes that the lower cluster's autoscaler adds for pods that wait. The virtual node offers them in addition to the
+    existing nodes. Unset: none are expected."""
     port: Port | None = None
     """Port of the kubelet API. Unset: the first free port from ``kubelet.port`` on. 0: any free port."""
 
@@ -146,6 +140,7 @@ class LowerClusterConfig(_Base):
     labels: dict[str, str] = {}
     taints: list[Taint] | None = None
     capacity: CapacityPolicy | None = None
+    autoscaling: Autoscaling | None = None
     port: Port | None = None
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     pod_selector: dict[str, Any] = {}
@@ -153,7 +148,7 @@ class LowerClusterConfig(_Base):
     on_unschedulable: Literal["Wait", "Reject"] = "Wait"
     """What happens to a pod that the lower scheduler cannot place. Wait: it stays Pending until there is room or the
     descheduler moves it. Reject: it fails with the kubelet's reason, such as OutOfcpu, so that its controller creates
-    another pod, which the upper scheduler places again."""
+    another pod, which the upper scheduler places again. With ``autoscaling``, it fails only after ``provisionSeconds``."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
@@ -171,6 +166,7 @@ class LowerClusterConfig(_Base):
                 labels=self.labels,
                 taints=self.taints,
                 capacity=self.capacity or CapacityPolicy(),
+                autoscaling=self.autoscaling,
                 port=self.port,
             ),
         ]

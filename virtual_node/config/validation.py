@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from controller_runtime.api import matching, quantity
+from controller_runtime.api import autoscaling, matching, quantity
+from controller_runtime.api.autoscaling import TAINT_EFFECTS
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
@@ -17,7 +18,6 @@ from virtual_node.config.types import (
     KIND,
     KNOWN_CONTROLLERS,
     SHARDED,
-    TAINT_EFFECTS,
     Config,
     NodeConfig,
 )
@@ -107,6 +107,7 @@ def _cluster_problems(config: Config) -> list[str]:
                     ("labels", cluster.labels),
                     ("taints", cluster.taints is not None),
                     ("capacity", cluster.capacity),
+                    ("autoscaling", cluster.autoscaling),
                     ("port", cluster.port is not None),
                 )
                 if given
@@ -174,6 +175,8 @@ def _node_problems(where: str, node: NodeConfig) -> list[str]:
         for resource, reserve in node.capacity.reserve.items()
         if not _is_reserve(reserve)
     ]
+    if node.autoscaling is not None:
+        problems += autoscaling.problems(f"{where}.autoscaling", node.autoscaling)
     return problems
 
 

@@ -31,6 +31,8 @@ class Prediction:
     """Nodes that the lower scheduler may choose, the most likely one first."""
     wanted: Demand
     """The pod's requirements."""
+    price: float | None = None
+    """Price of the node if the lower cluster must add it; None: the node exists."""
 
 
 def predict(
@@ -67,9 +69,11 @@ def predict(
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
-    """Return a cluster's score from 0 to 1 by the strategy; 0 without a prediction."""
+    """Return a cluster's score from 0 to 1 by the strategy; 0 without a prediction, less if it must add a node."""
     if predicted is None:
         return 0.0
+    if predicted.price is not None:
+        return -1.0 - predicted.price
     if strategy == "BestFit":
         return 1.0 - predicted.left_over
     shares = [

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.admission.quotas import Charge
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.pod_info import Placed
+from multi_scheduler.fit.growth.future_nodes import FutureNodes
+from multi_scheduler.fit.growth.kinds import Kind
 
 TENTATIVE_SECONDS = 10.0
 """Seconds after the filter in which the scheduler must bind the pod; later the tentative reservation is released."""
@@ -33,6 +35,8 @@ class Place:
     placed: Placed
     charge: Charge | None = None
     """What the pod adds to quotas; None: nothing, or already counted."""
+    is_future: bool = False
+    """Whether the lower cluster must add the node."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class Reservations:
         self,
         indexes: Mapping[str, ClusterIndex],
         admissions: Mapping[str, Admission],
+        futures: Mapping[str, FutureNodes],
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -58,10 +63,12 @@ class Reservations:
         Args:
             indexes: indexes by lower cluster.
             admissions: admission rules by lower cluster; they hold the charges.
+            futures: nodes that may be added, by lower cluster; they expire reservations on them.
             clock: monotonic seconds.
         """
         self._indexes = indexes
         self._admissions = admissions
+        self._futures = futures
         self._clock = clock
         self._held: dict[str, _Reservation] = {}
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
@@ -91,7 +98,8 @@ class Reservations:
             deadline=math.inf if is_of_group else self._clock() + TENTATIVE_SECONDS,
         )
         for node, place in places.items():
-            self._indexes[place.cluster].place(_key(uid, node), place.placed)
+            target = self._futures[place.cluster] if place.is_future else self._indexes[place.cluster]
+            target.place(_key(uid, node), place.placed)
             if not is_of_group:
                 self._tentative[place.cluster].add(uid)
             if place.charge is not None:
@@ -118,7 +126,7 @@ class Reservations:
             return True
         self._drop(uid, [other for other in held.on if other != node])
         held.is_bound = True
-        held.deadline = self._clock() + BOUND_SECONDS
+        held.deadline = math.inf if self.waits_for(uid, node) else self._clock() + BOUND_SECONDS
         self._tentative[held.on[node]].discard(uid)
         self._note()
         return True
@@ -129,6 +137,35 @@ class Reservations:
         cluster = held.on.get(node) if held is not None else None
         placed = self._indexes[cluster].placed(_key(uid, node)) if cluster is not None else None
         return placed.node if placed is not None else ""
+
+    def waits_for(self, uid: str, node: str) -> Kind | None:
+        """Return the kind of the new lower node for which a pod has a reservation behind a virtual node; None: it has none."""
+        held = self._held.get(uid)
+        cluster = held.on.get(node) if held is not None else None
+        return self._futures[cluster].waits_for(_key(uid, node)) if cluster is not None else None
+
+    def moved(self, keys: Iterable[str]) -> None:
+        """Note that a new lower node exists, to which these reservations moved."""
+        for key in keys:
+            held = self._held.get(key.partition("@")[0])
+            if held is not None and held.is_bound:
+                held.deadline = self._clock() + BOUND_SECONDS
+            self._note()
+
+    def landed(self, uid: str, name: Callable[[str], str]) -> None:
+        """Note that a pod that waits for a new lower node has an existing one.
+
+        Args:
+            uid: UID of the upper pod.
+            name: returns the lower node of this pod in a lower cluster; empty: it has none.
+        """
+        held = self._held.get(uid)
+        for node, cluster in held.on.items() if held is not None else ():
+            futures = self._futures[cluster]
+            if futures and futures.waits_for(_key(uid, node)) is not None and (real := name(cluster)):
+                other = self._held.get(futures.landed(_key(uid, node), real).partition("@")[0])
+                if other is not None:
+                    other.deadline = math.inf
 
     def arrived(self, uid: str) -> None:
         """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node."""
@@ -177,6 +214,7 @@ class Reservations:
         for node in nodes:
             cluster = held.on.pop(node)
             self._indexes[cluster].remove(_key(uid, node))
+            self._futures[cluster].remove(_key(uid, node))
             if cluster not in held.on.values():
                 self._tentative[cluster].discard(uid)
                 self._admissions[cluster].drop(uid)

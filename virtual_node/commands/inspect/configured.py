@@ -36,6 +36,7 @@ def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) 
             ),
             selector=node.node_selector,
             reserve=node.capacity.reserve,
+            autoscaling=node.autoscaling,
         )
         for node in cluster.virtual_nodes()
     }

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from controller_runtime.api import names, timestamps
+from controller_runtime.api.autoscaling import Autoscaling
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
 from virtual_node.translate.base.options import PodOptions
 
@@ -72,6 +73,7 @@ class VirtualNode:
     """Options for the translation of the node's pods."""
     selector: Mapping[str, str] = field(default_factory=dict)
     reserve: Mapping[str, str] = field(default_factory=dict)
+    autoscaling: Autoscaling | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -168,7 +168,9 @@ def _fits(wanted: Mapping[str, int], available: Mapping[str, int]) -> bool:
 def _excess_capacity(
     lower: ClusterFacts, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
 ) -> Iterator[InspectFinding]:
-    capacity = Capacity(node_selector=virtual.selector, reserve=virtual.reserve)
+    capacity = Capacity(
+        node_selector=virtual.selector, reserve=virtual.reserve, autoscaling=virtual.autoscaling
+    )
     for node in lower.of("Node"):
         capacity.upsert_node(node)
     for pod in lower.of(FOREIGN_POD):

@@ -36,7 +36,9 @@ class CapacityController:
             foreign_pods: unmanaged lower pods, reduced by ``shrink_foreign``.
             changed: called after every change that may change the sums.
         """
-        self.capacity = Capacity(node_selector=node.node_selector, reserve=node.capacity.reserve)
+        self.capacity = Capacity(
+            node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
+        )
         self._changed = changed
         nodes.on_change(self._node, self._node_gone)
         foreign_pods.on_change(self._pod, self._pod_gone)

@@ -136,7 +136,7 @@ class NodeController:
             error = self._lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
-        if not self.capacity.ready_nodes:
+        if not self.capacity.ready_nodes and self._node.autoscaling is None:
             total = len(self._lower_nodes.store)
             return (
                 False,
@@ -153,6 +153,7 @@ class NodeController:
             self._context.log.info("node condition", node=self._node.name, ready=ready, reason=reason)
             self.ready = ready
         capacity, allocatable = self.capacity.totals()
+        growth = self._node.autoscaling
         metrics.show_node(
             self._context.name,
             self._node.name,
@@ -165,6 +166,7 @@ class NodeController:
             name=self._node.name,
             cluster_name=self._context.name,
             labels=self._node.labels,
+            provision_seconds=growth.provision_seconds if growth is not None else None,
             taints=_taints(self._node),
             addresses=self._addresses,
             kubelet_port=self._kubelet_port,

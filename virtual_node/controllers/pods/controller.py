@@ -14,17 +14,20 @@ number of times.
     finished     not finished   delete the lower pod: its result is not used, its owner has started another pod
     exists       never existed  create dependencies, then the lower pod
     exists       existed, gone  set phase Failed: never start a pod twice under one uid without a trace
-    exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed
+    exists       unschedulable  with ``onUnschedulable: Reject`` delete the lower pod, set phase Failed (with
+                                ``autoscaling`` only after ``provisionSeconds``)
     exists       exists         apply spec changes to the lower pod, mirror its status
 """
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from controller_runtime import resources
-from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.autoscaling import MARGIN_SECONDS
+from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -204,7 +207,9 @@ class PodController:
         if self._remover.has_outlived(lower, upper):
             return await self._remover.upper_finished(upper, lower)
         if self._rejects and (why := rejection(lower.to_dict())) is not None:
-            return await self._remover.reject(upper, lower, *why)
+            if not (seconds := self._growth_seconds(upper, lower)):
+                return await self._remover.reject(upper, lower, *why)
+            self.controller.queue.add_after(upper.uid, seconds)
         self._creator.adopt(upper)
         try:
             await self._updater.follow(upper, lower, record)
@@ -214,6 +219,17 @@ class PodController:
             await self._status.mirror(upper, lower, record)
             raise
         return await self._status.mirror(upper, lower, record)
+
+    def _growth_seconds(self, upper: Object, lower: Object) -> float:
+        """Return for how many more seconds a pod without room may wait for a new node of its lower cluster; 0: not any more."""
+        growth = self._context.nodes[(upper.spec or {})["nodeName"]].autoscaling
+        since = condition(lower.status, "PodScheduled").get("lastTransitionTime")
+        if growth is None or not since:
+            return 0.0
+        limit = growth.provision_seconds + MARGIN_SECONDS
+        waited = (datetime.now(UTC) - timestamps.parse(since)).total_seconds()
+        # At most the limit, because the lower cluster's clock may be ahead.
+        return max(0.0, min(limit, limit - waited))
 
     @staticmethod
     def _has_started(upper: Object, record: PodRecord) -> bool:

@@ -3,7 +3,8 @@
 ``capacity`` is the sum over lower nodes that are Ready and schedulable. Virtual nodes in the lower cluster
 count only if the selector requires them (``type: virtual-kubelet``). ``allocatable`` is the sum of these
 nodes' allocatable, minus the requests of unmanaged (foreign) pods bound to them, minus the reserve. Owned
-pods are not subtracted, because the upper scheduler already counts them on the virtual node.
+pods are not subtracted, because the upper scheduler already counts them on the virtual node. Nodes that the lower
+cluster's autoscaler can add are part of both.
 
 Sums are kept per node and per pod, so an update only computes what changed. They are integers, so rounding
 errors do not accumulate.
@@ -15,7 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller_runtime.api import autoscaling as growth
 from controller_runtime.api import names, quantity
+from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.pod.conditions import is_true
 from virtual_node.translate.nodes.node import is_real
 
@@ -36,16 +39,22 @@ class Capacity:
     """The resource sums of one virtual node, updated as its lower nodes and foreign pods change."""
 
     def __init__(
-        self, *, node_selector: Mapping[str, str] | None = None, reserve: Mapping[str, str] | None = None
+        self,
+        *,
+        node_selector: Mapping[str, str] | None = None,
+        reserve: Mapping[str, str] | None = None,
+        autoscaling: Autoscaling | None = None,
     ) -> None:
         """Create sums without nodes and pods.
 
         Args:
             node_selector: labels that a lower node must have; empty: all nodes count.
             reserve: a quantity or percentage per resource, subtracted from allocatable.
+            autoscaling: nodes that can be added; None: none.
         """
         self._selector = dict(node_selector or {})
         self._reserve = dict(reserve or {})
+        self._autoscaling = autoscaling
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, tuple[str, dict[str, int]]] = {}
         self._unplaced: dict[str, dict[str, dict[str, int]]] = {}
@@ -154,10 +163,22 @@ class Capacity:
             for name, count in node.allocatable.items():
                 # Clamped per node, so that an overcommitted node does not reduce what the others offer.
                 allocatable[name] = allocatable.get(name, 0) + max(0, count - node.foreign.get(name, 0))
+        more = self._growth()
+        _add(capacity, more, 1)
+        _add(allocatable, more, 1)
         for name, text in self._reserve.items():
             if name in allocatable:
                 allocatable[name] = max(0, allocatable[name] - _reserved(name, text, allocatable[name]))
         return _rendered(capacity), _rendered(allocatable)
+
+    def _growth(self) -> dict[str, int]:
+        if self._autoscaling is None:
+            return {}
+        found = (
+            growth.matching_shapes(self._autoscaling, self._selector, node.facts["labels"])
+            for node in self._nodes.values()
+        )
+        return growth.most(self._autoscaling, [shapes for shapes in found if shapes])
 
 
 def node_counts(node: Mapping[str, Any]) -> bool:

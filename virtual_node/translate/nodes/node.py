@@ -12,6 +12,8 @@ from virtual_node.translate.base import labels as label_record
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_OPTIONAL = (names.ANNOTATION_PROVISION_SECONDS,)
+"""Our annotations that depend on the configuration."""
 _INFO = ("architecture", "operatingSystem", "osImage", "kernelVersion", "containerRuntimeVersion")
 _PRESSURES = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "lower nodes have sufficient memory available"),
@@ -40,6 +42,7 @@ def node_object(
     capacity: Mapping[str, str],
     allocatable: Mapping[str, str],
     conditions: Sequence[Mapping[str, Any]],
+    provision_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return the desired Node.
 
@@ -56,6 +59,7 @@ def node_object(
         capacity: quantities by resource.
         allocatable: quantities by resource.
         conditions: as ``node_conditions`` returns them.
+        provision_seconds: seconds for which a pod may wait for a new lower node; None: no nodes are added.
     """
     info = {field: _common(lower_nodes, field) for field in _INFO}
     info["operatingSystem"] = info["operatingSystem"] or "linux"
@@ -79,7 +83,14 @@ def node_object(
         "metadata": {
             "name": name,
             "labels": all_labels,
-            "annotations": {names.ANNOTATION_APPLIED: label_record.record(labels)},
+            "annotations": {
+                names.ANNOTATION_APPLIED: label_record.record(labels),
+                **(
+                    {names.ANNOTATION_PROVISION_SECONDS: f"{provision_seconds:g}"}
+                    if provision_seconds is not None
+                    else {}
+                ),
+            },
         },
         "spec": {"taints": [dict(taint) for taint in taints]},
         "status": {
@@ -150,8 +161,15 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
         if key not in wanted["labels"] and labels_before.get(key) == value
     }
     patch: dict[str, Any] = {"labels": labels} if labels else {}
-    if not wanted["annotations"].items() <= (before.get("annotations") or {}).items():
-        patch["annotations"] = wanted["annotations"]
+    annotations_before = before.get("annotations") or {}
+    annotations: dict[str, str | None] = {
+        key: value for key, value in wanted["annotations"].items() if annotations_before.get(key) != value
+    }
+    annotations |= {
+        key: None for key in _OPTIONAL if key in annotations_before and key not in wanted["annotations"]
+    }
+    if annotations:
+        patch["annotations"] = annotations
     return {"metadata": patch} if patch else None
 
 

@@ -69,16 +69,14 @@ clusters:
       {{- if $config.nodes }}
       {{- range $config.nodes }}
       - name: {{ toYaml .name }}
-        {{- with .nodeSelector }}
-        nodeSelector:
-          {{- toYaml . | nindent 10 }}
+        {{- with pick . "nodeSelector" "autoscaling" }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
       {{- else }}
       - name: {{ toYaml ($config.nodeName | default .name) }}
-        {{- with $config.nodeSelector }}
-        nodeSelector:
-          {{- toYaml . | nindent 10 }}
+        {{- with pick $config "nodeSelector" "autoscaling" }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
   {{- end }}

@@ -248,6 +248,21 @@ async def test_pod_stays_if_its_volume_is_bound_to_the_node(bound_to, moves):
     assert (names_of(cluster) == []) is moves
 
 
+@pytest.mark.parametrize(("value", "moved_after"), [("60", 65.0), ("1", THRESHOLD), ("soon", THRESHOLD)])
+async def test_pod_that_waits_for_a_new_lower_node_is_not_moved(value, moved_after):
+    """For as long as the virtual node's annotation says, if that is longer than the threshold."""
+    cluster = cluster_with(pod())
+    found = node("a")
+    found["metadata"]["annotations"] = {"virtual-node.io/provision-seconds": value}
+    cluster.put("nodes", found)
+    process = process_on(cluster)
+    async with process.running():
+        await asyncio.sleep(moved_after - 2)
+        assert process.client.writes == []
+        await asyncio.sleep(10)
+        assert process.client.writes
+
+
 async def test_pod_scheduled_before_threshold_is_not_moved():
     cluster = cluster_with(pod())
     process = process_on(cluster)

@@ -239,6 +239,10 @@ def test_reads_tensile_kubes_configuration():
         ("clusters: []", "clusters"),
         ("clusters: [{name: a}]", "kubeconfig"),
         ("clusters: [{name: a, kubeconfig: k, colour: red}]", "colour"),
+        (
+            "clusters: [{name: a, kubeconfig: k, nodes: [{name: n, autoscaling: {maxNodes: 1, shapes: []}}]}]",
+            "clusters: a: nodes: n: autoscaling.shapes: at least one shape",
+        ),
         ("clusters: [{name: a, kubeconfig: k}, {name: a, kubeconfig: k}]", "there twice"),
         (
             '{"pluginConfig": [{"name": "multi-scheduler", "args": {"cluster_configuration": {"a": {}}}}]}',

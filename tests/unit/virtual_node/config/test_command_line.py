@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from controller_runtime.api.autoscaling import Taint
 from controller_runtime.errors import ConfigError
 from virtual_node.config import command_line
-from virtual_node.config.types import Taint
 
 MINIMAL = ["--client-kubeconfig", "/lower.yaml"]
 

@@ -61,6 +61,14 @@ clusters:
             "clusters: [{name: a, kubeconfig: x, labels: {b: c}, nodes: [{name: n}]}]",
             r"clusters\[0\].labels: has no effect beside nodes",
         ),
+        (
+            "clusters: [{name: a, kubeconfig: x, autoscaling: {maxNodes: 1, shapes: []}, nodes: [{name: n}]}]",
+            r"clusters\[0\].autoscaling: has no effect beside nodes",
+        ),
+        (
+            "clusters: [{name: a, kubeconfig: x, autoscaling: {maxNodes: 1, shapes: []}}]",
+            r"clusters\[0\].autoscaling.shapes: at least one shape is required",
+        ),
         ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
         ("pingTimeout: 0", "pingTimeout"),
         ("kubernetesServiceUrl: 'http://12[[7.0.0.1:1'", "kubernetesServiceUrl: .* is not a URL"),

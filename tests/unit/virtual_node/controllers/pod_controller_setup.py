@@ -13,6 +13,7 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
@@ -46,6 +47,7 @@ class Scene:
         namespaces: configuration.NamespaceConfig | None = None,
         policy: Policy | None = None,
         on_unschedulable: Literal["Wait", "Reject"] = "Wait",
+        autoscaling: Autoscaling | None = None,
         **settings: Any,
     ) -> None:
         self.upper, self.lower, self.node = upper, lower, node
@@ -62,7 +64,7 @@ class Scene:
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
                 on_unschedulable=on_unschedulable,
             ),
-            nodes={node: configuration.NodeConfig(name=node)}, recorder=recorder, log=structlog.get_logger(),
+            nodes={node: configuration.NodeConfig(name=node, autoscaling=autoscaling)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
         ours = f"{names.LABEL_UPPER_CLUSTER}={CLUSTER}"
         self.caches = PodCaches(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.objects import from_dict
 from multi_scheduler import config
 from multi_scheduler.agent import AgentContext, VirtualNode
@@ -61,26 +63,41 @@ class World:
     """Lower clusters, each with nodes of given cores, and an upper cluster with the fit agent.
 
     Args:
+        random: the order of events.
+        growth: by cluster, the nodes that it can add.
         clusters: cores of the nodes by cluster; a pair gives the node's zone, too.
     """
 
-    def __init__(self, *, random: Random | None = None, **clusters: list[Any]) -> None:
+    def __init__(
+        self,
+        *,
+        random: Random | None = None,
+        growth: Mapping[str, Autoscaling] | None = None,
+        **clusters: list[Any],
+    ) -> None:
         self.random = random or Random(0)
         fake: Any = SimpleNamespace(cluster="test")
-        configured = {name: config.SchedulerClusterConfig(name=name, kubeconfig="") for name in clusters}
-        self.agent = FitAgent(AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured))
+        configured = {
+            name: config.SchedulerClusterConfig(
+                name=name, kubeconfig="", autoscaling=(growth or {}).get(name)
+            )
+            for name in clusters
+        }
+        self.events: list[tuple[str, str, str]] = []
+        """UID of the pod, reason and message of each event."""
+        recorder: Any = SimpleNamespace(
+            event=lambda pod, _kind, reason, text: self.events.append((pod.uid, reason, text))
+        )
+        self.agent = FitAgent(
+            AgentContext("fit", {}, fake, dict.fromkeys(clusters, fake), configured, recorder=recorder)
+        )
         self.names = [f"vn-{name}" for name in clusters]
         for name, nodes in clusters.items():
             for informer in self.agent.feeds[name].informers:
                 informer._synced.set()
             for number, found in enumerate(nodes):
                 cores, zone = found if isinstance(found, tuple) else (found, "z")
-                self.agent.indexes[name].upsert_node(
-                    {
-                        "metadata": {"name": f"{name}-{number}", "labels": {"zone": zone}},
-                        "status": {"allocatable": {"cpu": str(cores), "pods": "999"}},
-                    }
-                )
+                self.add_node(name, f"{name}-{number}", cores, zone=zone)
         directory: Any = _Directory()
         self.extender = Extender([Weighted("fit", self.agent, 1.0)], directory, upper=fake)
         self.queue: list[dict[str, Any]] = []
@@ -90,6 +107,20 @@ class World:
         """Virtual node by UID of a bound pod."""
         self.reasons: dict[str, str] = {}
         """By UID: why the last filter call rejected the pod."""
+
+    def add_node(
+        self, cluster: str, name: str, cores: int, taints: Sequence[Any] = (), **labels: str
+    ) -> None:
+        """Add or change a lower node."""
+        self.agent.indexes[cluster].upsert_node(
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"taints": list(taints)},
+                "status": {"allocatable": {"cpu": str(cores), "pods": "999"}},
+            }
+        )
+        if self.agent.futures[cluster]:
+            self.agent._growing._node_changed(cluster, name, {})
 
     def create(self, *pods: dict[str, Any]) -> None:
         """Create upper pods; the scheduler's queue and the agent's cache get them."""
@@ -129,16 +160,18 @@ class World:
     def start_lower(self) -> None:
         """Let the lower schedulers place the lower pods of some bound pods where the agent expects them."""
         for uid, node in self.node_of.items():
-            index, feed = (
-                self.agent.indexes[node.removeprefix("vn-")],
-                self.agent.feeds[node.removeprefix("vn-")],
-            )
-            if uid in feed.visible or (reserved := index.placed(f"{uid}@{node}")) is None:
-                continue
-            index.place(f"lower-{uid}", Placed(reserved.node, reserved.requests))
-            feed.lower_uid[uid] = f"lower-{uid}"
-            feed.visible.add(uid)
-            self.agent._seen_below(uid)
+            cluster = node.removeprefix("vn-")
+            reserved = self.agent.indexes[cluster].placed(f"{uid}@{node}")
+            if uid not in self.agent.feeds[cluster].visible and reserved is not None:
+                self.land(uid, cluster, reserved.node, reserved.requests)
+
+    def land(self, uid: str, cluster: str, node: str, requests: Mapping[str, int]) -> None:
+        """Let a lower scheduler bind a lower pod."""
+        feed = self.agent.feeds[cluster]
+        self.agent.indexes[cluster].place(f"lower-{uid}", Placed(node, requests))
+        feed.lower_uid[uid] = f"lower-{uid}"
+        feed.visible.add(uid)
+        self.agent._seen_below(uid)
 
     def finish(self, one: dict[str, Any]) -> None:
         """End a bound pod, which requeues rejected pods."""

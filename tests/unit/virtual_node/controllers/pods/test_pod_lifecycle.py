@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controller_runtime.api import timestamps
+from controller_runtime.api.autoscaling import Autoscaling, Shape
 from controller_runtime.errors import ConnectionFailed, NotConnected
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, lower_pod, running
@@ -55,7 +58,7 @@ async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
             assert len(scene.upper.asked("patch", "pods/status")) == written + 1
 
 
-_NO_ROOM = {
+_NO_ROOM: Body = {
     "phase": "Pending",
     "conditions": [
         {
@@ -90,6 +93,23 @@ async def test_a_pod_that_does_not_fit_is_rejected_as_by_a_kubelet():
         assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
         assert status["message"] == "Pod was rejected: 0/1 nodes are available: 1 Insufficient cpu."
         assert [reason for reason, _ in scene.events] == ["OutOfcpu"]
+
+
+async def test_a_pod_that_may_wait_for_a_new_node_is_not_rejected_before():
+    """The lower cluster can add nodes, and gets ``provisionSeconds`` for it."""
+    shape = Shape(name="s", resources={"cpu": "1", "memory": "1Gi"})
+    growth = Autoscaling(max_nodes=1, shapes=[shape], provision_seconds=300)
+    async with running(on_unschedulable="Reject", autoscaling=growth) as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        (refused,) = _NO_ROOM["conditions"]
+        for minutes, is_kept in ((1, True), (6, False)):
+            since = timestamps.rfc3339(datetime.now(UTC) - timedelta(minutes=minutes))
+            status = {**_NO_ROOM, "conditions": [{**refused, "lastTransitionTime": since}]}
+            scene.lower.change("pods", KEY, spec={"nodeName": ""}, status=status)
+            await asyncio.sleep(60)
+            assert scene.is_below() is is_kept
+        assert scene.above()["status"]["reason"] == "OutOfcpu"
 
 
 async def test_a_pod_that_gets_a_node_at_the_last_moment_is_not_rejected():

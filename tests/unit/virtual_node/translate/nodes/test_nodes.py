@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.api import quantity
+from controller_runtime.api.autoscaling import Autoscaling, Shape
 from controller_runtime.api.pod import pod_resources
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
@@ -97,6 +98,21 @@ def test_selector_and_reserve():
     assert capacity.totals()[1] == {"cpu": "3150m", "memory": "6Gi", "pods": "110"}
     capacity.upsert_node(lower_node("a", labels={"pool": "other"}))
     assert capacity.totals() == ({}, {})
+
+
+def test_nodes_that_can_be_added_count():
+    """Unready nodes count as existing, and the reserve is subtracted from the sum."""
+    shape = Shape(name="s", resources={"cpu": "2", "memory": "4Gi"}, labels={"size": "s"})
+    capacity = Capacity(
+        node_selector={"pool": "cpu"},
+        reserve={"cpu": "1"},
+        autoscaling=Autoscaling(max_nodes=3, shapes=[shape]),
+    )
+    assert capacity.totals()[1] == {"cpu": "5", "memory": "12Gi", "pods": "330"}
+    for name, ready, size in (("fixed", True, ""), ("new", False, "s")):
+        capacity.upsert_node(lower_node(name, ready=ready, labels={"pool": "cpu", "size": size}))
+    total, allocatable = capacity.totals()
+    assert (total["cpu"], allocatable["cpu"], allocatable["pods"]) == ("8", "6500m", "330")
 
 
 STEPS = st.lists(
@@ -187,6 +203,15 @@ def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
     assert "virtual-node.io/version" not in build()["metadata"]["labels"]
     patch = translate.node_metadata_patch(build(release="1.1.0"), node)
     assert patch == {"metadata": {"labels": {"virtual-node.io/version": "1.2.0-dirty"}}}
+
+
+def test_annotation_of_provisioning_follows_the_configuration():
+    """The descheduler reads it, so it is removed with the setting."""
+    before, after = build(), build(provision_seconds=600.0)
+    key = "virtual-node.io/provision-seconds"
+    assert translate.node_metadata_patch(before, after) == {"metadata": {"annotations": {key: "600"}}}
+    assert translate.node_metadata_patch(after, before) == {"metadata": {"annotations": {key: None}}}
+    assert translate.node_metadata_patch(after, after) is None
 
 
 @pytest.mark.parametrize(

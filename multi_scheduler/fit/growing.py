@@ -1,0 +1,133 @@
+"""Pods that wait for nodes which lower clusters must add: their events and metrics, and what happens if no node comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prometheus_client import Counter, Gauge
+
+from controller_runtime import log
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object
+from multi_scheduler.config import SchedulerClusterConfig
+from multi_scheduler.fit.cluster.index import ClusterIndex
+from multi_scheduler.fit.feeds.cluster_feed import Feed
+from multi_scheduler.fit.growth.future_nodes import FutureNodes
+from multi_scheduler.fit.growth.kinds import Pool
+from multi_scheduler.fit.reservations.bound_pods import BoundPods
+from multi_scheduler.fit.reservations.reservations import Reservations
+
+_WAITING = "WaitingForNode"
+_NOT_ADDED = "NodeNotAdded"
+_EXPECTED = Gauge(
+    "virtual_node_expected_nodes",
+    "Nodes that a lower cluster must add because pods wait for them.",
+    ["cluster", "shape"],
+)
+_FAILED = Counter(
+    "virtual_node_expected_nodes_failed_total",
+    "Nodes that a lower cluster did not add within autoscaling.provisionSeconds.",
+    ["cluster", "shape"],
+)
+
+
+def future_nodes(
+    clusters: Mapping[str, SchedulerClusterConfig],
+    indexes: Mapping[str, ClusterIndex],
+    devices: Mapping[str, int],
+    clock: Callable[[], float],
+) -> dict[str, FutureNodes]:
+    """Return the nodes that each lower cluster may add, by cluster.
+
+    Args:
+        clusters: configuration by lower cluster.
+        indexes: indexes of existing nodes by lower cluster.
+        devices: as for ``ClusterIndex``.
+        clock: monotonic seconds.
+    """
+    return {
+        name: FutureNodes(_pools(clusters.get(name)), index, devices=devices, clock=clock)
+        for name, index in indexes.items()
+    }
+
+
+def _pools(cluster: SchedulerClusterConfig | None) -> list[Pool]:
+    if cluster is None:
+        return []
+    pools = [Pool(node.node_selector, node.autoscaling) for node in cluster.nodes if node.autoscaling]
+    return [*pools, Pool({}, cluster.autoscaling)] if cluster.autoscaling else pools
+
+
+class Growing:
+    """Follows the nodes of lower clusters that can grow, and reports pods that wait for new nodes.
+
+    Args:
+        futures: future nodes by lower cluster.
+        feeds: feeds by lower cluster.
+        reservations: the reservations.
+        bound_pods: the bound upper pods, for events about them.
+        recorder: writes the events; None: no events.
+    """
+
+    def __init__(
+        self,
+        futures: Mapping[str, FutureNodes],
+        feeds: Mapping[str, Feed],
+        reservations: Reservations,
+        bound_pods: BoundPods,
+        recorder: EventRecorder | None,
+    ) -> None:
+        self._futures = {cluster: found for cluster, found in futures.items() if found}
+        self._feeds = feeds
+        self._reservations = reservations
+        self._bound_pods = bound_pods
+        self._recorder = recorder
+        self._log = log.get_logger(component="fit")
+        for cluster in self._futures:
+            feeds[cluster].follow_nodes(partial(self._node_changed, cluster))
+
+    def bound(self, pod: Object, node: str) -> None:
+        """Write an event if a bound pod waits for a new node of its lower cluster."""
+        kind = self._reservations.waits_for(pod.uid, node)
+        if kind is not None and self._recorder is not None:
+            limit = kind.pool.autoscaling.provision_seconds
+            text = f"Waits for a new lower node of shape {kind.shape.name} behind {node}, at most {limit:g} s"
+            self._recorder.event(pod, "Normal", _WAITING, text)
+
+    def landed(self, uid: str) -> None:
+        """Note that a lower pod has a lower node, which may not be the one that was reserved."""
+        if self._futures:
+            self._reservations.landed(uid, partial(self._lower_node, uid))
+
+    def expire(self) -> None:
+        """Release the reservations on nodes that were not added in time, with an event for each pod."""
+        for cluster, futures in self._futures.items():
+            for failure in futures.expire():
+                shape, limit = failure.kind.shape.name, failure.kind.pool.autoscaling.provision_seconds
+                _FAILED.labels(cluster, shape).inc()
+                text = (
+                    f"Lower cluster {cluster} added no usable node of shape {shape} within {limit:g} s; "
+                    f"no pod waits for this shape in the next {failure.seconds:.0f} s"
+                )
+                self._log.warning(
+                    "no node was added in time", cluster=cluster, shape=shape, pods=len(failure.keys)
+                )
+                nodes = {key.partition("@")[2] for key in failure.keys}
+                pods = {pod.uid: pod for node in nodes for pod in self._bound_pods.on(node)}
+                for key in failure.keys:
+                    uid = key.partition("@")[0]
+                    if uid in pods and self._recorder is not None:
+                        self._recorder.event(pods[uid], "Warning", _NOT_ADDED, text)
+                    self._reservations.release(uid)
+            for shape, number in futures.expected().items():
+                _EXPECTED.labels(cluster, shape).set(number)
+
+    def _lower_node(self, uid: str, cluster: str) -> str:
+        placed = self._futures[cluster].real.placed(self._feeds[cluster].lower_uid.get(uid, ""))
+        return placed.node if placed is not None else ""
+
+    def _node_changed(self, cluster: str, name: str, _annotations: Mapping[str, str]) -> None:
+        self._reservations.moved(
+            self._futures[cluster].node_changed(name, self._futures[cluster].real.node(name))
+        )
