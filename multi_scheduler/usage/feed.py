@@ -9,6 +9,7 @@ from prometheus_client import Gauge
 
 from controller_runtime import log
 from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.util.yielding import Slicer
 from multi_scheduler.usage.store import Sample, UsageStore
 
 _FAILED = Gauge(
@@ -85,8 +86,10 @@ class UsageFeed:
     async def _round(self, nodes: Mapping[str, float]) -> None:
         self._store.keep(nodes)
         failure, count = "", 0
+        slicer = Slicer()
         try:
             async for name, sample in self._source.read(nodes, pause=self._interval / len(nodes) / 2):
+                await slicer.tick()  # a response may have thousands of unknown nodes
                 if name in nodes:
                     self._store.add(name, sample, capacity=nodes[name])
                     count += 1

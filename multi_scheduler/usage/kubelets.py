@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -183,7 +182,8 @@ def _stall(psi: _Psi | None) -> Stall:
     return Stall(some.avg10, some.avg60, full.avg10, full.avg60)
 
 
-_CPU, _MEMORY = "node_cpu_usage_seconds_total", "node_memory_working_set_bytes"
+_CPU, _MEMORY = b"node_cpu_usage_seconds_total ", b"node_memory_working_set_bytes "
+_LONGEST_LINE = 200
 
 
 class Resource(_Kubelets):
@@ -197,18 +197,26 @@ class Resource(_Kubelets):
 
     def sample(self, name: str, body: bytes) -> Sample | None:
         """Return the usage since the last sample; None after the first one."""
-        found: dict[str, tuple[float, float]] = {}
-        for line in body.decode(errors="replace").splitlines():
-            metric, _, rest = line.partition(" ")
-            if metric in {_CPU, _MEMORY}:
-                value, _, moment = rest.partition(" ")
-                found[metric] = float(value), float(moment or "nan") / 1000
-        if _CPU not in found or not found[_CPU][1] > 0:
+        cpu = _metric(body, _CPU)
+        if cpu is None or not cpu[1] > 0:
             raise ValueError("no node_cpu_usage_seconds_total with a time")
-        seconds, at = found[_CPU]
+        seconds, at = cpu
         before, then = self._before.get(name, (seconds, at))
         if then < at or name not in self._before:
             self._before[name] = seconds, at
         rate = 1000 * (seconds - before) / (at - then) if at > then and seconds >= before else None
-        memory: Any = found.get(_MEMORY, (None, 0.0))[0]
-        return Sample(at, rate, memory) if rate is not None else None
+        memory = _metric(body, _MEMORY)
+        return Sample(at, rate, memory[0] if memory is not None else None) if rate is not None else None
+
+
+def _metric(body: bytes, metric: bytes) -> tuple[float, float] | None:
+    """Return value and time, in seconds, of a metric without labels; None: it is missing.
+
+    Only its line is read, because the body has several lines for each container.
+    """
+    start = 0 if body.startswith(metric) else body.find(b"\n" + metric) + 1
+    if not start and not body.startswith(metric):
+        return None
+    line = body[start : start + _LONGEST_LINE].partition(b"\n")[0]
+    value, _, moment = line.removeprefix(metric).partition(b" ")
+    return float(value), float(moment or b"nan") / 1000

@@ -30,4 +30,4 @@ class MetricsApi(Source):
 
 def _milli(cpu: str) -> float:
     """Return millicores. Nanocores keep their fraction, because rounding up would overstate an idle node's usage."""
-    return int(cpu[:-1]) / 1e6 if cpu.endswith("n") else quantity.milli(cpu)
+    return float(cpu[:-1]) / 1e6 if cpu.endswith("n") else quantity.milli(cpu)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from controller_runtime.api import names, timestamps
+from multi_scheduler.usage.store import LARGEST
 from multi_scheduler.usage.window import Measured
 
 CPU, MEMORY = "cpu", "memory"
@@ -43,9 +43,9 @@ def time(annotations: Mapping[str, str]) -> float:
 
 
 def number(text: str | None) -> float | None:
-    """Return a number without unit; None: invalid or not finite."""
+    """Return a number without unit; None: invalid or implausible."""
     try:
         value = float(text or "")
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST else None

@@ -18,6 +18,10 @@ _NEUTRAL = Counter(
 )
 
 
+LARGEST = 1e30
+"""Largest plausible amount. Larger and negative ones are ignored; with non-finite ones, figures could not be computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A source's report about one node at one time."""
@@ -101,15 +105,16 @@ class UsageStore:
         if sample.time <= record.time:
             return
         record.time, record.received = sample.time, self._clock()
-        if sample.cpu is not None:
-            record.cpu.add(sample.cpu)
-        if sample.memory is not None:
-            record.memory.add(sample.memory)
+        cpu, memory = _plausible(sample.cpu), _plausible(sample.memory)
+        if cpu is not None:
+            record.cpu.add(cpu)
+        if memory is not None:
+            record.memory.add(memory)
         record.pressure = sample.pressure
         if sample.pressure is None:
             record.is_pressed = False
         else:
-            share = sample.cpu / capacity if sample.cpu is not None and capacity else None
+            share = cpu / capacity if cpu is not None and capacity else None
             record.is_pressed = pressure.is_pressed(
                 sample.pressure, self._thresholds, utilization=share, was_pressed=record.is_pressed
             )
@@ -162,3 +167,7 @@ class UsageStore:
         if record is None:
             record = self._records[name] = _Record(self._window)
         return record
+
+
+def _plausible(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value <= LARGEST else None

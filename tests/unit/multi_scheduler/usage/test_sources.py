@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,6 +119,16 @@ async def test_resource_metrics_are_rates_of_two_samples() -> None:
     assert found == [None, Sample(6.0, 2000, 4096), None, None, Sample(16.0, 200, 4096)]
 
 
+def test_large_resource_metrics_take_no_time() -> None:
+    """A real response has several lines for each container, and a hostile one may have millions."""
+    body = b"a\n" * 5_000_000 + b"node_cpu_usage_seconds_total 1 1000\n" + b"a\n" * 1000
+    source = Resource(_client({}))
+    started = time.thread_time()
+    assert source.sample("n", body) is None
+    assert source.sample("n", b"node_cpu_usage_seconds_total 2 2000") == Sample(2.0, 1000.0, None)
+    assert time.thread_time() - started < 0.3
+
+
 async def test_queries_prometheus_through_the_api_server() -> None:
     """One query per figure; series without a node and non-finite values are ignored."""
     settings = PrometheusConfig(
@@ -151,6 +162,7 @@ async def test_queries_prometheus_through_the_api_server() -> None:
         ({"mean-free-cpu": "2000", "std-free-cpu": "500", "forcasted-free-cpu": "N/A"}, Measured(2000, 2000, 500, None)),
         ({"mean-free-cpu": "155Mi"}, None),
         ({"mean-free-cpu": "nan"}, None),
+        ({"mean-free-cpu": "-1e300"}, None),
         ({"std-free-cpu": "1"}, None),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import tracemalloc
 from collections.abc import AsyncIterator, Mapping
@@ -77,6 +78,21 @@ def test_missing_and_old_usage_is_not_returned() -> None:
     assert store.usage("n") is None
 
 
+@pytest.mark.parametrize("value", [-1.0, -1e300, 1e300, math.inf, math.nan, 10**400])
+def test_implausible_usage_is_ignored(value: float) -> None:
+    """Agents and the annotator could not compute with it; a lower cluster reports any value."""
+    store = UsageStore("c", clock=_Clock())
+    store.add("n", Sample(1, cpu=value, memory=value, pressure=Pressure()), capacity=4000)
+    found = store.usage("n")
+    assert found is not None
+    assert (found.cpu, found.memory) == (None, None)
+    store.add("n", Sample(2, cpu=100, memory=MIB))
+    store.add("n", Sample(3, cpu=value, memory=value))
+    found = store.usage("n")
+    assert found is not None
+    assert found.cpu == Measured(100, 100, 0, 100)
+
+
 def test_node_is_under_pressure_until_the_longer_average_is_low() -> None:
     """The store remembers it, because agents keep no state."""
     store = UsageStore("c", clock=_Clock())
@@ -149,7 +165,11 @@ async def test_reads_units_of_the_metrics_api() -> None:
             "timestamp": "2026-11-22T10:00:00Z",
             "usage": {"cpu": cpu, "memory": memory},
         }
-        for name, cpu, memory in (("a", "1500000n", "2048Ki"), ("b", "2", "1Gi"))
+        for name, cpu, memory in (
+            ("a", "1500000n", "2048Ki"),
+            ("b", "2", "1Gi"),
+            ("c", f"{'9' * 400}n", "1Gi"),
+        )
     ]
 
     async def read(path: str, **_: Any) -> dict[str, Any]:
@@ -158,4 +178,4 @@ async def test_reads_units_of_the_metrics_api() -> None:
 
     client: Any = SimpleNamespace(read=read)
     found = {name: (one.cpu, one.memory) async for name, one in MetricsApi(client).read({}, pause=0)}
-    assert found == {"a": (1.5, 2 * MIB), "b": (2000, 1024 * MIB)}
+    assert found == {"a": (1.5, 2 * MIB), "b": (2000, 1024 * MIB), "c": (math.inf, 1024 * MIB)}
