@@ -111,6 +111,10 @@ class Shared:
         """Return the indexes of nodes and pods by lower cluster."""
         return self._fit.indexes
 
+    def annotations(self, cluster: str, node: str) -> Mapping[str, str]:
+        """Return the annotations of a lower node."""
+        return self._fit.feeds[cluster].annotations(node)
+
     def trouble(self, cluster: str) -> str:
         """Return why the state of a lower cluster is unreliable; empty: it is reliable."""
         return self._fit.feeds[cluster].trouble()

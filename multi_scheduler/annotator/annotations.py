@@ -79,6 +79,11 @@ def differ(old: Mapping[str, str | None], new: Mapping[str, str | None], thresho
     return any(_differs(number(old.get(key)), number(value), threshold) for key, value in new.items())
 
 
+def has_usage(found: Mapping[str, str | None]) -> bool:
+    """Report whether annotations contain measured values."""
+    return any(found.get(key) is not None for key in (*_KEYS, names.ANNOTATION_PRESSURE))
+
+
 def _differs(old: float | None, new: float | None, threshold: float) -> bool:
     if old is None or new is None:
         return old is not new

@@ -12,8 +12,9 @@ from prometheus_client import Counter
 from controller_runtime import log, resources
 from controller_runtime.api import names, timestamps
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, Forbidden, NotFound
-from multi_scheduler.annotator.annotations import REQUESTED, Measurement, differ, values
+from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryable
+from multi_scheduler import malformed
+from multi_scheduler.annotator.annotations import REQUESTED, Measurement, differ, has_usage, values
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.node_filter import Node
@@ -56,26 +57,39 @@ class Writer:
         self._log = log.get_logger(component="annotator")
 
     async def run(self, interval: float) -> None:
-        """Write until cancelled, with ``interval`` seconds between two comparisons."""
+        """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
+        async with asyncio.TaskGroup() as group:
+            # One task for each cluster, because a lower cluster may answer slowly.
+            for cluster in self._shared.indexes:
+                group.create_task(self._follow(cluster, interval), name=f"annotate {cluster}")
+            await asyncio.Event().wait()
+
+    async def _follow(self, cluster: str, interval: float) -> None:
         while True:
             # First the pause, so that the sources have been read: a missing value would remove an annotation.
             await asyncio.sleep(interval)
-            await self.write()
+            try:
+                await self.write(cluster)
+            except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
+                malformed.note(cluster, error)
 
-    async def write(self) -> None:
-        """Write the annotations that changed, one node after the other."""
-        for cluster, index in self._shared.indexes.items():
-            if self._shared.trouble(cluster):
-                continue  # the state of the cluster may be outdated
-            measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
-            for virtual in self._directory.of(cluster):
-                pool = virtual.pool.items()
-                chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
-                await self._write(self._upper, virtual.name, values(chosen))
-            if client := self._lower.get(cluster):
-                for name, (_, one) in measured.items():
-                    if not await self._write(client, name, values([one])):
-                        break  # without the right, the other nodes of the cluster would be refused, too
+    async def write(self, cluster: str) -> None:
+        """Write the changed annotations of a cluster's nodes, one node after the other, until a request fails for all of them."""
+        if self._shared.trouble(cluster):
+            return  # the state of the cluster may be outdated
+        index = self._shared.indexes[cluster]
+        measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
+        for virtual in self._directory.of(cluster):
+            pool = virtual.pool.items()
+            chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
+            if not await self._write(self._upper, virtual.name, values(chosen), virtual.annotations):
+                return
+        if client := self._lower.get(cluster):
+            for name, (_, one) in measured.items():
+                if not await self._write(
+                    client, name, values([one]), self._shared.annotations(cluster, name)
+                ):
+                    return
 
     def _measure(self, cluster: str, index: ClusterIndex, node: Node) -> Measurement:
         requested = {
@@ -84,13 +98,26 @@ class Writer:
         }
         return Measurement(node.allocatable, requested, self._shared.stores[cluster].usage(node.name))
 
-    async def _write(self, client: Client, name: str, found: dict[str, str | None]) -> bool:
-        """Patch a node if its values changed enough; return whether the account may write."""
+    async def _write(
+        self, client: Client, name: str, found: dict[str, str | None], present: Mapping[str, str]
+    ) -> bool:
+        """Patch a node if its values changed enough; return whether requests for other nodes may succeed.
+
+        Args:
+            client: client of the cluster.
+            name: name of the node.
+            found: the values.
+            present: annotations of the node.
+        """
         key, now = (client.cluster, name), asyncio.get_running_loop().time()
         at, before = self._written.get(key, (-math.inf, {}))
         if now - at < self._refresh and not differ(before, found, self._threshold):
             return True
-        stamped = {**found, names.ANNOTATION_USAGE_AT: timestamps.rfc3339(datetime.now(UTC))}
+        stamp = timestamps.rfc3339(datetime.now(UTC)) if has_usage(found) else None
+        stamped = {**found, names.ANNOTATION_USAGE_AT: stamp}
+        if names.ANNOTATION_USAGE_AT not in present and not has_usage(before):
+            # Usage in the node's annotations is from another program.
+            stamped = {key: value for key, value in stamped.items() if value is not None}
         try:
             await client.patch(resources.NODES, name, {"metadata": {"annotations": stamped}})
         except NotFound:  # the node was just deleted
@@ -98,7 +125,8 @@ class Writer:
         except ApiError as error:
             _WRITES.labels(client.cluster, "failed").inc()
             self._log.warning("node not annotated", cluster=client.cluster, node=name, error=str(error))
-            return not isinstance(error, Forbidden)
+            # Without the right or a connection, the other nodes would fail, too.
+            return not isinstance(error, Forbidden) and not is_retryable(error)
         else:
             _WRITES.labels(client.cluster, "written").inc()
             self._written[key] = now, found

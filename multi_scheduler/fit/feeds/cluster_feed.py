@@ -88,6 +88,11 @@ class Feed:
             lambda node: changed(node.name, node.annotations), lambda node: changed(node.name, {})
         )
 
+    def annotations(self, node: str) -> Mapping[str, str]:
+        """Return the annotations of a lower node."""
+        found = self._nodes.store.get(node)
+        return found.annotations if found is not None else {}
+
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
         async with asyncio.TaskGroup() as group:

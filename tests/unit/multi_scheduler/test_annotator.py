@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
-from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden
+from controller_runtime.objects import from_dict
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.annotator import flags
 from multi_scheduler.annotator.annotations import Measurement, differ, values
@@ -20,6 +22,7 @@ from multi_scheduler.formulas.pressure import Pressure
 from multi_scheduler.usage import node_annotations
 from multi_scheduler.usage.store import Usage
 from multi_scheduler.usage.window import Measured
+from tests.unit.background import working
 from tests.unit.multi_scheduler.agents.test_scoring_agents import FIT, Scene
 
 GIB = 1024**3
@@ -78,12 +81,84 @@ class _Client:
         self.tried: list[str] = []
         self.patched: list[tuple[str, dict[str, str | None]]] = []
         self.refuses = False
+        self.pause = 0.0
 
     async def patch(self, _resource: Any, name: str, patch: dict[str, Any]) -> None:
         self.tried.append(name)
+        if self.pause:
+            await asyncio.sleep(self.pause)
+            raise ConnectionFailed("timed out")
         if self.refuses:
             raise Forbidden("no right")
         self.patched.append((name, patch["metadata"]["annotations"]))
+
+
+async def _write_all(writer: Writer) -> None:
+    for cluster in ("a", "b"):
+        await writer.write(cluster)
+
+
+def _writer(scene: Scene, upper: _Client, **lower: _Client) -> Writer:
+    directory: Any = SimpleNamespace(of=lambda cluster: [VirtualNode(f"vn-{cluster}", cluster, {}, {})])
+    above: Any = upper
+    clients: Any = lower
+    return Writer(above, clients, scene.shared, directory, refresh=300, threshold=0.05)
+
+
+@pytest.mark.looptime
+async def test_slow_or_hostile_cluster_does_not_delay_the_others(monkeypatch) -> None:
+    """Its pass ends with the first request without an answer, and an error in its data ends only its own pass."""
+    scene = Scene(FIT, nodes=3)
+    slow, good, upper = _Client("a"), _Client("b"), _Client("upper")
+    slow.pause = 30.0
+    async with working(_writer(scene, upper, a=slow, b=good).run(60)):
+        await asyncio.sleep(70)
+        assert [name for name, _ in good.patched] == ["b-0", "b-1", "b-2"]
+        await asyncio.sleep(90)
+        assert slow.tried == ["a-0", "a-0"]
+    measure = Writer._measure
+
+    def broken(self: Writer, cluster: str, *more: Any) -> Measurement:
+        if cluster == "a":
+            raise OverflowError
+        return measure(self, cluster, *more)
+
+    monkeypatch.setattr(Writer, "_measure", broken)
+    upper.patched.clear()
+    async with working(_writer(scene, upper).run(60)):
+        await asyncio.sleep(130)
+        assert {name for name, _ in upper.patched} == {"vn-b"}
+
+
+@pytest.mark.looptime
+async def test_usage_of_another_program_is_not_removed() -> None:
+    """Without a source of usage, on nodes that another annotator annotates."""
+    scene = Scene(FIT, clusters=("a",))
+    lower = _Client("a")
+    await _writer(scene, _Client("upper"), a=lower).write("a")
+    [(_, found)] = lower.patched
+    assert None not in found.values()
+    assert names.ANNOTATION_USAGE_AT not in found
+    # A node that an earlier process annotated.
+    node = {"metadata": {"name": "a-0", "annotations": {names.ANNOTATION_USAGE_AT: "x"}}}
+    scene.fit.feeds["a"]._nodes.store.put("a-0", from_dict(node))
+    await _writer(scene, _Client("upper"), a=lower).write("a")
+    found = lower.patched[-1][1]
+    assert found["mean-free-cpu"] is None
+    assert found[names.ANNOTATION_USAGE_AT] is None
+
+
+@pytest.mark.looptime
+async def test_usage_that_becomes_unknown_is_removed() -> None:
+    scene = Scene(FIT, clusters=("a",))
+    scene.used("a-0", 0.5)
+    lower = _Client("a")
+    writer = _writer(scene, _Client("upper"), a=lower)
+    await writer.write("a")
+    assert lower.patched[-1][1]["mean-free-cpu"] == "2000"
+    scene.stores["a"].keep([])
+    await writer.write("a")
+    assert lower.patched[-1][1]["mean-free-cpu"] is None
 
 
 @pytest.mark.looptime
@@ -100,18 +175,18 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     above: Any = upper
     writer = Writer(above, clients, scene.shared, known, refresh=300, threshold=0.05)
     lower.refuses = True
-    await writer.write()
+    await _write_all(writer)
     ((name, found),) = upper.patched
     assert (name, found["mean-free-cpu"], found["free-cpu"]) == ("vn-a", "4000", "8000")
     assert re.fullmatch(r"\d{4}-.*Z", found[names.ANNOTATION_USAGE_AT] or "")
     lower.refuses = False
     for _ in range(2):
-        await writer.write()
+        await _write_all(writer)
     assert [name for name, _ in lower.patched] == ["a-0", "a-1"]
     assert len(upper.patched) == 1
     assert len(lower.tried) == 3, "without the right, the other nodes are not tried"
     scene.runs("a-1", "one", cpu="2")
-    await writer.write()
+    await _write_all(writer)
     assert [name for name, _ in upper.patched] == ["vn-a", "vn-a"]
     assert [name for name, _ in lower.patched] == ["a-0", "a-1", "a-1"]
 
