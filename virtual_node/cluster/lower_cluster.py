@@ -213,6 +213,7 @@ class LowerCluster:
             secrets=caches.secrets,
             find_upper=caches.pods.upper_pod,
             find_lower=caches.pods.lower_pod,
+            lower_pods=caches.pods.lower_pods_in,
             accounts=caches.accounts,
             node_uid=lambda name: self.nodes[name].uid if name in self.nodes else "",
         )

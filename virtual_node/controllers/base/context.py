@@ -105,6 +105,10 @@ class PodCaches:
                 return pod
         return None
 
+    def lower_pods_in(self, namespace: str) -> list[Object]:
+        """Return our lower pods in a lower namespace."""
+        return [pod for pod in self.lower.store.list() if pod.namespace == namespace]
+
     def lower_pod(self, upper_uid: str) -> Object | None:
         """Return the lower pod made for the upper pod of that uid; None: not cached."""
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)

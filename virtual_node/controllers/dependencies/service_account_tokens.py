@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +56,7 @@ class IdentityController:
         secrets: Informer,
         find_upper: Callable[[str], Object | None],
         find_lower: Callable[[str], Object | None],
+        lower_pods: Callable[[str], Iterable[Object]],
         accounts: Informer | None = None,
         node_uid: Callable[[str], str] = lambda _name: "",
     ) -> None:
@@ -66,6 +67,7 @@ class IdentityController:
             secrets: lower Secrets that carry our ownership label.
             find_upper: returns the upper pod of a uid, or None.
             find_lower: returns the lower pod made for the upper pod of a uid, or None.
+            lower_pods: returns our lower pods in a lower namespace.
             accounts: upper ServiceAccounts; None: their recreation is not noticed.
             node_uid: returns the uid of a virtual node's Node; empty: unknown.
         """
@@ -73,6 +75,7 @@ class IdentityController:
         self._store = TokenStore(context, secrets)
         self._find_upper = find_upper
         self._find_lower = find_lower
+        self._lower_pods = lower_pods
         # All of the following are by the Secret's id.
         self._named: dict[str, Where] = {}
         self._due: dict[str, float] = {}
@@ -198,8 +201,25 @@ class IdentityController:
             return await self._reconcile_unread(of, shared)
         if is_used or (of in self._found_for and self._find_lower(of) is not None):
             return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
+        if of in self._found_for and self._adopt_readers(of):
+            return Result(requeue_after=_SETTLED)
         await self._remove(of)
         return None
+
+    def _adopt_readers(self, of: str) -> bool:
+        """Keep a Secret of an earlier process for the lower pods that mount it; report whether there are any.
+
+        Pods that were not in both caches at start have not been adopted.
+        """
+        namespace, name = self._named.get(of, ("", ""))
+        readers = [
+            pod for pod in self._lower_pods(namespace) if name in token_secrets.mounted_names(pod.spec)
+        ]
+        for pod in readers:
+            upper = self._find_upper(pod.labels.get(names.LABEL_UPPER_UID, ""))
+            if upper is not None:
+                self.adopt(upper)
+        return bool(readers)
 
     async def _reconcile_unread(self, of: str, shared: SharedSecret) -> Result | None:
         """Delete a shared Secret, unless pods mount it that have finished or are being deleted."""

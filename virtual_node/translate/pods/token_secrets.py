@@ -58,17 +58,22 @@ def mounted_token_secrets(
     pod: Mapping[str, Any], lower: Mapping[str, Any], options: PodOptions
 ) -> list[TokenSecret]:
     """Return the Secrets that an existing lower pod of an upper pod gets its tokens from."""
-    mounted = {
-        (source.get("secret") or {}).get("name")
-        for volume in lower["spec"].get("volumes") or ()
-        for source in (volume.get("projected") or {}).get("sources") or ()
-    }
+    mounted = mounted_names(lower["spec"])
     known = (
         secret
         for shared in (False, True)
         for secret in token_secrets(pod, replace(options, shared_tokens=shared))
     )
     return [secret for secret in known if secret.name in mounted]
+
+
+def mounted_names(spec: Mapping[str, Any]) -> set[str]:
+    """Return the names of the Secrets that a pod's projected volumes contain."""
+    return {
+        (source.get("secret") or {}).get("name") or ""
+        for volume in spec.get("volumes") or ()
+        for source in (volume.get("projected") or {}).get("sources") or ()
+    }
 
 
 def places_of(pod: Mapping[str, Any], options: PodOptions) -> list[tuple[str, str]]:

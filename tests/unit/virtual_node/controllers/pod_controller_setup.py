@@ -99,7 +99,7 @@ class Scene:
         accounts = Informer(context.upper, resources.SERVICE_ACCOUNTS)
         self.identities = IdentityController(
             context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod,
-            accounts=accounts, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
+            lower_pods=self.caches.lower_pods_in, accounts=accounts, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
         )  # fmt: skip
         status = StatusWriter(context)
         self.upper_services = Informer(

@@ -17,6 +17,7 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, mirroring
 from virtual_node.config.types import IdentitiesConfig
+from virtual_node.controllers.pods.creator import PodCreator
 
 pytestmark = pytest.mark.looptime
 
@@ -176,4 +177,21 @@ async def test_running_pods_keep_their_secrets_after_a_restart(before, now):
         assert (len(upper.bound), secrets(lower)) == (2, [name])
         await end(second, "a")
         await asyncio.sleep(120)
+        assert secrets(lower) == []
+
+
+async def test_secret_of_pods_that_were_not_adopted_is_kept(monkeypatch):
+    """A restart with incomplete caches: the pods mount the Secret, and must find the same one until they are gone."""
+    upper, lower = Upper(), Cluster("lower")
+    async with mirrored(upper, lower) as first:
+        bind(first, "a")
+        await asyncio.sleep(60)
+        uid = lower.server.all("secrets")[0]["metadata"]["uid"]
+    monkeypatch.setattr(PodCreator, "found_at_start", lambda _creator, _upper: None)
+    async with mirrored(upper, lower) as second:
+        await asyncio.sleep(3600)
+        assert [body["metadata"]["uid"] for body in lower.server.all("secrets")] == [uid]
+        assert len(upper.bound) == 2
+        await end(second, "a")
+        await asyncio.sleep(180)
         assert secrets(lower) == []
