@@ -128,6 +128,15 @@ class InspectFacts:
         """Return the lower cluster of each configured virtual node, by node name."""
         return {name: lower for lower in self.lowers for name in lower.nodes}
 
+    def replica(self, lower: ClusterFacts) -> str:
+        """Return the host name of the replica that runs a lower cluster; empty: unknown."""
+        found = (
+            annotations_of(lease).get(names.ANNOTATION_REPLICA, "")
+            for lease in self.upper.of("Lease")
+            if lease["metadata"]["name"] in lower.nodes
+        )
+        return next(filter(None, found), "")
+
     def owned(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the lower cluster's objects of a kind that were created for this upper cluster."""
         for one in lower.of(kind):

@@ -46,7 +46,12 @@ def show(
         return
     data: dict[str, Any] = {
         "clusters": [
-            {"name": cluster.name, "version": cluster.version, "error": cluster.error}
+            {
+                "name": cluster.name,
+                "version": cluster.version,
+                "error": cluster.error,
+                "replica": facts.replica(cluster),
+            }
             for cluster in (facts.upper, *facts.lowers)
         ],
         "pods": rules.pods(facts),

@@ -115,3 +115,11 @@ def test_summary():
     for kind in ("Pod", "Secret", "ConfigMap"):
         leaking(kind)(facts)
     assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"
+
+
+def test_a_cluster_has_the_replica_that_runs_it():
+    """From the Lease of its virtual node; empty if that is unknown, and for the upper cluster."""
+    facts = healthy()
+    assert facts.replica(facts.lowers[0]) == ""
+    upper(facts, "Lease")["metadata"]["annotations"] = {"virtual-node.io/replica": "vn-1"}
+    assert [facts.replica(one) for one in (facts.upper, *facts.lowers)] == ["", "vn-1"]
