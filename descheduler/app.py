@@ -20,6 +20,7 @@ from descheduler.command_line import PROGRAM
 from descheduler.config.options import Options
 from descheduler.config.policy import convert
 from descheduler.memory.store import Memory
+from descheduler.moving.departures import Departures
 from descheduler.moving.mover import Mover
 from descheduler.moving.record_store import RecordStore
 from descheduler.moving.recreation import Recreator
@@ -28,6 +29,8 @@ from descheduler.strategies import registry
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
+from descheduler.view.departure import Departure
+from descheduler.view.record import Record
 
 _RETRY = 2.0
 
@@ -103,13 +106,22 @@ class App:
             freeze_period=options.freeze_period,
             limits=options.eviction.limits,
         )
-        store = RecordStore(client, namespace=options.freeze_namespace, recorder=recorder)
+        namespace = options.freeze_namespace
+        store = RecordStore(client, Record, namespace=namespace, recorder=recorder)
         recreator = Recreator(client, pods=view.pods, recorder=recorder, store=store)
+        departures = Departures(
+            client,
+            view=view,
+            recorder=recorder,
+            store=RecordStore(client, Departure, namespace=namespace, recorder=recorder),
+            wave=options.eviction.wave,
+        )
         mover = Mover(
             client,
             view=view,
             memory=memory,
             recreator=recreator,
+            departures=departures,
             recorder=recorder,
             options=options.eviction,
             freeze_period=options.freeze_period,
@@ -129,6 +141,7 @@ class App:
             mover=mover,
             memory=memory,
             releaser=releaser,
+            recorder=recorder,
             interval=options.interval,
         )
         strategies = self._strategies(context)
@@ -146,6 +159,8 @@ class App:
             group.create_task(recorder.run(), name="events")
             if not options.eviction.dry_run:
                 group.create_task(recreator.run(), name="recreation")
+                group.create_task(departures.run(), name="departures")
+                await departures.loaded.wait()  # strategies must know the pods that are being moved
                 group.create_task(memory.run(), name="memory")
             for strategy in strategies:
                 group.create_task(strategy.run(), name=strategy.name)

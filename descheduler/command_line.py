@@ -106,6 +106,19 @@ def _add_moving(group: argparse._ArgumentGroup) -> None:
     )
     add_boolean(
         group,
+        "--make-before-break",
+        default=True,
+        help_text="evict a Ready pod of a Deployment only after its replacement is Ready (true)",
+    )
+    add_flag(
+        group,
+        "--pods-per-wave N",
+        "pods whose replacements start at the same time (20)",
+        type=int,
+        default=20,
+    )
+    add_boolean(
+        group,
         "--evict-local-storage-pods",
         default=None,  # type: ignore[arg-type] # None: the policy file decides
         help_text="also move pods with emptyDir or hostPath volumes",

@@ -15,6 +15,7 @@ from descheduler.config.move_limits import Limits
 from descheduler.config.options import EvictionOptions, Options
 from descheduler.config.policy import Policy, StrategyConfig
 from descheduler.strategies import registry
+from descheduler.strategies.drain import Drain
 from descheduler.view.unschedulable import FAILURES
 
 _STRATEGY_FLAGS = (
@@ -41,6 +42,8 @@ def parse(arguments: Sequence[str]) -> Options:
     if given.policy_config_file:
         policy = policies.load(given.policy_config_file, known=registry.known_names(found))
     strategies = policy.strategies if given.policy_config_file else _by_flags(given)
+    if all(strategy.name != Drain.name for strategy in strategies):  # administrators need it with any policy
+        strategies = (*strategies, StrategyConfig(Drain.name, {}, Drain.name))
     for strategy in strategies:
         policies.convert(strategy.params, found[strategy.name].params_type, where=strategy.where)
     node_selector = given.node_selector or policy.node_selector or ""
@@ -116,6 +119,8 @@ def _eviction(given: argparse.Namespace, policy: Policy) -> EvictionOptions:
         max_per_node=_number(given.max_pods_to_evict_per_node, policy.max_per_node),
         max_per_namespace=policy.max_per_namespace or 0,
         max_total=policy.max_total or 0,
+        make_before_break=given.make_before_break,
+        wave=int(positive("--pods-per-wave", given.pods_per_wave)),
         pass_seconds=given.descheduling_interval or EvictionOptions().pass_seconds,
         limits=limits,
     )

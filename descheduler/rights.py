@@ -12,6 +12,14 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "virtual nodes"),
     Right("", "nodes", ("patch",), "taint virtual nodes of lost clusters", names=(VIRTUAL_NODE,)),
     Right("", "pods", (*READ, "create", "delete"), "move bare pods"),
+    Right("", "pods", ("patch",), "start the replacement of a pod before its eviction"),
+    Right("", "services", ("list",), "whether a Service would lose such a pod"),
+    *(
+        Right(
+            "apps", resource, ("get",), "how many pods an owner needs, and how many additional pods it allows"
+        )
+        for resource in ("deployments", "replicasets", "statefulsets")
+    ),
     Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
     Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
     Right("", "configmaps", ("create",), "the memory of full nodes and of moves", "", OWN_NAMESPACE),
@@ -28,7 +36,7 @@ UPPER: tuple[Right, ...] = (
         "apps",
         "controllerrevisions",
         (*READ, "create", "delete"),
-        "durable records of bare pods that are being re-created",
+        "durable records of pods that are being moved",
         "",
         OWN_NAMESPACE,
     ),

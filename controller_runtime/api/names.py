@@ -112,8 +112,15 @@ ANNOTATION_UNSCHEDULABLE_NODES = f"{DOMAIN}/unschedulable-nodes"
 ANNOTATION_REPLACES = f"{DOMAIN}/replaces"
 """On a re-created bare pod: uid of the pod that it replaces."""
 LABEL_DESCHEDULER_RECORD = f"{DOMAIN}/descheduler-record"
-"""On a ControllerRevision that stores a bare pod while it is re-created. The label is only for lookup; any
-user can set it."""
+"""On a ControllerRevision that stores a pod while it is moved: ``true`` for a bare pod that is re-created, ``departure``
+for a pod that waits for its replacement. The label is only for lookup; any user can set it."""
+ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
+"""On a pod that its ReplicaSet released, so that its replacement starts first: the value of its label
+``pod-template-hash`` before the release."""
+ANNOTATION_DRAIN = f"{DOMAIN}/drain"
+"""On a virtual node: requests that the descheduler moves all pods off it. JSON, may be empty."""
+ANNOTATION_DRAIN_STATUS = f"{DOMAIN}/drain-status"
+"""On a virtual node: JSON with the progress of the drain."""
 
 # --- tensile-kube's, unchanged --------------------------------------------------------------------
 LABEL_VIRTUAL_POD = "virtual-pod"

@@ -27,6 +27,10 @@ class EvictionOptions:
     """Moves out of one namespace per pass; 0: no limit."""
     max_total: int = 0
     """Moves per pass; 0: no limit."""
+    make_before_break: bool = True
+    """Whether the replacement of a Ready pod starts before the pod is evicted."""
+    wave: int = 20
+    """Maximum number of pods whose replacements start at the same time."""
     pass_seconds: float = 60.0
     """Length of a pass in seconds for the three maximums, also for strategies without passes of their own."""
     limits: Limits = field(default_factory=Limits)

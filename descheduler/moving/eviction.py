@@ -5,10 +5,16 @@ Source: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 
 from __future__ import annotations
 
+from prometheus_client import Counter
+
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import TooManyRequests
 from controller_runtime.objects import Object
+
+MOVED = Counter(
+    "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
+)
 
 
 async def evict(client: Client, pod: Object) -> None:

@@ -3,7 +3,7 @@
 A pod may be moved if it is evictable, another ready virtual node admits it, its owner is not in back-off and
 has not reached the maximum of rounds, and the pass has not reached its limits. Bare pods are re-created
 (``recreation``). Pods with a controller are evicted after the node to avoid has been written to the ConfigMap
-that the webhook reads.
+that the webhook reads. A Ready pod is evicted only when its owner can spare it (``departures``).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import Counter
-
 from controller_runtime import log, resources
+from controller_runtime.api.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
@@ -28,6 +27,7 @@ from descheduler.memory.history import Verdict
 from descheduler.memory.store import Memory
 from descheduler.moving import eviction
 from descheduler.moving.dedup import EventOnce, KeyedLock
+from descheduler.moving.departures import Departures, Plan
 from descheduler.moving.limits import PassLimits
 from descheduler.moving.pending import Waiting
 from descheduler.moving.record_store import NotRecordedError
@@ -36,13 +36,12 @@ from descheduler.moving.request import Move, Outcome
 from descheduler.view import claims, pods, replacement
 from descheduler.view.cluster import ClusterView
 
-_MOVED = Counter(
-    "virtual_node_descheduler_moved_total", "Pods moved off a virtual node.", ["node", "strategy", "how"]
-)
 _SETTLE = 0.25
 """Seconds to wait until the webhook's replicas have received the node that a pod's successor avoids."""
 _REFUSAL_RETRY = 60.0
 _REJUDGE = 0.5
+_WAVE = 2.0
+"""Seconds after which a pod that waits for other pods of its owner is judged again."""
 _FAILED = "request failed"
 _GONE = "the pod no longer exists"
 _CHANGED = "the pod has just changed"
@@ -58,6 +57,7 @@ class Mover:
         view: ClusterView,
         memory: Memory,
         recreator: Recreator,
+        departures: Departures,
         recorder: EventRecorder,
         options: EvictionOptions,
         freeze_period: float,
@@ -67,6 +67,7 @@ class Mover:
         self._view = view
         self._memory = memory
         self._recreator = recreator
+        self.departures = departures
         self._recorder = recorder
         self._options = options
         self._freeze_period = freeze_period
@@ -83,13 +84,22 @@ class Mover:
         """True if moves are only logged and recorded as events."""
         return self._options.dry_run
 
-    def why_not_movable(self, pod: Object) -> str:
-        """Return why no strategy may move the pod; empty if it may be moved."""
+    def why_not_movable(self, pod: Object, *, local_storage: bool = False) -> str:
+        """Return why no strategy may move the pod; empty if it may be moved.
+
+        Args:
+            pod: cached pod.
+            local_storage: whether it may move although it loses its local storage, besides the options.
+        """
+        if pod.uid in self._view.leaving:
+            return "its replacement is already being started"
         spec = pod.spec or {}
         if self._options.ignore_pvc and pods.claims(spec):
             return "it has a persistent volume claim (ignorePvcPods)"
         return pods.why_not_evictable(
-            pod, local_storage=self._options.local_storage, system_critical=self._options.system_critical
+            pod,
+            local_storage=local_storage or self._options.local_storage,
+            system_critical=self._options.system_critical,
         )
 
     async def move(self, pod: Object, request: Move) -> Outcome:
@@ -114,7 +124,7 @@ class Mover:
 
     async def _judge(self, pod: Object, request: Move) -> Outcome:
         node = (pod.spec or {}).get("nodeName") or ""
-        if why := self.why_not_movable(pod):
+        if why := self.why_not_movable(pod, local_storage=request.local_storage):
             return self._stays(pod, why, cause="not evictable")
         if not self._view.alternatives(pod):
             return self._stays(pod, "no other ready virtual node admits it", cause="no node", needs_node=True)
@@ -143,6 +153,11 @@ class Mover:
             return Outcome(
                 moved=False, why="its owner is in back-off", cause="back-off", retry_after=decision.wait
             )
+        plan = await self._plan(pod, request)
+        if plan.wait:
+            return Outcome(
+                moved=False, why=plan.wait, cause="wave", retry_after=_WAVE, is_total=plan.is_total
+            )
         taken = asyncio.get_running_loop().time()
         wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
@@ -159,7 +174,7 @@ class Mover:
                 if is_new:
                     await self._memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
-                outcome = await self._evict(pod, node, request)
+                outcome = await self._remove(pod, node, plan, request)
         finally:
             if outcome is None or not outcome.moved:
                 self._limits.give_back(node, pod.namespace, taken=taken)
@@ -171,6 +186,27 @@ class Mover:
             return
         await self._memory.freeze(key, pod.namespace, [node])
         await asyncio.sleep(_SETTLE)
+
+    async def _plan(self, pod: Object, request: Move) -> Plan:
+        """Return how the pod leaves. A lost cluster, and a pod that is not Ready, need no replacement first."""
+        owner = pods.controller_of(pod)
+        if self._options.make_before_break and owner and pods.is_ready(pod) and not request.force:
+            return await self.departures.plan(pod)
+        return Plan(How.EVICTED)
+
+    async def _remove(self, pod: Object, node: str, plan: Plan, request: Move) -> Outcome:
+        """Start the replacement of a pod with a controller, or evict the pod."""
+        if plan.how is not How.REPLACED_FIRST:
+            return await self._evict(pod, node, request)
+        try:
+            await self.departures.begin(pod, plan, request)
+        except NotFound:
+            return Outcome(moved=False, why=_GONE)
+        except Conflict:
+            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
+        except NotRecordedError as error:
+            return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
+        return Outcome(moved=True)
 
     async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
         try:
@@ -227,7 +263,7 @@ class Mover:
         return current if is_same else None
 
     def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
-        _MOVED.labels(node, request.strategy, how).inc()
+        eviction.MOVED.labels(node, request.strategy, how).inc()
         self._log_move("pod is being moved", pod, node, request, how=how)
         if how == "evicted":  # for a re-created pod, the Recreator records the event on the new pod
             self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")

@@ -1,8 +1,11 @@
-"""Stores records of bare pods as ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
+"""Stores records of moves as ControllerRevisions in the descheduler's own namespace, each with a keyed hash."""
 
 from __future__ import annotations
 
+from typing import Generic
+
 from controller_runtime import log, resources
+from controller_runtime.api import names
 from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -10,7 +13,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotF
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from descheduler.view import record as records
-from descheduler.view.record import Record
+from descheduler.view.record import R
 
 _REFUSED_CODES = (403, 413, 422)
 """Status codes if a permission, a quota or the size of a record prevents storing it, so retries would
@@ -21,18 +24,20 @@ class NotRecordedError(Exception):
     """No record of a move can be written, so the pod stays. The text says why and what to do."""
 
 
-class RecordStore:
-    """Writes, verifies and deletes records."""
+class RecordStore(Generic[R]):
+    """Writes, verifies and deletes records of one kind."""
 
-    def __init__(self, client: Client, *, namespace: str, recorder: EventRecorder) -> None:
+    def __init__(self, client: Client, kind: type[R], *, namespace: str, recorder: EventRecorder) -> None:
         """Create the store; the caller runs ``informer``.
 
         Args:
             client: client of the upper cluster.
+            kind: kind of the records.
             namespace: the descheduler's own namespace, in which tenants cannot write.
             recorder: for events about refused records.
         """
         self._client = client
+        self._kind = kind
         self._namespace = namespace
         self._recorder = recorder
         self._key = SecretKey(client, namespace=namespace, name=records.KEY_OBJECT)
@@ -41,7 +46,7 @@ class RecordStore:
             client,
             resources.CONTROLLER_REVISIONS,
             namespace=namespace,
-            label_selector=records.SELECTOR,
+            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}={kind.KIND}",
             name="descheduler-records",
         )
 
@@ -58,7 +63,7 @@ class RecordStore:
         """
         await self._read_key()
 
-    async def write(self, record: Record) -> bool:
+    async def write(self, record: R) -> bool:
         """Write a record; return False if a valid record of the same pod is already stored.
 
         Raises:
@@ -74,7 +79,7 @@ class RecordStore:
                 resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace
             )
             try:
-                records.parse(found, key=key)
+                records.parse(found, self._kind, key=key)
             except ValueError as error:
                 where = f"ControllerRevision {self._namespace}/{record.name}"
                 raise NotRecordedError(f"{where} has the record's name: {error}. Delete it") from None
@@ -87,7 +92,7 @@ class RecordStore:
             ) from error
         return True
 
-    async def find(self, key: str) -> Record | None:
+    async def find(self, key: str) -> R | None:
         """Return the cached record of a cache key; None if there is none, or if it is invalid (logged, and an event).
 
         Raises:
@@ -98,16 +103,15 @@ class RecordStore:
         if found is None:
             return None
         try:
-            return records.parse(found, key=await self._read_key())
+            return records.parse(found, self._kind, key=await self._read_key())
         except NotRecordedError as error:
             self._refuse(found, str(error))
             raise
         except ValueError as error:
-            remedy = "Create its pod from data.record.replacement if you know who wrote it, then delete this object"
-            self._refuse(found, f"{error}. {remedy}")
+            self._refuse(found, f"{error}. {self._kind.REMEDY}")
             return None
 
-    async def remove(self, record: Record) -> bool:
+    async def remove(self, record: R) -> bool:
         """Delete a record; return False if it did not exist."""
         try:
             await self._client.delete(resources.CONTROLLER_REVISIONS, record.name, namespace=self._namespace)

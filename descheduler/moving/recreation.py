@@ -41,7 +41,7 @@ class Recreator:
     """Completes the move of every record."""
 
     def __init__(
-        self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore
+        self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore[Record]
     ) -> None:
         self._client = client
         self._recorder = recorder

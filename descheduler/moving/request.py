@@ -21,6 +21,12 @@ class Move:
     """Delete bare pods without grace period, because a lost cluster cannot confirm that they have ended."""
     budget_matters: bool = True
     """Whether disruption budgets are respected. If not, a pod is deleted if a budget refuses its eviction."""
+    timeout: float = 300.0
+    """Seconds in which the replacement must be Ready, if it starts before the pod is evicted."""
+    drain: str = ""
+    """Text of the drain request that the move is part of; empty: none. The move ends with the request."""
+    local_storage: bool = False
+    """Whether the pod may move although it loses its local storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +41,7 @@ class Outcome:
     """Why the pod waits to be moved, as metric label; empty if it does not wait."""
     retry_after: float | None = None
     """Seconds after which the strategy must request the move again; None: only when an object changes."""
+    is_total: bool = False
+    """Whether the cause applies to the pods of all owners."""
     needs_node: bool = False
     """Whether the strategy must request the move again when the virtual nodes change."""

@@ -20,6 +20,7 @@ from controller_runtime import log
 from controller_runtime.api import matching
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -73,6 +74,7 @@ class Context:
     mover: Mover
     memory: Memory
     releaser: Releaser
+    recorder: EventRecorder
     interval: float
     """Seconds between two passes of periodic strategies; 0: only one pass."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

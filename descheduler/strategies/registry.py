@@ -6,6 +6,7 @@ from importlib import metadata
 
 from controller_runtime.errors import ConfigError
 from descheduler.strategies.base import Strategy
+from descheduler.strategies.drain import Drain
 from descheduler.strategies.duplicates import Duplicates
 from descheduler.strategies.imbalance import Imbalance
 from descheduler.strategies.pod_life_time import PodLifeTime
@@ -17,7 +18,7 @@ GROUP = "virtual_node.descheduler"
 """Entry-point group of strategies; each entry point is a ``Strategy`` subclass."""
 
 _OURS: tuple[type[Strategy], ...] = (
-    Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates, Pressure,
+    Unschedulable, PodLifeTime, StaleCluster, Imbalance, Duplicates, Pressure, Drain,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import matching, names, node_avoidance, timestamps
+from controller_runtime.api import matching, movable, names, node_avoidance, timestamps
 from controller_runtime.api.autoscaling import MARGIN_SECONDS
 from controller_runtime.api.pod.conditions import condition
 from controller_runtime.cache.informer import Informer
@@ -31,6 +31,8 @@ class ClusterView:
         """
         self.nodes = nodes
         self.pods = pods
+        self.leaving: set[str] = set()
+        """UIDs of pods that leave their node as soon as their replacement is Ready."""
         selector = f"{DEFAULT_NODE_SELECTOR},{node_selector}" if node_selector else DEFAULT_NODE_SELECTOR
         self._selects = matching.parse_selector(selector)
 
@@ -79,8 +81,12 @@ class ClusterView:
         return [node for node in self.open_nodes_for(pod) if node.name != here]
 
     def pods_on(self, node: str) -> list[Object]:
-        """Return the pods bound to a node that are neither finished nor being deleted."""
-        return [pod for pod in self.pods.store.by_index(pods.INDEX_NODE, node) if pods.is_active(pod)]
+        """Return the pods bound to a node that are neither finished nor being deleted nor replaced."""
+        return [
+            pod
+            for pod in self.pods.store.by_index(pods.INDEX_NODE, node)
+            if pods.is_active(pod) and pod.uid not in self.leaving
+        ]
 
     def matters(self, old: Object, new: Object) -> bool:
         """Report whether a change of a node may make it admit more pods."""
@@ -109,13 +115,8 @@ def why_lost(node: Object) -> str:
 
 def is_open(node: Object) -> bool:
     """Report whether a node is ready, not cordoned, not being deleted and not lost."""
-    spec = node.spec or {}
-    return (
-        is_ready(node)
-        and not spec.get("unschedulable")
-        and node.metadata.deletion_timestamp is None
-        and tainted_since(node) is None
-    )
+    is_deleted = node.metadata.deletion_timestamp is not None
+    return movable.is_open(node.spec or {}, node.status, is_deleted=is_deleted)
 
 
 def tainted_since(node: Object) -> datetime | None:

@@ -11,17 +11,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import node_avoidance, timestamps
+from controller_runtime.api import movable, node_avoidance, timestamps
 from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.objects import Object
 
-ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
-"""If present, most rules that keep a pod do not apply (``why_not_evictable``), as in
-sigs.k8s.io/descheduler."""
 INDEX_NODE = "node"
 PENDING, RUNNING = "Pending", "Running"
 
-_SYSTEM_CRITICAL = 2_000_000_000
 _SPEC = (
     "nodeName",
     "priority",
@@ -33,8 +29,7 @@ _SPEC = (
     "topologySpreadConstraints",
 )
 _STATUS = ("phase", "reason", "message", "conditions")
-_LOCAL_VOLUMES = ("emptyDir", "hostPath")
-_KEPT_VOLUMES = (*_LOCAL_VOLUMES, "persistentVolumeClaim")
+_KEPT_VOLUMES = (*movable.LOCAL_VOLUMES, "persistentVolumeClaim")
 
 
 def shrink(pod: Object) -> Object:
@@ -111,41 +106,18 @@ def waiting_reasons(status: Mapping[str, Any]) -> Iterable[str]:
 
 def claims(spec: Mapping[str, Any]) -> list[str]:
     """Return the names of the PersistentVolumeClaims in the pod's volumes."""
-    return [
-        volume["persistentVolumeClaim"].get("claimName", "")
-        for volume in spec.get("volumes") or ()
-        if volume.get("persistentVolumeClaim")
-    ]
+    return movable.claims(spec)
 
 
 def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critical: bool = False) -> str:
-    """Return why the pod may not be moved; empty if it may.
-
-    The rules are those of sigs.k8s.io/descheduler 0.18, as tensile-kube uses them, except that bare pods may be
-    moved, because they are re-created. Annotation ``ANNOTATION_EVICT`` overrides all rules except the first
-    two.
-
-    Args:
-        pod: cached pod.
-        local_storage: whether pods with emptyDir or hostPath volumes may be moved.
-        system_critical: whether pods of system priority may be moved.
-    """
+    """Return why the pod may not be moved (``movable.why_not_evictable``); empty if it may."""
     if not is_active(pod):
         return "it is finished or being deleted"
-    if pod.namespace == "kube-system":
-        return "it is in kube-system"
-    if ANNOTATION_EVICT in pod.annotations:
-        return ""
-    owner = controller_of(pod) or {}
-    if owner.get("kind") == "DaemonSet":
-        return "its DaemonSet requires it on this node"
-    if "kubernetes.io/config.mirror" in pod.annotations or owner.get("kind") == "Node":
-        return "it mirrors a static pod"
-    spec = pod.spec or {}
-    if not system_critical and (spec.get("priority") or 0) >= _SYSTEM_CRITICAL:
-        return "its priority is system critical"
-    if not local_storage and any(
-        kind in volume for volume in spec.get("volumes") or () for kind in _LOCAL_VOLUMES
-    ):
-        return "it has local storage (--evict-local-storage-pods)"
-    return ""
+    metadata = {
+        "namespace": pod.namespace,
+        "annotations": pod.annotations,
+        "ownerReferences": pod.metadata.owner_references,
+    }
+    return movable.why_not_evictable(
+        metadata, pod.spec or {}, local_storage=local_storage, system_critical=system_critical
+    )

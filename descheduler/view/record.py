@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from controller_runtime.api import names
 from controller_runtime.api.keyed_hash import is_authentic, keyed_hash
@@ -24,15 +24,42 @@ from controller_runtime.objects import Object
 
 KEY_OBJECT = "virtual-node-descheduler-key"
 """Name of the Secret with the key of the hashes."""
-SELECTOR = f"{names.LABEL_DESCHEDULER_RECORD}=true"
 _PREFIX = "virtual-node-descheduler-"
-_PURPOSE = "descheduler record"
 _CONTENT, _HASH = "record", "hash"
+
+
+class Stored(Protocol):
+    """A kind of record: a dataclass with these constants."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    PURPOSE: ClassVar[str]
+    """Input of the keyed hash, so that a record of one kind is not valid as another kind."""
+    KIND: ClassVar[str]
+    """Value of the label of its objects."""
+    DESCRIPTION: ClassVar[str]
+    REMEDY: ClassVar[str]
+    """What to do with an object whose hash is not valid."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the ControllerRevision."""
+
+
+R = TypeVar("R", bound=Stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A pod that is being re-created."""
+
+    PURPOSE: ClassVar[str] = "descheduler record"
+    KIND: ClassVar[str] = "true"
+    DESCRIPTION: ClassVar[str] = (
+        "A pod is being re-created by the descheduler from this record. Deleting it while the pod is gone loses the pod."
+    )
+    REMEDY: ClassVar[str] = (
+        "Create its pod from data.record.replacement if you know who wrote it, then delete this object"
+    )
 
     namespace: str
     namespace_uid: str
@@ -60,7 +87,7 @@ def record_name(uid: str) -> str:
     return _PREFIX + uid
 
 
-def render(record: Record, *, namespace: str, key: bytes) -> dict[str, Any]:
+def render(record: Stored, *, namespace: str, key: bytes) -> dict[str, Any]:
     """Return the ControllerRevision for a record.
 
     Args:
@@ -75,21 +102,21 @@ def render(record: Record, *, namespace: str, key: bytes) -> dict[str, Any]:
         "metadata": {
             "name": record.name,
             "namespace": namespace,
-            "labels": {names.LABEL_DESCHEDULER_RECORD: "true"},
-            "annotations": {
-                "kubernetes.io/description": (
-                    f"Pod {record.namespace}/{record.pod_name} is being re-created by the descheduler from this "
-                    "record. Deleting it while the pod is gone loses the pod."
-                )
-            },
+            "labels": {names.LABEL_DESCHEDULER_RECORD: record.KIND},
+            "annotations": {"kubernetes.io/description": record.DESCRIPTION},
         },
         "revision": 1,
-        "data": {_CONTENT: content, _HASH: keyed_hash(key, _PURPOSE, content)},
+        "data": {_CONTENT: content, _HASH: keyed_hash(key, record.PURPOSE, content)},
     }
 
 
-def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
+def parse(found: Object | Mapping[str, Any], kind: type[R], *, key: bytes) -> R:
     """Return the record in a ControllerRevision.
+
+    Args:
+        found: the object.
+        kind: the expected kind of record.
+        key: key of the hash.
 
     Raises:
         ValueError: the hash is not valid for this key, the object is a copy under another name, or another
@@ -101,10 +128,10 @@ def parse(found: Object | Mapping[str, Any], *, key: bytes) -> Record:
         name, data = found["metadata"]["name"], found.get("data")
     data = data if isinstance(data, dict) else {}
     content, mark = data.get(_CONTENT), data.get(_HASH)
-    if not isinstance(mark, str) or not is_authentic(key, _PURPOSE, content, mark) or content is None:
+    if not isinstance(mark, str) or not is_authentic(key, kind.PURPOSE, content, mark) or content is None:
         raise ValueError("its hash is not valid: this descheduler did not write it, or its key was replaced")
     try:
-        record = Record(**content)
+        record = kind(**content)
     except TypeError as error:
         raise ValueError(f"another version of the descheduler wrote it: {error}") from None
     if record.name != name:

@@ -83,13 +83,19 @@ _DESCHEDULER = [
     ),
     Panel(
         "Not moved",
-        {rate("virtual_node_descheduler_not_moved_total", "cause"): "{{cause}}"},
+        {
+            rate("virtual_node_descheduler_not_moved_total", "cause"): "{{cause}}",
+            rate("virtual_node_descheduler_rolled_back_total", "strategy"): "rolled back {{strategy}}",
+        },
         unit="ops",
         width=8,
     ),
     Panel(
         "Pods waiting to be moved",
-        {"sum by (strategy, cause) (virtual_node_descheduler_waiting_pods)": "{{strategy}} {{cause}}"},
+        {
+            "sum by (strategy, cause) (virtual_node_descheduler_waiting_pods)": "{{strategy}} {{cause}}",
+            "sum(virtual_node_descheduler_replacing_pods)": "being replaced",
+        },
         width=8,
         meaning="Pods that a strategy selected and that are not moved, by reason.",
     ),

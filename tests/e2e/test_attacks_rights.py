@@ -45,6 +45,10 @@ _CSR = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OWN = f"/api/v1/namespaces/{NAMESPACE}"
 _NOTE = {"metadata": {"annotations": {"a": "b"}}}
+_RELEASED, _RESTORED = (
+    {"metadata": {"labels": {"pod-template-hash": label}, "annotations": {"virtual-node.io/leaving": mark}}}
+    for label, mark in (("x", "h1"), ("h1", None))
+)
 _FORGED = {"status": {"message": "forged"}}
 _FORCED = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
@@ -70,6 +74,9 @@ async def upper() -> AsyncIterator[Cluster]:
         for name in ("a", "b", "c"):
             await create(upper, SHOP, _pod(f"{name}-ours", OURS), _pod(f"{name}-real", REAL))
         await create(upper, SHOP, _pod("waiting", ""))
+        web = _pod("web-ours", OURS)
+        web["metadata"]["labels"] = {"app": "web", "pod-template-hash": "h1"}
+        await create(upper, SHOP, web)
         await create(upper, "kube-system", _pod("system", OURS))
         for name in (REAL, OURS):
             await upper.kubectl(
@@ -301,6 +308,17 @@ REFUSED: list[tuple[Attack, str]] = [
         (DESCHEDULER, "POST", _PODS, _labelled("bound", REAL)),
         "only pods labelled create-by-descheduler, on no node",
     ),
+    ((DESCHEDULER, "PATCH", f"{_PODS}/a-real", _RELEASED), "may change only the label pod-template-hash"),
+    ((DESCHEDULER, "PATCH", f"{_PODS}/waiting", _RELEASED), "may change only the label pod-template-hash"),
+    ((DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _NOTE), "may change only the label pod-template-hash"),
+    (
+        (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", {"metadata": {"labels": {"app": "x"}}}),
+        "may change only the label pod-template-hash",
+    ),
+    (
+        (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", {"spec": {"activeDeadlineSeconds": 1}}),
+        "may change only the label pod-template-hash",
+    ),
     ((DESCHEDULER, "PATCH", "/api/v1/nodes/real", _NOTE), "cannot patch resource"),
     (
         (DESCHEDULER, "POST", "/api/v1/namespaces/kube-system/configmaps", {"metadata": {"name": "coredns"}}),
@@ -354,6 +372,8 @@ ALLOWED: list[Attack] = [
     (DESCHEDULER, "POST", _PODS, _labelled("replacement", "")),
     (DESCHEDULER, "DELETE", f"{_PODS}/replacement", _FORCED),
     (DESCHEDULER, "POST", f"{_PODS}/c-ours/eviction", _eviction("c-ours", SHOP)),
+    (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RELEASED),
+    (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RESTORED),
     (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", _NOTE),
     (WEBHOOK, "GET", f"{_OWN}/secrets?fieldSelector=metadata.name={WEBHOOK}-tls", None),
     (WEBHOOK, "GET", f"{_WEBHOOKS}/{NAMESPACE}.{WEBHOOK}", None),

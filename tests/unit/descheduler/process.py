@@ -12,6 +12,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder
 from descheduler.config.options import EvictionOptions
 from descheduler.memory.store import Memory
+from descheduler.moving.departures import Departures
 from descheduler.moving.mover import Mover
 from descheduler.moving.record_store import RecordStore
 from descheduler.moving.recreation import Recreator
@@ -19,6 +20,8 @@ from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
+from descheduler.view.departure import Departure
+from descheduler.view.record import Record
 from tests.unit.descheduler.bodies import now
 from tests.unit.descheduler.cluster import Client, Cluster
 
@@ -48,13 +51,22 @@ class Process:
         self.memory = Memory(
             client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
         )
-        store = RecordStore(client, namespace="kube-system", recorder=self.recorder)
+        store = RecordStore(client, Record, namespace="kube-system", recorder=self.recorder)
+        self.departures = Departures(
+            client,
+            view=self.view,
+            recorder=self.recorder,
+            store=RecordStore(client, Departure, namespace="kube-system", recorder=self.recorder),
+            wave=options.wave,
+            now=now,
+        )
         self.recreator = Recreator(client, pods=cache, recorder=self.recorder, store=store)
         self.mover = Mover(
             client,
             view=self.view,
             memory=self.memory,
             recreator=self.recreator,
+            departures=self.departures,
             recorder=self.recorder,
             options=options,
             freeze_period=FREEZE,
@@ -72,6 +84,7 @@ class Process:
         )
         self.context = Context(
             releaser=releaser,
+            recorder=self.recorder,
             client=client,
             view=self.view,
             mover=self.mover,
@@ -99,6 +112,8 @@ class Process:
             await self.view.pods.wait_synced()
             await self.memory.load()
             group.create_task(self.recreator.run())
+            group.create_task(self.departures.run())
+            await self.departures.loaded.wait()
             group.create_task(self.memory.run())
             for strategy in self.strategies:
                 group.create_task(strategy.run())

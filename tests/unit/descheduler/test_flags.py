@@ -16,7 +16,11 @@ class TestFlags:
 
     def test_defaults_run_unschedulable_and_stale_cluster_with_leader_election(self):
         options = flags.parse([])
-        assert [strategy.name for strategy in options.strategies] == ["Unschedulable", "StaleCluster"]
+        assert [strategy.name for strategy in options.strategies] == [
+            "Unschedulable",
+            "StaleCluster",
+            "Drain",
+        ]
         assert options.strategies[0].params["thresholdSeconds"] == 180
         assert options.strategies[1].params["staleAfterSeconds"] == 20
         assert options.leader_elect
@@ -38,7 +42,7 @@ class TestFlags:
                 "--klog.v=4",
             ]
         )
-        assert [strategy.name for strategy in options.strategies] == ["PodLifeTime"]
+        assert [strategy.name for strategy in options.strategies] == ["PodLifeTime", "Drain"]
         assert (options.interval, options.eviction.pass_seconds, options.klog.verbosity) == (10, 10, 4)
         assert options.eviction.dry_run
         assert options.eviction.local_storage
@@ -64,7 +68,7 @@ class TestFlags:
 
     def test_flag_disables_moves_off_lost_clusters(self):
         options = flags.parse(["--move-off-lost-clusters=false"])
-        assert [strategy.name for strategy in options.strategies] == ["Unschedulable"]
+        assert [strategy.name for strategy in options.strategies] == ["Unschedulable", "Drain"]
 
     @pytest.mark.parametrize(
         ("argument", "message"),

@@ -265,7 +265,7 @@ class UpperCleanup:
         listed = await self._client.list(
             resources.CONTROLLER_REVISIONS,
             namespace=namespace,
-            label_selector=f"{names.LABEL_DESCHEDULER_RECORD}=true",
+            label_selector=names.LABEL_DESCHEDULER_RECORD,
         )
         for record in listed.items:
             await self._delete(resources.CONTROLLER_REVISIONS, record)

@@ -30,6 +30,7 @@ class Names(enum.Enum):
     NAMESPACES = "NS"
     VIRTUAL_NODES = "NODE"
     LOWER_CLUSTERS = "CLUSTER"
+    CLUSTERS_AND_NODES = "CLUSTER|NODE"
     LABELS = "LABELS"
     """Labels of virtual nodes."""
     TARGETS = "TYPE[/NAME]"

@@ -90,6 +90,9 @@ class _Asking:
                     await self._nodes(client)
                 case Names.LOWER_CLUSTERS:
                     self._add(await _clusters(client))
+                case Names.CLUSTERS_AND_NODES:
+                    self._add(await _clusters(client))
+                    await self._nodes(client)
                 case Names.LABELS:
                     self._add(f"{names.LABEL_LOWER_CLUSTER}={one}" for one in await _clusters(client))
 

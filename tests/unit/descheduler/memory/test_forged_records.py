@@ -129,13 +129,13 @@ async def test_refuses_copy_of_record_under_another_name():
     copied = records.render(RECORD, namespace="kube-system", key=KEY)
     copied["metadata"]["name"] = "virtual-node-descheduler-other"
     with pytest.raises(ValueError, match="copy"):
-        records.parse(copied, key=KEY)
+        records.parse(copied, records.Record, key=KEY)
 
 
 @pytest.mark.parametrize("data", [None, {}, [], "text", {"record": {}}, {"record": [], "hash": "x"}], ids=str)
 def test_parse_raises_value_error_for_arbitrary_data(data):
     with pytest.raises(ValueError, match="hash is not valid"):
-        records.parse({"metadata": {"name": RECORD.name}, "data": data}, key=KEY)
+        records.parse({"metadata": {"name": RECORD.name}, "data": data}, records.Record, key=KEY)
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -160,7 +160,7 @@ def test_hash_covers_every_field_of_record(path):
         holder = holder[step]
     holder[path[-1]] = "changed" if holder[path[-1]] != "changed" else "x"
     with pytest.raises(ValueError, match="hash is not valid"):
-        records.parse(changed, key=KEY)
+        records.parse(changed, records.Record, key=KEY)
 
 
 async def test_without_key_bare_pods_stay_and_event_has_remedy():

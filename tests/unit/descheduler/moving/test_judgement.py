@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import movable, names, timestamps
 from descheduler.config.move_limits import Limits
 from descheduler.config.options import EvictionOptions
 from descheduler.memory import history
@@ -99,19 +99,19 @@ class TestEvictable:
             (pod(), True),
             (pod(owner="rs"), True),
             (pod(owner="ds", kind="DaemonSet"), False),
-            (pod(owner="ds", kind="DaemonSet", annotations={pods.ANNOTATION_EVICT: ""}), True),
+            (pod(owner="ds", kind="DaemonSet", annotations={movable.ANNOTATION_EVICT: ""}), True),
             (pod(annotations={"kubernetes.io/config.mirror": "x"}), False),
-            (pod(annotations={"kubernetes.io/config.mirror": "x", pods.ANNOTATION_EVICT: "true"}), True),
+            (pod(annotations={"kubernetes.io/config.mirror": "x", movable.ANNOTATION_EVICT: "true"}), True),
             (pod(spec={"priority": 2_000_000_000}), False),
-            (pod(spec={"priority": 2_000_000_000}, annotations={pods.ANNOTATION_EVICT: "true"}), True),
+            (pod(spec={"priority": 2_000_000_000}, annotations={movable.ANNOTATION_EVICT: "true"}), True),
             (pod(spec={"priority": 1_999_999_999}), True),
             (pod(spec=VOLUMES), False),
-            (pod(spec=VOLUMES, annotations={pods.ANNOTATION_EVICT: "true"}), True),
+            (pod(spec=VOLUMES, annotations={movable.ANNOTATION_EVICT: "true"}), True),
             (pod(spec={"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), False),
             (pod(spec={"volumes": [{"name": "v", "configMap": {"name": "c"}}]}), True),
             (pod(phase="Succeeded"), False),
             (
-                pod(deletionTimestamp="2026-01-01T00:00:00Z", annotations={pods.ANNOTATION_EVICT: "true"}),
+                pod(deletionTimestamp="2026-01-01T00:00:00Z", annotations={movable.ANNOTATION_EVICT: "true"}),
                 False,
             ),
         ],
@@ -130,7 +130,7 @@ class TestEvictable:
         assert len(pods.owner_key(cached(pod("p" * 253)))) == 72
 
     def test_pods_of_kube_system_stay_despite_annotation(self):
-        body = pod(annotations={pods.ANNOTATION_EVICT: "true"})
+        body = pod(annotations={movable.ANNOTATION_EVICT: "true"})
         body["metadata"]["namespace"] = "kube-system"
         assert pods.why_not_evictable(cached(body)) == "it is in kube-system"
 

@@ -279,4 +279,4 @@ def test_next_step_depends_on_record_and_pod(metadata, force, step):
 def test_parse_reads_rendered_record():
     replacement = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     record = records.Record("ns", "u", "p", "old", "7", "a", "why", force=True, replacement=replacement)
-    assert records.parse(records.render(record, namespace="own", key=KEY), key=KEY) == record
+    assert records.parse(records.render(record, namespace="own", key=KEY), records.Record, key=KEY) == record

@@ -1,0 +1,121 @@
+"""Rules for pods that leave a virtual node, for the descheduler and for commands that predict its moves. Does no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api import matching, names
+from controller_runtime.api.pod.conditions import is_true
+
+ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
+"""If present, most rules that keep a pod do not apply (``why_not_evictable``), as in
+sigs.k8s.io/descheduler."""
+_SYSTEM_CRITICAL = 2_000_000_000
+LOCAL_VOLUMES = ("emptyDir", "hostPath")
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+Json = Mapping[str, Any]
+
+
+def why_not_evictable(
+    metadata: Json, spec: Json, *, local_storage: bool = False, system_critical: bool = False
+) -> str:
+    """Return why an active pod may not be moved; empty if it may.
+
+    The rules are those of sigs.k8s.io/descheduler 0.18, as tensile-kube uses them, except that bare pods may be
+    moved, because they are re-created. Annotation ``ANNOTATION_EVICT`` overrides all rules except the first
+    two.
+
+    Args:
+        metadata: metadata of the pod.
+        spec: its spec.
+        local_storage: whether pods with emptyDir or hostPath volumes may be moved.
+        system_critical: whether pods of system priority may be moved.
+    """
+    annotations = metadata.get("annotations") or {}
+    if metadata.get("namespace") == "kube-system":
+        return "it is in kube-system"
+    if names.ANNOTATION_LEAVING in annotations:
+        return "its replacement is already being started"
+    if ANNOTATION_EVICT in annotations:
+        return ""
+    owner = controller(metadata) or {}
+    if owner.get("kind") == "DaemonSet":
+        return "its DaemonSet requires it on this node"
+    if "kubernetes.io/config.mirror" in annotations or owner.get("kind") == "Node":
+        return "it mirrors a static pod"
+    if not system_critical and (spec.get("priority") or 0) >= _SYSTEM_CRITICAL:
+        return "its priority is system critical"
+    if not local_storage and any(
+        kind in volume for volume in spec.get("volumes") or () for kind in LOCAL_VOLUMES
+    ):
+        return "it has local storage (--evict-local-storage-pods)"
+    return ""
+
+
+def is_of_node(owner: Json | None) -> bool:
+    """Report whether the owner of a pod requires the pod on its node, so that a drain ignores the pod."""
+    return (owner or {}).get("kind") in {"DaemonSet", "Node"}
+
+
+def controller(metadata: Json) -> Json | None:
+    """Return the ownerReference of the controller; None: there is none.
+
+    An owner without ``controller: true`` does not replace a deleted pod; it matters only for garbage collection.
+    """
+    owners = metadata.get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def claims(spec: Json) -> list[str]:
+    """Return the names of the PersistentVolumeClaims in a pod's volumes."""
+    return [
+        volume["persistentVolumeClaim"].get("claimName", "")
+        for volume in spec.get("volumes") or ()
+        if volume.get("persistentVolumeClaim")
+    ]
+
+
+def volume_of(claim: Json | None) -> str:
+    """Return the name of the volume to which a claim is bound; empty: it is not bound."""
+    if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
+        return ""
+    return str((claim.get("spec") or {}).get("volumeName") or "")
+
+
+def is_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: Iterable[Json]) -> bool:
+    """Report whether a claim keeps its pods on their virtual node.
+
+    The volume's node affinity decides. Without node affinity, the claim keeps the pod on the claim's selected
+    node.
+
+    Args:
+        claim: the claim; None: it does not exist.
+        volume: the volume that the claim is bound to; None: there is none.
+        node: virtual node of the pod.
+        elsewhere: other virtual nodes that admit the pod.
+    """
+    if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
+        return False
+    required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
+    if not required:
+        return (claim["metadata"].get("annotations") or {}).get(_SELECTED_NODE) == node
+    return not any(
+        matching.matches_term(
+            term, name=other["metadata"]["name"], labels=other["metadata"].get("labels") or {}
+        )
+        for other in elsewhere
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+
+
+def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:
+    """Report whether a node is ready, not cordoned, not being deleted and not lost."""
+    taints = spec.get("taints") or ()
+    return (
+        is_true(status, "Ready")
+        and not spec.get("unschedulable")
+        and not is_deleted
+        and not any(taint.get("key") == names.TAINT_STALE_CLUSTER for taint in taints)
+    )

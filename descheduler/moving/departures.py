@@ -1,0 +1,390 @@
+"""Moves pods of Deployments without a gap: the replacement is Ready before the old pod is evicted (*make before break*).
+
+``view/departure.py`` decides the steps from pods just read from the API server, and explains how a pod is released. Each
+released pod has a durable record. After a crash the next leader loads the records and continues. There is one queue key per
+owner, so the departures of one owner never use the same spare pod twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+
+from controller_runtime import log, resources
+from controller_runtime.api import drain, names, timestamps
+from controller_runtime.api.drain import How
+from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
+from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.events.recorder import EventRecorder
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.moving import eviction, owners
+from descheduler.moving.record_store import NotRecordedError, RecordStore
+from descheduler.moving.request import Move
+from descheduler.view import departure as steps
+from descheduler.view import pods
+from descheduler.view.cluster import ClusterView
+from descheduler.view.departure import Departure, Step
+
+_POLL = 2.0
+"""Seconds after which waiting departures are decided again, because owners are not watched."""
+_SETTLE = 0.2
+"""Seconds for which events of an owner's pods are collected."""
+_RETRY = 5.0
+_WORKERS = 4
+_ROLLED_BACK = Counter(
+    "virtual_node_descheduler_rolled_back_total",
+    "Moves that were undone because the replacement was not Ready in time.",
+    ["strategy"],
+)
+_REPLACING = Gauge(
+    "virtual_node_descheduler_replacing_pods", "Pods that leave as soon as their replacement is Ready."
+)
+
+Key = tuple[str, str, bool]
+"""Namespace, and the UID of an owner; or namespace, name of a pod, and True."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a Ready pod leaves its virtual node."""
+
+    how: How
+    wait: str = ""
+    """Why it cannot leave now; empty: it can."""
+    is_total: bool = False
+    """Whether ``wait`` applies to all pods, and not only to those of its owner."""
+    need: int = 0
+    """Number of available pods of its owner."""
+
+
+class Departures:
+    """Pods that leave as soon as their replacement is Ready."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        view: ClusterView,
+        recorder: EventRecorder,
+        store: RecordStore[Departure],
+        wave: int,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Create it; ``run`` continues the departures of earlier leaders.
+
+        Args:
+            client: client of the upper cluster.
+            view: caches; ``view.leaving`` gets the UIDs of the pods.
+            recorder: for events on pods.
+            store: store of the records.
+            wave: maximum number of pods whose replacements start at the same time.
+            now: wall clock.
+        """
+        self._client = client
+        self._view = view
+        self._recorder = recorder
+        self._store = store
+        self.wave = wave
+        """Maximum number of pods whose replacements start at the same time."""
+        self._now = now
+        self._log = log.get_logger(component="departures")
+        self._active: dict[str, Departure] = {}
+        """By UID of the pod."""
+        self._listeners: list[Callable[[Departure, str], None]] = []
+        self.loaded = asyncio.Event()
+        """Set when the records of earlier leaders are known."""
+        self.controller: Controller[Key] = Controller(
+            "departures",
+            self._reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.2, 10.0),
+            flow=lambda key: key[0],
+        )
+        _REPLACING.set(0)
+
+    def subscribe(self, ended: Callable[[Departure, str], None]) -> Callable[[], None]:
+        """Register a callback for ended departures; return a function that removes it.
+
+        Args:
+            ended: called with the departure and why its pod stays; empty: the pod was evicted.
+        """
+        self._listeners.append(ended)
+        return lambda: self._listeners.remove(ended)
+
+    async def run(self) -> None:
+        """Complete departures until cancelled, beginning with those of earlier leaders."""
+        registration = self._view.pods.on_change(self._pod_changed, self._pod_deleted)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._store.informer.run(), name="records of departures")
+                await self._store.informer.wait_synced()
+                await self._load()
+                self.loaded.set()
+                group.create_task(self.controller.run(), name="departures")
+        finally:
+            registration.remove()
+
+    async def plan(self, pod: Object) -> Plan:
+        """Return how a Ready pod with a controller leaves now.
+
+        Raises:
+            ApiError: a request failed.
+        """
+        reference = pods.controller_of(pod) or {}
+        how = drain.how(reference, pod.labels, is_ready=True)
+        if how is How.EVICTED:
+            return Plan(how)
+        kind, uid = reference["kind"], reference["uid"]
+        found = await owners.read(self._client, pod.namespace, kind=kind, name=reference["name"], uid=uid)
+        if found is None:
+            return Plan(How.EVICTED)
+        surge = 1
+        if how is How.REPLACED_FIRST:
+            deployment = await owners.deployment_of(self._client, found.body)
+            if await self._must_end_first(pod, found.body, deployment):
+                how = How.ONE_AT_A_TIME
+            else:
+                surge = drain.surge(deployment or found.body)
+        moving = [one.old_uid for one in self._active.values() if one.owner_key == f"{pod.namespace}/{uid}"]
+        available = steps.count_available(found.pods, uid, found.owner, now=self._now(), leaving=set(moving))
+        if how is How.ONE_AT_A_TIME:
+            missing = available < found.owner.desired
+            return Plan(
+                how,
+                f"{available} of {found.owner.desired} pods of its {kind} are available" if missing else "",
+            )
+        if len(moving) >= surge:
+            return Plan(how, f"{len(moving)} replacements of its Deployment are not Ready yet (maxSurge)")
+        if len(self._active) >= self.wave:
+            return Plan(
+                how, f"{len(self._active)} replacements are not Ready yet (--pods-per-wave)", is_total=True
+            )
+        return Plan(how, need=available)
+
+    async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
+        """Release a pod, so that its owner creates a replacement; return when its record is stored.
+
+        Args:
+            pod: cached pod. If it has changed, nothing happens.
+            plan: result of ``plan`` with ``How.REPLACED_FIRST``.
+            request: the strategy's request.
+
+        Raises:
+            NotRecordedError: no record can be written. The pod is unchanged.
+            Conflict, NotFound: the pod has changed.
+            ApiError: a request failed.
+        """
+        owner = pods.controller_of(pod) or {}
+        one = Departure(
+            namespace=pod.namespace,
+            pod_name=pod.name,
+            old_uid=pod.uid,
+            node=(pod.spec or {}).get("nodeName") or "",
+            strategy=request.strategy,
+            reason=request.reason,
+            owner_name=owner["name"],
+            owner_uid=owner["uid"],
+            template_hash=pod.labels[drain.TEMPLATE_HASH],
+            need=plan.need,
+            deadline=timestamps.rfc3339(self._now() + timedelta(seconds=request.timeout)),
+            request=request.drain,
+        )
+        await self._store.write(one)
+        self._track(one)
+        try:
+            patch = steps.release(one, pod.resource_version)
+            await self._client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
+        except ApiError as error:
+            if error.code and error.code < 500:  # the pod is unchanged
+                await self._forget(one)
+            raise
+        self._recorder.event(
+            pod, "Normal", "Replacing", f"Leaves {one.node} when its replacement is Ready: {one.reason}"
+        )
+        self._enqueue(one)
+
+    async def _must_end_first(
+        self, pod: Object, replica_set: Mapping[str, Any], deployment: Mapping[str, Any] | None
+    ) -> bool:
+        """Report whether the pod must end before its replacement starts."""
+        selector = ((replica_set.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+        return (
+            selector.get(drain.TEMPLATE_HASH) != pod.labels[drain.TEMPLATE_HASH]
+            or (deployment is not None and drain.recreates(deployment))
+            or await owners.is_selected_by_hash(self._client, pod.namespace, pod.labels)
+        )
+
+    async def _load(self) -> None:
+        """Load the records of earlier leaders; retry until the key is readable."""
+        for found in self._store.informer.store.list():
+            while True:
+                try:
+                    one = await self._store.find(found.key)
+                except (ApiError, NotRecordedError) as error:
+                    self._log.warning("record cannot be verified yet", record=found.key, error=str(error))
+                    await asyncio.sleep(_RETRY)
+                    continue
+                if one is not None:
+                    self._track(one)
+                    self._enqueue(one)
+                break
+
+    def _track(self, one: Departure) -> None:
+        self._active[one.old_uid] = one
+        self._view.leaving.add(one.old_uid)
+        _REPLACING.set(len(self._active))
+
+    async def _forget(self, one: Departure) -> None:
+        await self._store.remove(one)
+        self._active.pop(one.old_uid, None)
+        pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        if pod is None or pod.uid != one.old_uid or names.ANNOTATION_LEAVING not in pod.annotations:
+            self._view.leaving.discard(one.old_uid)
+        _REPLACING.set(len(self._active))
+
+    def _enqueue(self, one: Departure) -> None:
+        self.controller.queue.add_after((one.namespace, one.owner_uid, False), _SETTLE)
+
+    def _pod_changed(self, pod: Object) -> None:
+        one = self._active.get(pod.uid)
+        if one is not None:
+            self._enqueue(one)
+        elif pod.metadata.deletion_timestamp is None and names.ANNOTATION_LEAVING in pod.annotations:
+            # Released by an earlier leader without a record, or annotated by a user.
+            self.controller.queue.add_after((pod.namespace, pod.name, True), _POLL)
+        else:
+            self._view.leaving.discard(pod.uid)
+            if self._active and (owner := pods.controller_of(pod)) is not None:
+                key = (pod.namespace, str(owner.get("uid")), False)
+                if any(key == (one.namespace, one.owner_uid, False) for one in self._active.values()):
+                    self.controller.queue.add_after(key, _SETTLE)
+
+    def _pod_deleted(self, pod: Object) -> None:
+        self._view.leaving.discard(pod.uid)
+        if one := self._active.get(pod.uid):
+            self._enqueue(one)
+
+    async def _reconcile(self, key: Key) -> Result | None:
+        namespace, what, is_pod = key
+        if is_pod:
+            return await self._restore_unrecorded(namespace, what)
+        mine = [one for one in self._active.values() if (one.namespace, one.owner_uid) == (namespace, what)]
+        if not mine:
+            return None
+        found = await owners.read(
+            self._client, namespace, kind="ReplicaSet", name=mine[0].owner_name, uid=mine[0].owner_uid
+        )
+        listed = found.pods if found is not None else await self._read(mine)
+        decisions = steps.decide(
+            mine,
+            listed,
+            found.owner if found is not None else None,
+            now=self._now(),
+            cancelled={one.old_uid: why for one in mine if (why := self._why_cancelled(one))},
+        )
+        for decision in decisions:
+            await self._act(decision, listed)
+        return Result(requeue_after=_POLL) if any(one.old_uid in self._active for one in mine) else None
+
+    async def _read(self, mine: list[Departure]) -> dict[str, dict[str, Any]]:
+        """Return the released pods of a deleted owner, by UID."""
+        found = [
+            await find(self._client, resources.PODS, one.pod_name, namespace=one.namespace) for one in mine
+        ]
+        return {pod["metadata"]["uid"]: pod for pod in found if pod is not None}
+
+    def _why_cancelled(self, one: Departure) -> str:
+        """Return why a pod must stay although its replacement may become Ready later; empty: it need not."""
+        node = self._view.nodes.store.get(one.node)
+        if one.request and (node is None or drain.requested(node.annotations) != one.request):
+            return "the drain was cancelled"
+        pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        if pod is not None and pod.uid == one.old_uid and not self._view.alternatives(pod):
+            return "no other ready virtual node admits it"
+        return ""
+
+    async def _act(self, decision: steps.Decision, listed: Mapping[str, dict[str, Any]]) -> None:
+        one = decision.departure
+        match decision.step:
+            case Step.FORGET:
+                await self._forget(one)
+            case Step.EVICT:
+                await self._evict(one, listed[one.old_uid])
+            case Step.RESTORE:
+                await self._restore(one, listed[one.old_uid], decision.why)
+            case Step.WAIT:
+                pass
+
+    async def _evict(self, one: Departure, pod: dict[str, Any]) -> None:
+        try:
+            await eviction.evict(self._client, from_dict(pod))
+        except NotFound:
+            pass
+        except Conflict:
+            return  # decided again
+        except TooManyRequests as error:
+            if self._now() < timestamps.parse(one.deadline) or not eviction.is_budget(error):
+                return
+            await self._restore(one, pod, f"its disruption budget refuses the eviction: {error.message}")
+            return
+        eviction.MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
+        self._log.info(
+            "pod moved after its replacement was ready",
+            pod=f"{one.namespace}/{one.pod_name}",
+            uid=one.old_uid,
+            node=one.node,
+            strategy=one.strategy,
+        )
+        self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")
+        await self._end(one, "")
+
+    async def _restore(self, one: Departure, pod: Mapping[str, Any], why: str) -> None:
+        metadata = pod["metadata"]
+        patch = steps.restore(one.old_uid, metadata["resourceVersion"], one.template_hash)
+        try:
+            await self._client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
+        except Conflict:
+            return  # decided again
+        except NotFound:
+            await self._forget(one)
+            return
+        _ROLLED_BACK.labels(one.strategy).inc()
+        self._log.warning(
+            "pod stays, its replacement is given up",
+            pod=f"{one.namespace}/{one.pod_name}",
+            uid=one.old_uid,
+            node=one.node,
+            why=why,
+        )
+        self._recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
+        await self._end(one, why)
+
+    async def _end(self, one: Departure, why: str) -> None:
+        await self._forget(one)
+        for listener in list(self._listeners):
+            listener(one, why)
+
+    async def _restore_unrecorded(self, namespace: str, name: str) -> Result | None:
+        """Restore the label of a pod that is marked as released but has no record."""
+        pod = self._view.pods.store.get(f"{namespace}/{name}")
+        if pod is None or pod.uid in self._active or not self._view.is_on_virtual_node(pod):
+            return None
+        value = pod.annotations.get(names.ANNOTATION_LEAVING)
+        if value is None:
+            return None
+        try:
+            patch = steps.restore(pod.uid, pod.resource_version, value)
+            await self._client.patch(resources.PODS, name, patch, namespace=namespace)
+        except (NotFound, Conflict):
+            return None  # a changed pod is queued again
+        except (Invalid, Forbidden) as error:
+            self._log.warning("label is not restored", pod=pod.key, error=str(error))
+        return None

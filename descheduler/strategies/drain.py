@@ -1,0 +1,204 @@
+"""Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
+
+The request and its status are in ``controller_runtime/api/drain.py``. A drain moves only off a cordoned node. It stops when a
+replacement is not Ready in time, and continues when the request changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.api import drain, movable, names
+from controller_runtime.api.drain import PodState, Request
+from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.moving.request import Move
+from descheduler.strategies.base import Context, Params, Strategy
+from descheduler.strategies.imbalance import candidates_in_order
+from descheduler.view import pods
+from descheduler.view.departure import Departure
+
+_STAYING = frozenset({"not evictable", "no node", "claim", "replacement refused", "not recorded"})
+"""Causes of the mover for which a pod stays until an administrator acts."""
+_SETTLE = 0.3
+"""Seconds for which events of a node's pods are collected."""
+_POLL = 5.0
+_STAYING_POLL = 30.0
+
+
+@dataclass(slots=True)
+class _Drain:
+    """A node's drain in this process."""
+
+    text: str
+    """The request."""
+    moved: int = 0
+    stopped: str = ""
+    pods: dict[str, PodState] = field(default_factory=dict)
+    """By UID: the pods that are still on the node."""
+    retry_at: dict[str, float] = field(default_factory=dict)
+    """UID of a pod that cannot move → monotonic time of the next attempt."""
+
+
+class Drain(Strategy):
+    """Moves all pods off virtual nodes that an administrator drains."""
+
+    name: ClassVar[str] = "Drain"
+
+    def __init__(self, context: Context, params: Params, *, where: str = "") -> None:
+        super().__init__(context, params, where=where)
+        self._drains: dict[str, _Drain] = {}
+        self.controller: Controller[str] = Controller(
+            "drain", self._reconcile, workers=2, backoff=ExponentialBackoff(0.5, 30.0)
+        )
+
+    async def run(self) -> None:
+        """Follow nodes and pods until cancelled."""
+        view = self.context.view
+        registrations = [
+            view.nodes.on_change(self._node_changed, self._node_changed),
+            view.pods.on_change(self._pod_changed, self._pod_changed),
+        ]
+        unsubscribe = self.context.mover.departures.subscribe(self._ended)
+        try:
+            await self.controller.run()
+        finally:
+            unsubscribe()
+            for registration in registrations:
+                registration.remove()
+
+    def _node_changed(self, node: Object) -> None:
+        if node.name in self._drains or node.annotations.keys() & {
+            names.ANNOTATION_DRAIN,
+            names.ANNOTATION_DRAIN_STATUS,
+        }:
+            self.controller.enqueue(node.name)
+
+    def _pod_changed(self, pod: Object) -> None:
+        node = (pod.spec or {}).get("nodeName") if self._drains else None
+        if node in self._drains:
+            self.controller.queue.add_after(node, _SETTLE)
+
+    def _ended(self, departure: Departure, why: str) -> None:
+        found = self._drains.get(departure.node)
+        if found is not None and why and departure.request == found.text:
+            found.stopped = f"{departure.namespace}/{departure.pod_name} stays: {why}"
+        if found is not None:
+            self.controller.enqueue(departure.node)
+
+    async def _reconcile(self, name: str) -> Result | None:
+        view = self.context.view
+        node = view.nodes.store.get(name)
+        text = drain.requested(node.annotations) if node is not None and view.is_virtual(name) else None
+        if node is None or text is None:
+            if self._drains.pop(name, None):
+                self.context.mover.waiting.settle(self.name, *view.pods_on(name))
+            if node is not None and names.ANNOTATION_DRAIN_STATUS in node.annotations:
+                await self._annotate(name, None)
+            return None
+        found = self._drain_of(node, text)
+        try:
+            request = drain.parse(text)
+        except ValueError as error:
+            request, stopped = Request(), f"annotation {names.ANNOTATION_DRAIN} is not valid: {error}"
+        else:
+            is_cordoned = (node.spec or {}).get("unschedulable")
+            stopped = found.stopped if is_cordoned else f"the node is not cordoned: kubectl cordon {name}"
+        await self._work_through(name, found, request, stopped)
+        status = drain.summary(found.pods, request=text, moved=found.moved, stopped=stopped or found.stopped)
+        before = drain.status_of(node.annotations)
+        if before != status and not self.context.mover.is_dry_run:
+            await self._annotate(name, msgspec.json.encode(status).decode())
+            self._report(node, before, status)
+        if status.is_over:
+            return Result(requeue_after=_STAYING_POLL) if status.staying else None
+        return Result(requeue_after=_POLL)
+
+    def _drain_of(self, node: Object, text: str) -> _Drain:
+        """Return the state of a node's drain; if an earlier leader began it, with its number of moved pods."""
+        found = self._drains.get(node.name)
+        if found is None or found.text != text:
+            before = drain.status_of(node.annotations)
+            found = self._drains[node.name] = _Drain(text)
+            if before is not None:
+                found.moved, found.stopped = before.moved, before.stopped
+        return found
+
+    async def _work_through(self, name: str, found: _Drain, request: Request, stopped: str) -> None:
+        """Request the move of every pod on the node that can move now, and store the state of each."""
+        bound = [
+            pod
+            for pod in self.context.view.pods.store.by_index(pods.INDEX_NODE, name)
+            if not movable.is_of_node(pods.controller_of(pod)) and not is_finished(pod.status)
+        ]
+        here = {pod.uid for pod in bound}
+        for uid in found.pods.keys() - here:
+            found.moved += 1
+            del found.pods[uid]
+            found.retry_at.pop(uid, None)
+        blocked: dict[str, str] = {}
+        wave = self.context.mover.departures.wave
+        for pod in candidates_in_order(bound):
+            if sum(one.state == "moving" for one in found.pods.values()) >= wave:
+                blocked[""] = f"{wave} pods are moving (--pods-per-wave)"
+            state = await self._judge(pod, found, request, stopped or found.stopped, blocked)
+            found.pods[pod.uid] = state
+
+    async def _judge(
+        self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]
+    ) -> PodState:
+        """Request the move of a pod unless it is moving or must wait; return its state."""
+        if pod.metadata.deletion_timestamp is not None:
+            return PodState(pod.key, "moving", "it is ending")
+        if pod.uid in self.context.view.leaving:
+            return PodState(pod.key, "moving", "its replacement is not Ready yet")
+        if not self.concerns(pod):
+            return PodState(pod.key, "stays", "the descheduler's policy excludes it")
+        now = asyncio.get_running_loop().time()
+        before = found.pods.get(pod.uid)
+        if before is not None and before.state == "stays" and now < found.retry_at.get(pod.uid, 0.0):
+            return before
+        owner = pods.owner_key(pod)
+        if why := stopped or blocked.get("") or blocked.get(owner, ""):
+            return PodState(pod.key, "waiting", why)
+        move = Move(
+            strategy=self.name,
+            reason=f"{(pod.spec or {}).get('nodeName')} is being drained",
+            avoid=False,  # the node is cordoned
+            counts=False,
+            timeout=request.pod_timeout_seconds,
+            drain=found.text,
+            local_storage=request.delete_empty_dir_data,
+        )
+        outcome = await self.context.mover.move(pod, move)
+        if outcome.moved:
+            return PodState(pod.key, "moving", "its replacement is not Ready yet")
+        if outcome.cause in _STAYING:
+            found.retry_at[pod.uid] = now + _STAYING_POLL
+            return PodState(pod.key, "stays", outcome.why)
+        if outcome.cause == "wave":
+            blocked["" if outcome.is_total else owner] = outcome.why
+        return PodState(pod.key, "waiting", outcome.why)
+
+    async def _annotate(self, node: str, value: str | None) -> None:
+        patch: Mapping[str, object] = {"metadata": {"annotations": {names.ANNOTATION_DRAIN_STATUS: value}}}
+        await self.context.client.patch(resources.NODES, node, patch)
+
+    def _report(self, node: Object, before: drain.Status | None, status: drain.Status) -> None:
+        """Record an event when the drain begins, stops or is over."""
+        recorder = self.context.recorder
+        if before is None:
+            recorder.event(node, "Normal", "DrainStarted", f"Pods are moved off {node.name}")
+        if status.stopped and (before is None or before.stopped != status.stopped):
+            recorder.event(node, "Warning", "DrainStopped", status.stopped)
+        elif status.is_over and (before is None or not before.is_over):
+            text = f"{status.moved} pods moved, {status.staying} stay"
+            recorder.event(node, "Normal", "Drained", text)

@@ -1,0 +1,218 @@
+"""The record of a pod whose replacement must be Ready before it leaves (*departure*), and the next step. Does no IO.
+
+The ReplicaSet of a Deployment selects its pods by label ``pod-template-hash``. The descheduler changes this label of a pod. The
+ReplicaSet then releases the pod and creates a replacement, and Services still send requests to the released pod, because they
+select other labels. The released pod is evicted when enough pods of the ReplicaSet are available. If the original label is
+restored, the ReplicaSet adopts the pod again and deletes the pod that is not Ready.
+
+The label and the annotation of a released pod prove nothing, because users can write them. A pod is evicted only because of a
+record with a valid keyed hash. A released pod without a record gets its label back.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from controller_runtime.api import drain, names, timestamps
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
+from descheduler.view.record import record_name
+
+_LEAVING = "-leaving"
+_LONGEST = 63
+"""Maximum length of a label value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A pod that leaves when its replacement is Ready."""
+
+    PURPOSE: ClassVar[str] = "descheduler departure"
+    KIND: ClassVar[str] = "departure"
+    DESCRIPTION: ClassVar[str] = "The descheduler evicts this pod when its replacement is Ready: "
+    REMEDY: ClassVar[str] = "Its pod gets its label pod-template-hash back. Delete this object"
+
+    namespace: str
+    pod_name: str
+    old_uid: str
+    node: str
+    strategy: str
+    reason: str
+    owner_name: str
+    """Name of the ReplicaSet."""
+    owner_uid: str
+    template_hash: str
+    """Value of the pod's label before the release."""
+    need: int
+    """Available pods of the owner at the release. The eviction must leave as many, or as many as the owner wants."""
+    deadline: str
+    """RFC 3339: when the pod gets its label back if its replacement is not Ready."""
+    request: str = ""
+    """Drain request of the node that this departure is part of; empty: none. The departure ends with the request."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the ControllerRevision. The pod's UID makes it unique."""
+        return record_name(self.old_uid)
+
+    @property
+    def owner_key(self) -> str:
+        """Return the key under which all departures of the owner are decided."""
+        return f"{self.namespace}/{self.owner_uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A ReplicaSet or StatefulSet."""
+
+    desired: int
+    min_ready: float
+    """Seconds that a pod must be Ready before it counts as available."""
+    trouble: str = ""
+    """Why the owner cannot create pods, such as an exceeded quota; empty: it can."""
+
+
+class Step(enum.Enum):
+    """Next step of a departure."""
+
+    WAIT = enum.auto()
+    EVICT = enum.auto()
+    """Evict the pod: its owner does not need it any more."""
+    RESTORE = enum.auto()
+    """Restore the label, so that the ReplicaSet adopts the pod again."""
+    FORGET = enum.auto()
+    """Delete the record: the pod is gone, or belongs to an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A step of one departure, and why a pod is restored."""
+
+    departure: Departure
+    step: Step
+    why: str = ""
+
+
+def decide(
+    departures: Sequence[Departure],
+    pods: Mapping[str, Mapping[str, Any]],
+    owner: Owner | None,
+    *,
+    now: datetime,
+    cancelled: Mapping[str, str],
+) -> list[Decision]:
+    """Return the next step of each departure of one owner.
+
+    The evictions together never leave fewer available pods than the owner wants now, or had at the release.
+
+    Args:
+        departures: all departures of the owner.
+        pods: pods by UID, just read from the API server: those of the owner and those that it released.
+        owner: the ReplicaSet; None: it was deleted.
+        now: wall clock.
+        cancelled: UID of a pod → why it must stay.
+    """
+    leaving = {one.old_uid for one in departures}
+    available = (
+        count_available(pods, departures[0].owner_uid, owner, now=now, leaving=leaving) if departures else 0
+    )
+    decisions = []
+    for one in sorted(departures, key=lambda one: (one.deadline, one.old_uid)):
+        step, why = _step(one, pods.get(one.old_uid), owner, available, now=now, cancelled=cancelled)
+        if step is Step.EVICT and is_true((pods[one.old_uid].get("status")), "Ready"):
+            available -= 1
+        decisions.append(Decision(one, step, why))
+    return decisions
+
+
+def _step(
+    one: Departure,
+    pod: Mapping[str, Any] | None,
+    owner: Owner | None,
+    available: int,
+    *,
+    now: datetime,
+    cancelled: Mapping[str, str],
+) -> tuple[Step, str]:
+    if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(one, pod):
+        return Step.FORGET, ""
+    status = pod.get("status")
+    if owner is None or is_finished(status) or not is_true(status, "Ready"):
+        return Step.EVICT, ""
+    if why := cancelled.get(one.old_uid):
+        return Step.RESTORE, why
+    if available - 1 >= min(owner.desired, one.need):
+        return Step.EVICT, ""
+    if now >= timestamps.parse(one.deadline):
+        return (
+            Step.RESTORE,
+            f"its replacement was not Ready in time{': ' if owner.trouble else ''}{owner.trouble}",
+        )
+    return Step.WAIT, ""
+
+
+def count_available(
+    pods: Mapping[str, Mapping[str, Any]],
+    owner_uid: str,
+    owner: Owner | None,
+    *,
+    now: datetime,
+    leaving: set[str] | frozenset[str] = frozenset(),
+) -> int:
+    """Return the number of available pods: those of the owner, and Ready pods in ``leaving``."""
+    min_ready = owner.min_ready if owner is not None else 0.0
+    return sum(
+        is_true(pod.get("status"), "Ready") if uid in leaving else is_available(pod, min_ready, now)
+        for uid, pod in pods.items()
+        if not pod["metadata"].get("deletionTimestamp")
+        and (uid in leaving or (controller(pod) or {}).get("uid") == owner_uid)
+    )
+
+
+def is_available(pod: Mapping[str, Any], min_ready: float, now: datetime) -> bool:
+    """Report whether a pod has been Ready for ``min_ready`` seconds."""
+    ready = condition(pod.get("status"), "Ready")
+    if ready.get("status") != "True" or not min_ready:
+        return ready.get("status") == "True"
+    since = ready.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
+    return (now - timestamps.parse(since)).total_seconds() >= min_ready
+
+
+def is_released(one: Departure, pod: Mapping[str, Any]) -> bool:
+    """Report whether the pod has another hash than before the release, and no other owner has adopted it."""
+    labels = pod["metadata"].get("labels") or {}
+    owner = controller(pod)
+    return labels.get(drain.TEMPLATE_HASH) != one.template_hash and (
+        owner is None or owner.get("uid") == one.owner_uid
+    )
+
+
+def controller(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the ownerReference of a pod's controller; None: it has none."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def release(one: Departure, version: str) -> dict[str, Any]:
+    """Return the merge patch that makes the ReplicaSet release the pod; it is refused if the pod has changed."""
+    value = one.template_hash[: _LONGEST - len(_LEAVING)] + _LEAVING
+    return _patch(one.old_uid, version, value, one.template_hash)
+
+
+def restore(uid: str, version: str, template_hash: str) -> dict[str, Any]:
+    """Return the merge patch that undoes ``release``."""
+    return _patch(uid, version, template_hash, None)
+
+
+def _patch(uid: str, version: str, label: str, annotation: str | None) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "uid": uid,
+            "resourceVersion": version,
+            "labels": {drain.TEMPLATE_HASH: label},
+            "annotations": {names.ANNOTATION_LEAVING: annotation},
+        }
+    }

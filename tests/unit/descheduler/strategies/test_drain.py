@@ -1,0 +1,243 @@
+"""Drains of virtual nodes on a fake cluster in virtual time: nothing is lost, and no Ready pod too few at any write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import drain, names
+from descheduler.config.options import EvictionOptions
+from descheduler.strategies.base import Params
+from descheduler.strategies.drain import Drain
+from tests.unit.descheduler.bodies import node, pod
+from tests.unit.descheduler.cluster import Cluster
+from tests.unit.descheduler.process import Process
+from tests.unit.descheduler.replica_sets import ReplicaSets, is_ready
+
+pytestmark = pytest.mark.looptime
+
+REPLICAS = 4
+_REQUEST = json.dumps({"podTimeoutSeconds": 30})
+
+
+def _cluster(*, is_draining: bool = True) -> Cluster:
+    cluster = Cluster()
+    body = node("a", unschedulable=is_draining)
+    if is_draining:
+        body["metadata"]["annotations"] = {names.ANNOTATION_DRAIN: _REQUEST}
+    cluster.put("nodes", body)
+    cluster.put("nodes", node("b"))
+    return cluster
+
+
+def _process(cluster: Cluster, **options: Any) -> Process:
+    process = Process(cluster, options=EvictionOptions(**options))
+    process.add(Drain, Params())
+    return process
+
+
+def _status(cluster: Cluster) -> drain.Status | None:
+    return drain.status_of(cluster.get("nodes", "a")["metadata"].get("annotations") or {})
+
+
+def _places(cluster: Cluster) -> str:
+    return "".join(sorted(found["spec"]["nodeName"] for found in cluster.all("pods")))
+
+
+def _is_clean(cluster: Cluster) -> bool:
+    """Report whether no record and no released pod is left."""
+    hashes = {found["metadata"]["labels"]["pod-template-hash"] for found in cluster.all("pods")}
+    return not cluster.all("controllerrevisions") and hashes == {"h1"}
+
+
+@pytest.mark.parametrize("wave", [1, 20])
+async def test_replacements_are_ready_before_pods_leave(wave):
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS)
+    process = _process(cluster, wave=wave)
+    async with owner.running(), process.running():
+        await asyncio.sleep(120)
+    assert owner.fewest == REPLICAS
+    assert _places(cluster) == "bbbb"
+    assert _is_clean(cluster)
+    status = _status(cluster)
+    assert status is not None
+    assert (status.moved, status.is_complete) == (REPLICAS, True)
+    assert process.reasons().count("Rescheduled") == REPLICAS
+    assert process.reasons()[-1] == "Drained"
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(14))
+async def test_next_process_completes_drain_after_crash_at_any_write(number, is_done):
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    first = _process(cluster)
+    crashed = asyncio.Event()
+
+    async def crash(_what: str) -> None:
+        if len(first.client.writes) == number + is_done:
+            crashed.set()
+            await asyncio.Event().wait()
+
+    if is_done:
+        first.client.after = crash
+    else:
+        first.client.before = crash
+    async with owner.running():
+        async with first.running():
+            await asyncio.wait_for(crashed.wait(), 60)
+        await asyncio.sleep(5)
+        async with _process(cluster).running():
+            await asyncio.sleep(120)
+    assert owner.fewest == 2
+    assert _places(cluster) == "bb"
+    assert _is_clean(cluster)
+
+
+async def test_stops_and_keeps_pods_whose_replacement_is_not_ready():
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=None)
+    before = {found["metadata"]["uid"] for found in cluster.all("pods")}
+    process = _process(cluster)
+    async with owner.running(), process.running():
+        await asyncio.sleep(200)
+    assert owner.fewest == REPLICAS
+    assert {found["metadata"]["uid"] for found in cluster.all("pods")} == before
+    assert _is_clean(cluster)
+    status = _status(cluster)
+    assert status is not None
+    assert "its replacement was not Ready in time" in status.stopped
+    assert (status.moved, status.moving, status.waiting) == (0, 0, REPLICAS)
+    assert process.reasons().count("RescheduleRolledBack") == 2  # maxSurge
+
+
+async def test_cancelled_drain_restores_pods_that_wait():
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=20)
+    async with owner.running(), _process(cluster).running():
+        await asyncio.sleep(10)
+        assert not _is_clean(cluster)
+        cluster.put("nodes", node("a"))
+        await asyncio.sleep(60)
+    assert owner.fewest == REPLICAS
+    assert _places(cluster) == "aaaa"
+    assert _is_clean(cluster)
+
+
+async def test_pods_of_deleted_owner_are_deleted():
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2, ready_after=None)
+    async with owner.running(), _process(cluster).running():
+        await asyncio.sleep(5)
+        cluster.remove("replicasets", "default/web-h1")
+        for found in owner.active():
+            if found["metadata"]["labels"]["pod-template-hash"] == "h1":  # the garbage collector
+                cluster.remove("pods", f"default/{found['metadata']['name']}")
+        await asyncio.sleep(10)
+    assert cluster.all("pods") == []
+    assert cluster.all("controllerrevisions") == []
+
+
+async def test_marked_pod_without_record_is_restored_and_not_evicted():
+    """A user can write the mark; it proves nothing."""
+    cluster = _cluster(is_draining=False)
+    labels = {"app": "web", "pod-template-hash": "x"}
+    body = pod(
+        "p", phase="Running", refused_at=None, labels=labels, annotations={names.ANNOTATION_LEAVING: "h1"}
+    )
+    cluster.put("pods", body)
+    process = _process(cluster)
+    async with process.running():
+        await asyncio.sleep(60)
+    found = cluster.get("pods", "default/p")["metadata"]
+    assert found["labels"]["pod-template-hash"] == "h1"
+    assert not found.get("annotations")
+    assert process.client.writes == ["patch pods"]
+
+
+async def test_each_pod_that_cannot_move_is_listed_with_its_reason():
+    cluster = _cluster()
+    volumes = {"volumes": [{"name": "v", "emptyDir": {}}]}
+    only_a = {"nodeSelector": {"kubernetes.io/hostname": "a"}}
+    cluster.put("pods", pod("cache", phase="Running", refused_at=None, spec=volumes))
+    cluster.put("pods", pod("tied", phase="Running", refused_at=None, spec=only_a))
+    cluster.put("pods", pod("agent", owner="ds", kind="DaemonSet", phase="Running", refused_at=None))
+    cluster.put("pods", pod("bare", phase="Running", refused_at=None))
+    async with _process(cluster).running():
+        await asyncio.sleep(60)
+    status = _status(cluster)
+    assert status is not None
+    assert {one.pod: (one.state, one.why) for one in status.pods} == {
+        "default/cache": ("stays", "it has local storage (--evict-local-storage-pods)"),
+        "default/tied": ("stays", "no other ready virtual node admits it"),
+    }
+    assert (status.moved, status.is_over, status.is_complete) == (1, True, False)
+
+
+async def test_stateful_set_moves_one_pod_at_a_time():
+    cluster = _cluster()
+    owner = {"kind": "StatefulSet", "name": "db", "uid": "db", "controller": True}
+    cluster.put(
+        "statefulsets",
+        {
+            "metadata": {"name": "db", "namespace": "default", "uid": "db"},
+            "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "db"}}},
+        },
+    )
+
+    def put(number: int, on: str) -> None:
+        body = pod(f"db-{number}", on=on, phase="Running", refused_at=None, labels={"app": "db"})
+        body["metadata"]["ownerReferences"] = [owner]
+        body["status"]["conditions"].append({"type": "Ready", "status": "True"})
+        cluster.put("pods", body)
+
+    fewest = 3
+    for number in range(3):
+        put(number, "a")
+
+    async def controller() -> None:
+        nonlocal fewest
+        while True:
+            await asyncio.sleep(0.1)
+            ready = [
+                found
+                for found in cluster.all("pods")
+                if is_ready(found) and "deletionTimestamp" not in found["metadata"]
+            ]
+            fewest = min(fewest, len(ready))
+            for number in range(3):
+                if cluster.find("pods", f"default/db-{number}") is None:
+                    await asyncio.sleep(3)
+                    put(number, "b")
+
+    task = asyncio.create_task(controller())
+    async with _process(cluster).running():
+        await asyncio.sleep(120)
+    task.cancel()
+    assert (fewest, _places(cluster)) == (2, "bbb")
+
+
+async def test_stops_without_cordon_and_with_invalid_request():
+    cluster = _cluster()
+    cluster.put("pods", pod("bare", phase="Running", refused_at=None))
+    cluster.change("nodes", "a", spec={"unschedulable": False})
+    async with _process(cluster).running():
+        await asyncio.sleep(5)
+        status = _status(cluster)
+        assert status is not None
+        assert "kubectl cordon a" in status.stopped
+        cluster.change(
+            "nodes",
+            "a",
+            spec={"unschedulable": True},
+            metadata={"annotations": {names.ANNOTATION_DRAIN: "{x"}},
+        )
+        await asyncio.sleep(5)
+        status = _status(cluster)
+        assert status is not None
+        assert "is not valid" in status.stopped
+        assert _places(cluster) == "a"

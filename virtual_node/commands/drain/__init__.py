@@ -1,0 +1,1 @@
+"""``virtual-node drain``, ``cordon`` and ``uncordon``: empty virtual nodes without disruption."""

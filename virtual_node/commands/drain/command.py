@@ -1,0 +1,170 @@
+"""``virtual-node drain``: moves all pods off virtual nodes and shows the progress. The descheduler does the work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controller_runtime import resources
+from controller_runtime.api import drain, names, timestamps
+from controller_runtime.api.drain import Request, Status
+from controller_runtime.client.client import Client
+from controller_runtime.client.reads import find
+from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import add_duration
+from virtual_node.commands.common import connect, output, probes
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.drain import nodes, plan
+from virtual_node.config import program
+
+_LEASE = "virtual-node-descheduler"
+_POLL = 1.0
+_INTERRUPTED = "interrupted"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 0 if no pod is left that must move, otherwise 1.
+
+    Raises:
+        ConfigError: there is no such virtual node, a right is missing, or no descheduler runs; exit code 2.
+    """
+    options = parser().parse_args(argv)
+    try:
+        return asyncio.run(_run(options))
+    except KeyboardInterrupt:
+        if not options.dry_run:
+            _say(_continues(options.targets))
+        raise
+
+
+async def _run(options: argparse.Namespace) -> int:
+    async with connect.upper(options, agent="virtual-node-drain") as client:
+        reader = Reader(client)
+        found = await nodes.find(reader, options.targets)
+        if options.dry_run:
+            return await plan.show(reader, found, local_storage=options.delete_emptydir_data)
+        await _check_descheduler(reader)
+        request = Request(
+            pod_timeout_seconds=options.pod_timeout,
+            delete_empty_dir_data=options.delete_emptydir_data,
+            requested_at=timestamps.rfc3339(datetime.now(UTC)),
+        )
+        annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
+        for node in found:  # all of them first, so that no pod moves to another node of the drain
+            await nodes.change(client, node.name, unschedulable=True, annotations={})
+            _say(f"node/{node.name} cordoned")
+        for node in found:
+            await nodes.change(client, node.name, unschedulable=True, annotations=annotation)
+        try:
+            async with asyncio.timeout(options.timeout or None):
+                statuses = await _follow(client, [node.name for node in found])
+        except TimeoutError:
+            _say(f"not complete within {options.timeout:g} s; {_continues(options.targets)}")
+            return 1
+    return _conclude(statuses)
+
+
+async def _check_descheduler(reader: Reader) -> None:
+    """Raise ConfigError if no descheduler renews its Lease; without the right to list Leases, do nothing."""
+    leases = await reader.all(resources.LEASES, field_selector=f"metadata.name={_LEASE}")
+    now = await probes.clock(reader.client)
+    if leases is not None and not any(_is_fresh(lease, now) for lease in leases):
+        raise ConfigError(
+            "no descheduler is running, and it moves the pods: nothing was changed; install the chart with "
+            f"descheduler.enabled=true, or start virtual-node-descheduler (it renews Lease {_LEASE})"
+        )
+
+
+def _is_fresh(lease: Object, now: datetime) -> bool:
+    spec = lease.spec or {}
+    try:
+        age = (now - timestamps.parse(spec.get("renewTime") or "")).total_seconds()
+    except ValueError:
+        return False
+    return bool(spec.get("holderIdentity")) and age <= 2 * float(spec.get("leaseDurationSeconds") or 0)
+
+
+async def _follow(client: Client, wanted: Sequence[str]) -> dict[str, Status]:
+    """Print the status of each node when it changes; return all when no pod moves any more."""
+    shown: dict[str, str] = {}
+    while True:
+        statuses: dict[str, Status] = {}
+        for name in wanted:
+            node = await find(client, resources.NODES, name)
+            annotations: dict[str, Any] = ((node or {}).get("metadata") or {}).get("annotations") or {}
+            if drain.requested(annotations) is None:
+                raise ConfigError(f"the drain of {name} was cancelled, because its annotation was removed")
+            status = drain.status_of(annotations)
+            if status is not None:
+                statuses[name] = status
+                line = _line(name, status)
+                if shown.get(name) != line:
+                    _say(line)
+                    shown[name] = line
+        if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):
+            return statuses
+        await asyncio.sleep(_POLL)
+
+
+def _line(name: str, status: Status) -> str:
+    parts = [f"{status.moved} moved", f"{status.moving} moving", f"{status.waiting} waiting"]
+    stay = f", {status.staying} stay" if status.staying else ""
+    return f"node/{name}: {', '.join(parts)}{stay}"
+
+
+def _conclude(statuses: dict[str, Status]) -> int:
+    """Print what is left and why; return the exit code."""
+    for name, status in statuses.items():
+        if status.stopped:
+            _say(f"node/{name}: stopped: {status.stopped}")
+        elif status.is_complete:
+            _say(f"node/{name} drained")
+    left = [(name, one.pod, one.state, one.why) for name, status in statuses.items() for one in status.pods]
+    if left:
+        output.table(("NODE", "POD", "STATE", "WHY"), left)
+    return 0 if all(status.is_complete for status in statuses.values()) else 1
+
+
+def _continues(targets: Sequence[str]) -> str:
+    return f"the drain continues; to cancel it: {program.name('uncordon')} {' '.join(targets)}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
+        program.name(),
+        "drain",
+        about="Move all pods off the virtual nodes of a lower cluster without disruption, and keep new pods off. "
+        "The descheduler starts the replacement of a pod of a Deployment first, and evicts the pod when the "
+        "replacement is Ready. Disruption budgets are respected.",
+        examples=(
+            ("Show how each pod would move, and which pods would stay", "drain tokyo --dry-run"),
+            ("Empty a lower cluster before its maintenance", "drain tokyo --timeout 30m"),
+        ),
+        exit_codes="0 no pod is left that must move, 1 pods are left, 2 nothing was changed, or the drain was "
+        "cancelled",
+        notes="The drain continues when the command ends. To cancel it, run uncordon. Pods of DaemonSets are ignored.",
+    )
+    nodes.add_target(own)
+    connect.add_flags(own)
+    own.add_argument("--dry-run", action="store_true", help="change nothing; list how each pod would move")
+    add_duration(own, "--timeout", 0.0, "time after which the command stops waiting (0: never)")
+    add_duration(own, "--pod-timeout", 300.0, "time in which the replacement of a pod must become Ready (5m)")
+    own.add_argument(
+        "--delete-emptydir-data",
+        action="store_true",
+        help="also move pods with emptyDir or hostPath volumes, which lose this data",
+    )
+    return own

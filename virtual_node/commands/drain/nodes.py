@@ -1,0 +1,69 @@
+"""Finds the virtual nodes of a ``CLUSTER|NODE`` argument and changes them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.readable import guess
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError, Forbidden
+from controller_runtime.objects import Object
+from virtual_node.commands.common.permissions import refusal
+from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Declare the positional argument ``CLUSTER|NODE``."""
+    parser.add_argument(
+        "targets",
+        nargs="+",
+        metavar="CLUSTER|NODE",
+        help="a lower cluster, which means all its virtual nodes, or a virtual node",
+    )
+
+
+async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:
+    """Return the virtual nodes with these names, and those of lower clusters with these names; sorted by name.
+
+    Raises:
+        ConfigError: a name is neither, or listing nodes is forbidden.
+    """
+    listed = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES)
+    if listed is None:
+        raise refusal("list", resources.NODES)
+    found: dict[str, Object] = {}
+    for target in targets:
+        mine = [
+            node for node in listed if target in {node.name, node.labels.get(names.LABEL_LOWER_CLUSTER, "")}
+        ]
+        if not mine:
+            known = {node.name for node in listed} | {
+                node.labels.get(names.LABEL_LOWER_CLUSTER, "") for node in listed
+            }
+            hint = (
+                guess(target, sorted(known))
+                or f"; there are {', '.join(sorted(filter(None, known))) or 'none'}"
+            )
+            raise ConfigError(f"there is no lower cluster and no virtual node {target!r}{hint}")
+        found |= {node.name: node for node in mine}
+    return [found[name] for name in sorted(found)]
+
+
+async def change(client: Client, node: str, *, unschedulable: bool, annotations: Mapping[str, Any]) -> None:
+    """Cordon or uncordon a node, and set or remove (None) annotations.
+
+    Raises:
+        ConfigError: it is forbidden.
+        ApiError: the request failed.
+    """
+    patch: dict[str, Any] = {"spec": {"unschedulable": unschedulable or None}}
+    if annotations:
+        patch["metadata"] = {"annotations": dict(annotations)}
+    try:
+        await client.patch(resources.NODES, node, patch)
+    except Forbidden:
+        raise refusal("patch", resources.NODES) from None

@@ -1,0 +1,43 @@
+"""``virtual-node uncordon``: lets virtual nodes take pods again, and cancels their drain."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+
+from controller_runtime.api import names
+from controller_runtime.process.argparser import Parser
+from virtual_node.commands.common import connect
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.drain import nodes
+from virtual_node.config import program
+
+
+def main(argv: Sequence[str]) -> int:
+    """Uncordon the nodes and return 0."""
+    asyncio.run(_run(parser().parse_args(argv)))
+    return 0
+
+
+async def _run(options: argparse.Namespace) -> None:
+    removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
+    async with connect.upper(options, agent="virtual-node-uncordon") as client:
+        for node in await nodes.find(Reader(client), options.targets):
+            await nodes.change(client, node.name, unschedulable=False, annotations=removed)
+            print(f"node/{node.name} uncordoned")  # noqa: T201 - the answer
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    own = Parser(
+        program.name(),
+        "uncordon",
+        about="Let the virtual nodes of a lower cluster take new pods again, and cancel their drain. A pod "
+        "whose replacement is not Ready yet stays. Moved pods do not return.",
+        examples=(("After the maintenance of a lower cluster", "uncordon tokyo"),),
+        exit_codes="0 uncordoned, 2 there is no such virtual node, or a right is missing",
+    )
+    nodes.add_target(own)
+    connect.add_flags(own)
+    return own
