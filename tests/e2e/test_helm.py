@@ -25,6 +25,7 @@ from hack.sandbox import helm as charts
 from hack.sandbox.command import command
 from hack.sandbox.helm import NAMESPACE, RELEASE, helm
 from hack.sandbox.programs import HELM_MAJOR, KUBERNETES_VERSION
+from tests.waiting import own_namespace
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
 from .installation import data, labelled, left_above, names, read
@@ -64,6 +65,7 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 
 def _values(sandbox: Sandbox) -> dict[str, Any]:
     found = charts.values(sandbox)
+    found["virtualNode"]["mode"] = "Sharded"
     found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
     found["annotator"] = {"enabled": True}
     found["uninstall"] = {"timeout": 40}
@@ -93,9 +95,9 @@ async def _helm(sandbox: Sandbox, verb: str, *more: str, values: dict[str, Any] 
 
 
 async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
-    """The chart starts without values; registered clusters join with the next upgrade.
+    """The chart starts without values; registered clusters join with the next upgrade, which also changes the mode.
 
-    Helm 4 takes over what Helm 3 has installed, and uses server-side apply from then on.
+    Each of two replicas runs one cluster. Helm 4 takes over what Helm 3 has installed, and uses server-side apply from then on.
     """
     assert (await read(installed.upper, "nodes", "-l", "type=virtual-kubelet"))["items"] == []
     for cluster in installed.lower:
@@ -103,6 +105,7 @@ async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
     await _helm(installed, "upgrade", *_AS_HELM_4, values=_values(installed))
     for cluster in installed.lower:
         await node_ready(installed.upper, cluster.name)
+    await _owners(installed.upper, not_in=set())
     made = await read(installed.upper, "-n", NAMESPACE, DEPLOYMENT, "--show-managed-fields")
     managers = {(one["manager"], one["operation"]) for one in made["metadata"]["managedFields"]}
     assert {how for who, how in managers if who == "helm"} == {"Apply" if HELM_MAJOR == "4" else "Update"}
@@ -189,8 +192,8 @@ async def test_helm_test_finds_no_broken_link(installed: Sandbox):
     await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
 
 
-async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox):
-    """While the virtual node's pods are replaced a log continues and the node stays Ready."""
+async def test_an_upgrade_drops_no_stream_and_loses_no_pod(installed: Sandbox):
+    """While both replicas are replaced a log continues, the node stays Ready, and new pods run in the other cluster."""
     upper = installed.upper
     script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
     await create(upper, "shop", labelled("ticker", script))
@@ -215,8 +218,9 @@ async def test_an_upgrade_drops_no_stream_and_restarts_no_pod(installed: Sandbox
         lines = [await _line(follower.stdout)]
         rolled = _values(installed)
         rolled["virtualNode"]["podAnnotations"] = {"example.com/rolled": "yes"}
-        await _helm(installed, "upgrade", values=rolled)
-        await _leader(upper, not_in=old)
+        async with _pods_each_second(installed):
+            await _helm(installed, "upgrade", values=rolled)
+            await _owners(upper, not_in=old)
         # The log that was opened through the predecessor is still being written, without a gap.
         number = int(lines[0].split()[1])
         lines += [await _line(follower.stdout) for _ in range(10)]
@@ -243,9 +247,9 @@ async def test_a_rollback_hands_over_like_an_upgrade(installed: Sandbox):
     before = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     old = {one["metadata"]["name"] for one in await _pods(upper)}
     await helm(installed, "rollback", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
-    leader = await _leader(upper, not_in=old)
-    annotations = (await read(upper, "-n", NAMESPACE, "pod", leader))["metadata"]["annotations"]
-    assert "example.com/rolled" not in annotations
+    for owner in await _owners(upper, not_in=old):
+        annotations = (await read(upper, "-n", NAMESPACE, "pod", owner))["metadata"]["annotations"]
+        assert "example.com/rolled" not in annotations
     after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
@@ -327,16 +331,46 @@ async def _pods(upper: Cluster) -> list[dict[str, Any]]:
     return items
 
 
-async def _leader(upper: Cluster, *, not_in: set[str]) -> str:
-    found = ""
+@contextlib.asynccontextmanager
+async def _pods_each_second(installed: Sandbox) -> AsyncIterator[None]:
+    """Create a pod each second; in the end each has run within a minute, and has exactly one lower pod."""
+    upper, lower = installed.upper, installed.lower[1]
+    loop, over, delays = asyncio.get_running_loop(), asyncio.Event(), list[float]()
 
-    async def another() -> bool:
-        nonlocal found
-        lease = await get(upper, NAMESPACE, "lease", f"{RELEASE}-virtual-node")
-        found = str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
-        return bool(found) and found not in not_in
+    async def follow(namespace: str) -> None:
+        while not over.is_set():
+            begin, name = loop.time(), f"steady-{len(delays)}"
+            await create(upper, namespace, pod(name, "sleep 3600", node=lower.name))
+            await ready(upper, namespace, name)
+            delays.append(loop.time() - begin)
+            await asyncio.sleep(1)
 
-    await eventually(another, what="another leader")
+    async with own_namespace(upper, lower) as namespace:
+        following = asyncio.create_task(follow(namespace))
+        try:
+            yield
+            over.set()
+            await following
+        finally:
+            following.cancel()
+        above, below = await asyncio.gather(*(get(one, namespace, "pods") for one in (upper, lower)))
+        owners = [one["metadata"]["labels"]["virtual-node.io/upper-uid"] for one in below["items"]]
+        assert sorted(owners) == sorted(one["metadata"]["uid"] for one in above["items"])
+    assert len(delays) > 5
+    assert max(delays) < 60, delays
+
+
+async def _owners(upper: Cluster, *, not_in: set[str]) -> list[str]:
+    """Wait until two replicas run one cluster each and are not among these pods; return their pods."""
+    found: list[str] = []
+
+    async def others() -> bool:
+        leases = await get(upper, NAMESPACE, "leases", labels="virtual-node.io/lower-cluster")
+        holders = [str(lease["spec"].get("holderIdentity") or "") for lease in leases["items"]]
+        found[:] = sorted({holder.rpartition("-")[0] for holder in holders} - {""})
+        return len(found) == len(holders) == 2 and not not_in & {*found}
+
+    await eventually(others, what="two replicas with one cluster each")
     return found
 
 
