@@ -12,11 +12,13 @@ import asyncio
 import itertools
 import random
 import secrets
+import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from controller_runtime import resources
@@ -28,7 +30,7 @@ from hack.sandbox.process import Process
 from tests.benchmarks.fault_proxy import FaultProxy
 from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.soak_verdict import Observed, verdict
-from tests.benchmarks.stage import progress, stage, until_ready
+from tests.benchmarks.stage import Stage, progress, stage, until_ready
 from tests.benchmarks.usage import percentile, usage
 
 RATE, LIFE = 10.0, 15.0
@@ -47,8 +49,18 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
     return await soak(150.0 if quick else 1200.0, seed=seed, warm_up=20.0 if quick else WARM_UP)
 
 
-async def soak(seconds: float, *, seed: int, warm_up: float = WARM_UP) -> dict[str, Any]:
-    """Run the churn with faults for so many seconds; return targets and samples."""
+async def soak(
+    seconds: float, *, seed: int, warm_up: float = WARM_UP, evidence: Path | None = None
+) -> dict[str, Any]:
+    """Run the churn with faults; return targets and samples.
+
+    Args:
+        seconds: duration, without start and end.
+        seed: order of the faults.
+        warm_up: seconds until memory is compared.
+        evidence: folder for logs, and for the pods of both clusters at the end; None: not kept.
+    """
+    log_level = "error" if evidence is None else "debug"
     async with stage(kwok_nodes=5) as at, AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(FaultProxy(one)) for one in at.sandbox.clusters]
         kubeconfigs = [proxy.kubeconfig() for proxy in proxies]
@@ -58,7 +70,7 @@ async def soak(seconds: float, *, seed: int, warm_up: float = WARM_UP) -> dict[s
                 f"--client-kubeconfig={kubeconfigs[1]}",
                 f"--nodename={name}",
                 "--adopt-namespaces=*",
-                "--log-level=error",
+                f"--log-level={log_level}",
                 name=name,
                 env={"KUBELET_PORT": "0"},
             )
@@ -67,7 +79,20 @@ async def soak(seconds: float, *, seed: int, warm_up: float = WARM_UP) -> dict[s
         await until_ready(at.sandbox.upper, STEADY, KILLED)
         await make_namespace(at.upper, NAMESPACE)
         run = _Soak(at.upper, at.lower[0], processes, proxies, random.Random(seed))
-        return await run.run(seconds, warm_up)
+        found = await run.run(seconds, warm_up)
+        if evidence is not None:
+            await _keep(evidence, at, list(processes.values()))
+        return found
+
+
+async def _keep(evidence: Path, at: Stage, processes: Sequence[Process]) -> None:
+    """Copy logs and pods to a folder."""
+    evidence.mkdir(parents=True, exist_ok=True)
+    for process in processes:
+        shutil.copy(process.log, evidence)
+    for cluster in at.sandbox.clusters:
+        pods = await cluster.kubectl("get", "pods", "--all-namespaces", "--output=json")
+        (evidence / f"{cluster.name}-pods.json").write_text(pods.stdout, encoding="utf-8")
 
 
 class _Soak:
@@ -120,7 +145,7 @@ class _Soak:
             for name in self._sent
             if name in watch.ran and not self._is_affected(self._sent[name])
         ]
-        rows = verdict(observed, warm_up=warm_up, end=seconds)
+        rows = verdict(observed, warm_up=warm_up, end=seconds, wanted=int(RATE * seconds))
         return {
             "minutes": seconds / 60,
             "created": observed.created,
@@ -128,6 +153,7 @@ class _Soak:
             "faults": [[at - begun, what] for at, what in self._faults],
             "memory": observed.memory,
             "latencies": _by_minute(observed.latencies),
+            "wrong": [*observed.lost, *observed.doubled, *observed.leaked],
             "targets": rows,
         }
 
@@ -187,7 +213,7 @@ class _Soak:
 
         async def left() -> list[str]:
             upper = await self._upper.list(resources.PODS, namespace=NAMESPACE)
-            found = [f"upper Pod {one.name}" for one in upper.items]
+            found = [f"upper Pod {one.name} of {(one.spec or {}).get('nodeName')}" for one in upper.items]
             for resource in _OWNED:
                 lower = await self._lower.list(
                     resource, namespace=NAMESPACE, label_selector=names.LABEL_UPPER_CLUSTER
@@ -231,12 +257,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--warm-up", type=float, default=WARM_UP / 60, help="minutes until memory is compared"
     )
+    parser.add_argument("--evidence", type=Path, help="folder for debug logs and the pods of both clusters")
     options = parser.parse_args(arguments)
-    found = asyncio.run(soak(options.minutes * 60, seed=options.seed, warm_up=options.warm_up * 60))
+    found = asyncio.run(
+        soak(
+            options.minutes * 60,
+            seed=options.seed,
+            warm_up=options.warm_up * 60,
+            evidence=options.evidence,
+        )
+    )
     progress(f"{found['created']} pods created, {found['started']} started, {len(found['faults'])} faults")
     for row in found["targets"]:
         mark = "ok" if row["isMet"] else "VIOLATED"
         print(f"{row['what']:<46}{row['wanted']:<12}{row['measured']:<48}{mark}")
+    for one in found["wrong"]:
+        print(one)
     return 0 if all(row["isMet"] for row in found["targets"]) else 1
 
 

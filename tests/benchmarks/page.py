@@ -19,7 +19,12 @@ _BUSY = 0.5
 _TABLES: Mapping[str, Callable[[Record], str]] = {
     "mirroring": mirroring_tables.table,
     "jobs": tables.jobs,
+    "service-levels": tables.service_levels,
     "soak": tables.soak,
+    "many-pods": tables.many_pods,
+    "many-clusters": tables.many_clusters,
+    "replay": tables.replay,
+    "inspect": tables.inspect,
 }
 """Benchmarks with tables of their own; for others the page shows the printed lines."""
 _CHARTS: Mapping[str, Callable[[Record], Mapping[str, LineChart]]] = {"mirroring": mirroring_tables.charts}

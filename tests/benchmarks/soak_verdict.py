@@ -11,6 +11,8 @@ from tests.benchmarks.usage import percentile
 
 MEMORY_GROWTH, LATENCY_GROWTH, LATENCY_NOISE = 0.05, 1.25, 0.05
 """Most growth of memory, as a share; of the median latency, as a factor and as further seconds."""
+CREATED = 0.95
+"""Least share of the wanted pods that must have been created."""
 _WINDOW = 60.0
 """Seconds of memory samples that are compared: after the warm-up, and at the end."""
 Sample = tuple[float, float]
@@ -34,15 +36,19 @@ class Observed:
     """Time of creation, and seconds to Running, of pods that no fault affected."""
 
 
-def verdict(observed: Observed, *, warm_up: float, end: float) -> list[dict[str, Any]]:
+def verdict(observed: Observed, *, warm_up: float, end: float, wanted: int) -> list[dict[str, Any]]:
     """Return a row for each condition; memory and latency are left out if the soak was too short for them.
 
     Args:
         observed: what was seen.
         warm_up: seconds after which memory must not grow any more.
         end: seconds of the soak.
+        wanted: number of pods that had to be created.
     """
-    rows = [
+    # A machine that cannot even create the pods in time says nothing about latency.
+    kept_up = observed.created >= CREATED * wanted
+    rows = [_row("pods created", f"≥ {CREATED * wanted:,.0f}", f"{observed.created:,}", is_met=kept_up)]
+    rows += [
         _row(what, "0", _names(found), is_met=not found)
         for what, found in (
             ("pods lost", observed.lost),

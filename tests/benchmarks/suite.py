@@ -61,7 +61,12 @@ async def _run(
 BENCHMARKS = (
     _program("mirroring", 110, "bench_mirroring"),
     _program("jobs", 10, "bench_jobs"),
+    _program("service-levels", 30, "bench_service_levels"),
     _program("soak", 25, "bench_soak"),
+    _program("many-pods", 15, "bench_many_pods"),
+    _program("many-clusters", 8, "bench_many_clusters"),
+    _program("replay", 3, "bench_replay"),
+    _program("inspect", 2, "bench_inspect"),
     _printed(
         "load",
         20,

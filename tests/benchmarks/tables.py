@@ -39,12 +39,94 @@ def jobs(record: Record) -> str:
     return table(heads, rows)
 
 
+def service_levels(record: Record) -> str:
+    """Return the largest load of both variants, and all tries."""
+    figures = record["figures"]
+    largest = [f"{variant}: {rate:.0f} pods/s" for variant, rate in figures["largest"].items()]
+    heads = ["", "pods/s wanted", "created/s", "API p99, s", "429 and 5xx per s", "converged", ""]
+    rows = [
+        [
+            row["variant"],
+            f"{row['rate']:.1f}",
+            f"{row['createdPerSecond']:.1f}",
+            f"≤ {row['apiP99']:g}",
+            f"{row['errors']:.2f}",
+            f"{row['convergence']:.1%}",
+            "kept" if row["isKept"] else "**not kept**",
+        ]
+        for row in figures["tries"]
+    ]
+    return f"Largest load: {', '.join(largest)}.\n\n{table(heads, rows)}"
+
+
 def soak(record: Record) -> str:
     """Return what happened in a soak, and its conditions."""
     figures = record["figures"]
     text = (
         f"{figures['created']:,} pods and {len(figures['faults'])} faults in {figures['minutes']:g} minutes. "
         "Memory is that of the process that is not killed."
+    )
+    return f"{text}\n\n{targets(record)}"
+
+
+def many_pods(record: Record) -> str:
+    """Return the memory of ``bench_many_pods``, and its targets."""
+    found = record["figures"]
+    text = (
+        f"With {found['pods']:,} pods the process needs {found['fullMiB']:.0f} MiB ({found['emptyMiB']:.0f} MiB without "
+        f"pods, at most {found['peakMiB']:.0f} MiB), and {found['idleCpu']:.1%} of a core when idle. The restart took "
+        f"{found['adoptCpuSeconds']:.1f} s of CPU, and wrote {found['eventWrites']:,} events again."
+    )
+    return f"{text}\n\n{targets(record)}"
+
+
+def many_clusters(record: Record) -> str:
+    """Return the figures of ``bench_many_clusters``."""
+    found = record["figures"]
+    heads = [
+        "lower clusters",
+        "virtual nodes",
+        "all Ready after, s",
+        "MiB",
+        "CPU when idle",
+        "a pod on each Running, s",
+    ]
+    row = [
+        f"{found['clusters']}",
+        f"{found['virtualNodes']}",
+        f"{found['readySeconds']:.1f}",
+        f"{found['rssMiB']:.0f}",
+        f"{found['idleCpu']:.1%}",
+        f"{found['podsSeconds']:.1f}",
+    ]
+    return table(heads, [row])
+
+
+def replay(record: Record) -> str:
+    """Return a row for each number of pods, and the targets."""
+    figures = record["figures"]
+    heads = ["pods", "MiB", "KiB per pod", "start, s", "start, CPU s", "events/s", "CPU ms per event"]
+    rows = [
+        [
+            f"{row['pods']:,}",
+            f"{row['rssMiB']:,.0f}",
+            f"{row['kibPerPod']:.1f}" if "kibPerPod" in row else "–",
+            f"{row['startSeconds']:.1f}",
+            f"{row['startCpu']:.1f}",
+            f"{row['events'] / row['eventSeconds']:,.0f}" if row["events"] else "–",
+            f"{1000 * row['eventCpu'] / row['events']:.2f}" if row["events"] else "–",
+        ]
+        for row in figures["rows"]
+    ]
+    return f"{table(heads, rows)}\n\n{targets(record)}"
+
+
+def inspect(record: Record) -> str:
+    """Return the size of the clusters that were inspected, and the targets."""
+    found = record["figures"]
+    text = (
+        f"{found['lowerNodes']:,} lower nodes and {found['pods']:,} pods: {found['cpuSeconds']:.1f} s of CPU, "
+        f"{found['findings']} findings."
     )
     return f"{text}\n\n{targets(record)}"
 

@@ -1,0 +1,203 @@
+"""10,000 mirrored pods: memory, a restart, an outage of the lower API server, ``status`` and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller_runtime import resources
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError
+from hack.sandbox import Cluster
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.ports import free_ports
+from hack.sandbox.process import Process
+from tests.benchmarks import request_counts
+from tests.benchmarks.load import CLIENTS, PodWatch, make_namespace, pod
+from tests.benchmarks.stage import Stage, entry, progress, stage, start_nodes, until, until_ready
+from tests.benchmarks.tables import target
+from tests.benchmarks.usage import idle, usage
+
+PODS, OUTAGE, CHANGED, IDLE = 10_000, 300.0, 50, 20.0
+"""Pods; seconds of the outage; pods created and deleted during it; seconds in which idle CPU is measured."""
+ADOPT, CURRENT, ANSWER = 20.0, 10.0, 0.2
+"""Targets in seconds: of the restart, after the outage, of ``status`` and the page."""
+_NAMESPACE, _LIMIT = "many", 3600.0
+_QUIET = 10.0
+"""Seconds after the restart in which writes still count."""
+_NO_WRITES = ("reviews", "endpoints")
+"""Resources that are not counted: reviews store nothing, and API servers write their own Endpoints."""
+_READS = ("GET", "LIST", "WATCH", "CONNECT")
+
+
+async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
+    """Return figures and targets."""
+    count, outage, seconds = (200, 10.0, 5.0) if quick else (PODS, OUTAGE, IDLE)
+    web, metrics = free_ports(2)
+    async with stage(kwok_nodes=10) as at:
+        addresses = {"webAddress": f"{LOOPBACK}:{web}", "metricsAddress": f"{LOOPBACK}:{metrics}"}
+        process = await start_nodes(at.sandbox, [entry(at.sandbox.lower[0])], **addresses)
+        empty = usage(process.pid).rss_mib
+        await make_namespace(at.upper, _NAMESPACE)
+        async with PodWatch(at.upper, namespace=_NAMESPACE) as watch:
+            await _create(at.upper, count, "old")
+            await watch.until(watch.ran, count, limit=_LIMIT)
+        share, full = await idle(process.pid, seconds=seconds)
+        figures: dict[str, Any] = {
+            "pods": count,
+            "emptyMiB": empty,
+            "fullMiB": full,
+            "peakMiB": usage(process.pid).peak_mib,
+            "idleCpu": share,
+            "statusSeconds": await _median(lambda: _status(at.sandbox.upper)),
+            "pageSeconds": await _median(lambda: _page(f"http://{LOOPBACK}:{web}/api/state")),
+        }
+        progress(str(figures))
+        figures |= await _restart(at, process, count, f"http://{LOOPBACK}:{metrics}/metrics")
+        figures["currentSeconds"] = await _outage(at, outage)
+        progress(str(figures))
+    return figures | {"targets": _targets(figures)}
+
+
+def _targets(found: dict[str, Any]) -> list[dict[str, Any]]:
+    writes = found["writes"]
+    return [
+        target("restart until all pods are adopted", found["adoptSeconds"], ADOPT, "s"),
+        target("writes by the restart, except events of the last hour", sum(writes.values()), 0, ""),
+        target("current after an outage of the lower API server", found["currentSeconds"], CURRENT, "s"),
+        target("`virtual-node status`", found["statusSeconds"], ANSWER, "s"),
+        target("state of the page", found["pageSeconds"], ANSWER, "s"),
+    ]
+
+
+async def _create(upper: Client, count: int, wave: str) -> list[str]:
+    """Create pods as fast as 32 clients can; return their names."""
+    prefix = f"{wave}-{secrets.token_hex(2)}"
+    created = [f"{prefix}-{number:05d}" for number in range(count)]
+    left = iter(created)
+
+    async def create() -> None:
+        for name in left:
+            body = pod(name, namespace=_NAMESPACE, node="vn-lower1")
+            body["metadata"]["labels"]["wave"] = wave
+            await upper.create(resources.PODS, body, namespace=_NAMESPACE)
+
+    await asyncio.gather(*(create() for _ in range(CLIENTS)))
+    return created
+
+
+async def _median(measured: Callable[[], Awaitable[float]]) -> float:
+    """Return the median of five measurements, in seconds."""
+    return statistics.median([await measured() for _ in range(5)])
+
+
+async def _status(upper: Cluster) -> float:
+    """Return the seconds that ``virtual-node status`` takes, from its start to its end."""
+    argv = [sys.executable, "-m", "virtual_node", "status", f"--kubeconfig={upper.kubeconfig}"]
+    begun = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.DEVNULL)
+    await process.wait()
+    return time.perf_counter() - begun
+
+
+async def _page(url: str) -> float:
+    async with aiohttp.ClientSession() as session:
+        begun = time.perf_counter()
+        async with session.get(url) as answer:
+            await answer.read()
+        return time.perf_counter() - begun
+
+
+async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dict[str, Any]:
+    """Restart the process; return the seconds until it has handled every pod, and its writes by cluster."""
+    before = {one.name: await request_counts.served(one) for one in at.sandbox.clusters}
+    await process.stop()
+    begun = time.perf_counter()
+    await process.start()
+    await until(lambda: _has_handled(metrics, count), seconds=_LIMIT)
+    seconds, took = time.perf_counter() - begun, usage(process.pid)
+    await asyncio.sleep(_QUIET)
+    writes = {}
+    for one in at.sandbox.clusters:
+        grown = await request_counts.served(one) - before[one.name]
+        for row, number in grown.items():
+            if not row.startswith(_READS) and not row.endswith(_NO_WRITES):
+                writes[f"{one.name} {row}"] = number
+    events = sum(writes.pop(row) for row in list(writes) if row.endswith(" events"))
+    return {
+        "eventWrites": events,
+        "adoptSeconds": seconds,
+        "adoptCpuSeconds": took.cpu,
+        "restartedMiB": took.rss_mib,
+        "writes": writes,
+    }
+
+
+async def _has_handled(metrics: str, count: int) -> bool:
+    """Report whether the queue of pods has had so many keys and is empty."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(metrics) as answer:
+            text = await answer.text()
+    except aiohttp.ClientError:
+        return False
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("name") == "pods-lower1"
+    }
+    done = found.get("workqueue_work_duration_seconds_count", 0)
+    return done >= count and found.get("workqueue_depth") == 0
+
+
+async def _outage(at: Stage, seconds: float) -> float:
+    """Kill the lower API server, change pods meanwhile, and return the seconds until the lower cluster is current.
+
+    They are counted from the time when the server is ready again.
+    """
+    cluster, lower = at.sandbox.lower[0], at.lower[0]
+    doomed = await _create(at.upper, CHANGED, "doomed")
+    async with PodWatch(at.upper, namespace=_NAMESPACE, label_selector="wave=doomed") as watch:
+        await watch.until(watch.ran, CHANGED)
+    await cluster.apiserver.kill()
+    for name in doomed:
+        await at.upper.delete(resources.PODS, name, namespace=_NAMESPACE)
+    await _create(at.upper, CHANGED, "new")
+    await asyncio.sleep(seconds)
+    await cluster.apiserver.start()
+    await cluster.wait_ready()
+    begun = time.perf_counter()
+    controllers = asyncio.create_task(_restart_others(cluster))
+    await until(lambda: _is_current(lower), seconds=_LIMIT)
+    taken = time.perf_counter() - begun
+    await controllers
+    await until_ready(at.sandbox.upper, "vn-lower1")
+    return taken
+
+
+async def _restart_others(cluster: Cluster) -> None:
+    await cluster.restart_controllers()
+    for node in cluster.nodes:
+        await node.kill()
+        await node.start()
+
+
+async def _is_current(lower: Client) -> bool:
+    """Report whether the lower cluster has all new pods, and every doomed one is gone or being deleted."""
+    try:
+        new, doomed = [
+            await lower.list(resources.PODS, namespace=_NAMESPACE, label_selector=f"wave={wave}")
+            for wave in ("new", "doomed")
+        ]
+    except ApiError:
+        return False
+    remaining = [one for one in doomed.items if one.metadata.deletion_timestamp is None]
+    return len(new.items) == CHANGED and not remaining
