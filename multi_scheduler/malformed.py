@@ -25,7 +25,5 @@ def note(cluster: str, error: Exception) -> str:
     now = time.monotonic()
     if now - _logged.get(cluster, -_QUIET_SECONDS) >= _QUIET_SECONDS:
         _logged[cluster] = now
-        _log.warning(
-            "data of a lower cluster cannot be used", cluster=cluster, error=repr(error)[:500], exc_info=error
-        )
+        _log.warning("data of a lower cluster cannot be used", cluster=cluster, error=repr(error)[:500])
     return f"lower cluster {cluster} has data that cannot be used: {type(error).__name__}"

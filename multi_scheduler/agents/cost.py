@@ -24,6 +24,8 @@ from multi_scheduler.agents.by_node import AskedPod, read_settings
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
 
+_MOST = 1e12
+"""Largest price in a label, because costs of infinite prices cannot be compared."""
 _POLL = 10.0
 """Seconds between checks of the file."""
 _AVOIDED = 1000
@@ -139,4 +141,4 @@ def _labelled(labels: Mapping[str, str]) -> Price | None:
         )
     except ValueError:
         return None
-    return price if 0 <= price.cpu < float("inf") and 0 <= price.memory < float("inf") else None
+    return price if 0 <= price.cpu <= _MOST and 0 <= price.memory <= _MOST else None

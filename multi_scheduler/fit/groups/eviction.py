@@ -19,6 +19,10 @@ _PREEMPTING_SECONDS = 180.0
 """Seconds for which room is reserved whose pods are being preempted, with their grace periods."""
 
 
+class _UnfinishedError(Exception):
+    """The time for planning was used up, so the victims are unknown."""
+
+
 class GroupEviction:
     """Chooses victims for groups, and reserves their room.
 
@@ -68,7 +72,9 @@ class GroupEviction:
 
         def reserve() -> bool:
             planned.clear()
-            found = self._planner.plan(ready, nodes, {}, self._members.homes(group))
+            found = self._planner.plan(ready, nodes, {}, self._members.homes(group), is_trial=True)
+            if isinstance(found, Shortfall) and found.is_unfinished:
+                raise _UnfinishedError
             planned.update({} if isinstance(found, Shortfall) else found)
             return bool(planned)
 
@@ -78,7 +84,10 @@ class GroupEviction:
 
         lower = [one for one in candidates if one.priority < -ready.rank[0]]
         index = self._indexes[node.cluster]
-        victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
+        try:
+            victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
+        except _UnfinishedError:
+            victims = None
         if victims is None:
             return None
         self._held.hold(key, planned, seconds=_PREEMPTING_SECONDS)

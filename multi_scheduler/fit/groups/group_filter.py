@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import Gauge, Histogram
@@ -14,14 +13,16 @@ from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from multi_scheduler.agent import Rejections, VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.scoring import Prediction, Strategy
+from multi_scheduler.fit.cluster.scoring import Strategy
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.members import Members
+from multi_scheduler.fit.groups.options import within
 from multi_scheduler.fit.groups.pending_pods import scheduler_of
-from multi_scheduler.fit.groups.planning import Judge, Planner, Shortfall, within
+from multi_scheduler.fit.groups.planning import Judge, Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
+from multi_scheduler.fit.groups.verdict import Verdict, rejected
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
 from multi_scheduler.fit.reservations.reservations import Reservations
@@ -47,19 +48,6 @@ _START_SECONDS = Histogram(
     "Time from the first filter call of a complete pod group until all pods with reserved room are bound.",
     buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The decision about one pod of a group."""
-
-    judged: Mapping[str, Prediction] = field(default_factory=dict)
-    """Predictions by virtual node that passes; empty: none passes."""
-    rejections: Rejections = field(default_factory=lambda: Rejections({}, {}))
-    alone: Sequence[VirtualNode] | None = None
-    """The virtual nodes of which the pod may use any by itself; None: it starts with its group."""
-    shortfall: Shortfall | None = None
-    """Set if the group lacks room."""
 
 
 class GroupFilter:
@@ -113,7 +101,7 @@ class GroupFilter:
         metadata = pod["metadata"]
         uid = metadata.get("uid", "")
         if group.problem:
-            return _rejected(nodes, f"pod group {group}: {group.problem}")
+            return rejected(nodes, f"pod group {group}: {group.problem}")
         await self.members.pending.wait_for(
             f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS
         )
@@ -164,14 +152,14 @@ class GroupFilter:
             return passing
         found = self.members.standing(group.key)
         if found is None or found.waits_for:
-            return _rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
+            return rejected(nodes, found.waits_for if found is not None else f"pod group {group} is unknown")
         if found.needed:
             self._ready_since.setdefault(group.key, _now())
         if self.held.count(group.key) < found.needed:
             self.held.drop(group.key)
             if seconds := self.held.barred_for(group.key):
                 text = f"pod group {group} did not use its reserved room; it may reserve again in {seconds:.0f} s"
-                return _rejected(nodes, text)
+                return rejected(nodes, text)
             if (short := self._reserve_in_order(found)) is not None:
                 reasons = {
                     node.name: short.reasons.get(node.name)
@@ -197,7 +185,7 @@ class GroupFilter:
         if node is None:
             return None
         if self.eviction.is_awaited(group.key):
-            return _rejected(nodes, f"pod group {group} waits until preempted pods have ended")
+            return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
         self._reservations.release(uid)
         found = self._judge(pod, [node]) if node.name in {one.name for one in nodes} else None
         if found is None or not found.places:
@@ -266,9 +254,13 @@ class GroupFilter:
         self.held.hold(key, planned)
         return None
 
-    def _plan(self, ready: Standing) -> dict[str, VirtualNode] | Shortfall:
+    def _plan(self, ready: Standing, *, is_trial: bool = False) -> dict[str, VirtualNode] | Shortfall:
         return self._planner.plan(
-            ready, self.members.offered(ready), self.members.candidates, self.members.homes(ready.group)
+            ready,
+            self.members.offered(ready),
+            self.members.candidates,
+            self.members.homes(ready.group),
+            is_trial=is_trial,
         )
 
     def _may_change(self, group: Group) -> bool:
@@ -279,7 +271,7 @@ class GroupFilter:
         ):
             return False
         with self._without_tentative():
-            planned = self._plan(found)
+            planned = self._plan(found, is_trial=True)
             if isinstance(planned, Shortfall):
                 return False
             for uid in planned:
@@ -292,10 +284,6 @@ class GroupFilter:
             for cluster, index in self._indexes.items():
                 stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
             yield
-
-
-def _rejected(nodes: Sequence[VirtualNode], text: str) -> Verdict:
-    return Verdict(rejections=Rejections({}, {node.name: text for node in nodes}))
 
 
 def _now() -> float:

@@ -12,8 +12,8 @@ from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.held import HeldGroups
+from multi_scheduler.fit.groups.options import Homes, domain_selector
 from multi_scheduler.fit.groups.pending_pods import PendingPods
-from multi_scheduler.fit.groups.planning import Homes, domain_selector
 from multi_scheduler.fit.groups.pod_groups import PodGroups
 from multi_scheduler.fit.groups.standing import Standing, standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from controller_runtime.api import cluster_selector, names
-from controller_runtime.api.pod.groups import MOST_MEMBERS, Group
-from controller_runtime.objects import Object
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.groups import MOST_MEMBERS
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.scoring import Strategy, score
+from multi_scheduler.fit.groups.budget import PlanningBudget
+from multi_scheduler.fit.groups.options import Homes, Option, options
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations.reservations import Reservations
 
 Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
-_MOST_DOMAINS = 64
-"""Number of values of a topology label that are tried per cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Homes:
-    """Where the bound members of a group run. Empty: no restriction."""
-
-    clusters: frozenset[str] = frozenset()
-    domains: frozenset[str] = frozenset()
-    """Values of the group's topology label."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One part of the lower clusters in which a group may run."""
-
-    name: str
-    """For messages."""
-    nodes: Sequence[VirtualNode]
+_LARGE = 50
+"""Number of members from which it pays to compute first where a group cannot have enough room."""
 
 
 @dataclass(slots=True)
@@ -52,55 +34,26 @@ class Shortfall:
     """As in ``Judgement``."""
     is_resolvable: bool = False
     """Whether evicting pods may help."""
+    is_unfinished: bool = False
+    """Whether the time for planning was used up, so that there may be room."""
+
+    def note(self, option: Option, count: int, text: str) -> None:
+        """Note for how many members an option has room, and why not for more."""
+        for node in option.nodes:
+            if count >= self.most.get(node.name, 0):
+                self.most[node.name] = count
+                self.reasons[node.name] = text
 
 
-def options(
-    group: Group, nodes: Sequence[VirtualNode], indexes: Mapping[str, ClusterIndex], homes: Homes
-) -> list[Option]:
-    """Return the parts of the lower clusters of which one must take all members, in no particular order."""
-    if not group.is_one_cluster:
-        return [Option("the lower clusters", nodes)]
-    found = []
-    for cluster in dict.fromkeys(node.cluster for node in nodes):
-        if cluster not in indexes or (homes.clusters and cluster not in homes.clusters):
-            continue
-        there = [node for node in nodes if node.cluster == cluster]
-        if not group.topology:
-            found.append(Option(f"lower cluster {cluster}", there))
-            continue
-        for value in homes.domains or _domains(indexes[cluster], group.topology):
-            name = f"lower cluster {cluster}, {group.topology}={value}"
-            if inside := [limited for node in there if (limited := within(node, group.topology, value))]:
-                found.append(Option(name, inside))
-    return found
+class _TimeIsUpError(Exception):
+    """The planning time of a namespace is used up."""
 
 
-def within(node: VirtualNode, topology: str, value: str) -> VirtualNode | None:
-    """Return the virtual node with its pool limited to one domain; None: its pool is in another domain."""
-    if node.pool.get(topology, value) != value:
-        return None
-    return replace(node, pool={**node.pool, topology: value})
-
-
-def domain_selector(pod: Object, topology: str, value: str) -> dict[str, str]:
-    """Return the annotation by which the lower scheduler keeps a pod in one domain, in addition to its own selectors."""
-    selector = cluster_selector.of(pod.annotations, names.ANNOTATION_CLUSTER_SELECTOR)
-    if selector is None:
-        # With the annotation, the virtual node no longer uses the pod's own tolerations.
-        own = (pod.spec or {}).get("tolerations") or ()
-        selector = {"tolerations": [one for one in own if one.get("key") != names.TAINT_PROVIDER]}
-    selected = {**(selector.get("nodeSelector") or {}), topology: value}
-    text = json.dumps({**selector, "nodeSelector": selected}, separators=(",", ":"))
-    return {names.ANNOTATION_CLUSTER_SELECTOR: text}
-
-
-def _domains(index: ClusterIndex, topology: str) -> list[str]:
-    """Return the values of a label, those with most nodes first."""
-    counts: dict[str, int] = {}
-    for node in index.nodes():
-        if value := node.labels.get(topology):
-            counts[value] = counts.get(value, 0) + 1
-    return sorted(counts, key=lambda value: (-counts[value], value))[:_MOST_DOMAINS]
+def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
+    """Return by resource what each member requests at least, including ``pods``."""
+    requests = [pod_resources.pod_requests(pod["spec"]) for _uid, pod in members]
+    least = {name: min(one.get(name, 0) for one in requests) for name in requests[0]}
+    return {**{name: count for name, count in least.items() if count > 0}, "pods": 1}
 
 
 class Planner:
@@ -124,6 +77,9 @@ class Planner:
         self._reservations = reservations
         self._indexes = indexes
         self._strategy = strategy
+        self._budget = PlanningBudget()
+        self._until = 0.0
+        """Time at which the current calculation must end."""
 
     def plan(
         self,
@@ -131,28 +87,63 @@ class Planner:
         nodes: Sequence[VirtualNode],
         candidates: Mapping[str, Collection[str]],
         homes: Homes,
+        *,
+        is_trial: bool = False,
     ) -> dict[str, VirtualNode] | Shortfall:
         """Reserve room for as many members as possible, if it is enough for those that must start together.
+
+        The time is limited by namespace, because a tenant decides about the size of groups.
 
         Args:
             ready: the group.
             nodes: virtual nodes that members may use.
             candidates: names of virtual nodes by UID of a member, if the scheduler already asked about it.
             homes: where other members run.
+            is_trial: whether the reservations will be released at once.
 
         Returns:
             the virtual node by UID of each member with room. Otherwise what is lacking, and nothing is reserved.
         """
+        namespace, started = ready.group.namespace, self._budget.cpu()
+        self._until = started + self._budget.left(namespace)
+        try:
+            found = self._plan(ready, nodes, candidates, homes)
+        except _TimeIsUpError:
+            text = f"planning the pod groups of namespace {namespace} takes too long; group {ready.group} is tried again later"
+            found = Shortfall({node.name: text for node in nodes}, is_unfinished=True)
+        if is_trial or isinstance(found, Shortfall):
+            self._budget.spend(namespace, self._budget.cpu() - started)
+        return found
+
+    def _plan(
+        self,
+        ready: Standing,
+        nodes: Sequence[VirtualNode],
+        candidates: Mapping[str, Collection[str]],
+        homes: Homes,
+    ) -> dict[str, VirtualNode] | Shortfall:
+        self._check_time()
         members = [
             (one.uid, one.pod.to_dict()) for one in ready.members[:MOST_MEMBERS] if one.pod is not None
         ]
-        found = options(ready.group, nodes, self._indexes, homes)
+        is_large = bool(ready.group.topology) or ready.needed >= _LARGE
+        found = options(
+            ready.group, nodes, self._indexes, homes, _least(members) if members and is_large else {}
+        )
         lacking = Shortfall(
             {node.name: f"pod group {ready.group} has no place for its topology here" for node in nodes}
         )
         if not members or not found:
             return lacking
-        for option in sorted(found, key=lambda one: -self._score(members[0][1], one.nodes)):
+        for option in found:
+            if option.most < ready.needed:
+                lacking.note(option, option.most, _too_small(ready, option, option.most))
+                lacking.is_resolvable = True
+        # If all are too small, the largest one is tried for the reason.
+        large = [option for option in found if option.most >= ready.needed] or [
+            max(found, key=lambda option: option.most)
+        ]
+        for option in sorted(large, key=lambda one: -self._score(members[0][1], one.nodes)):
             if (placed := self._place(ready, members, option, candidates, lacking)) is not None:
                 return placed
         return lacking
@@ -178,11 +169,8 @@ class Planner:
         if len(placed) >= ready.needed:
             return placed
         reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
-        text = f"pod group {ready.group} needs room for {ready.needed} pods at once; {option.name} has room for {len(placed)}"
-        for node in option.nodes:
-            if len(placed) >= lacking.most.get(node.name, 0):
-                lacking.most[node.name] = len(placed)
-                lacking.reasons[node.name] = f"{text}: {reason}" if reason else text
+        text = _too_small(ready, option, len(placed))
+        lacking.note(option, len(placed), f"{text}: {reason}" if reason else text)
         lacking.counted_by = max(lacking.counted_by, why.counted_by)
         lacking.is_resolvable |= bool(why.resolvable)
         return None
@@ -200,6 +188,9 @@ class Planner:
         for number, (uid, pod) in enumerate(members):
             if len(placed) + len(members) - number < ready.needed:
                 break
+            if len(placed) >= ready.needed and self._is_late():
+                break
+            self._check_time()
             allowed = candidates.get(uid)
             nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
             found = self._judge(pod, nodes)
@@ -212,9 +203,21 @@ class Planner:
             placed[uid] = node
         return why
 
+    def _check_time(self) -> None:
+        if self._is_late():
+            raise _TimeIsUpError
+
+    def _is_late(self) -> bool:
+        return self._budget.cpu() >= self._until
+
     def _score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> float:
+        self._check_time()
         found = self._judge(pod, nodes)
         return max((self._value(node, found) for node in nodes), default=0.0)
 
     def _value(self, node: VirtualNode, found: Judgement) -> float:
         return score(self._indexes[node.cluster], found.judged.get(node.name), self._strategy)
+
+
+def _too_small(ready: Standing, option: Option, count: int) -> str:
+    return f"pod group {ready.group} needs room for {ready.needed} pods at once; {option.name} has room for {count}"

@@ -131,7 +131,7 @@ _JUNK = st.recursive(
 _PLACES = [(resource, base, path) for resource, base in OBJECTS for path in _paths(base)]
 
 
-@settings(max_examples=1000 if IS_THOROUGH else 15, deadline=None)
+@settings(max_examples=1000 if IS_THOROUGH else 10, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(_PLACES), _JUNK), min_size=1, max_size=6))
 async def test_malformed_objects_do_not_affect_the_good_cluster(changes) -> None:
     world = World()

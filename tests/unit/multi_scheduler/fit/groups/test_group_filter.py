@@ -11,6 +11,7 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from multi_scheduler.extender.protocol import Victims
+from multi_scheduler.fit.groups.budget import PlanningBudget
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.fit.groups.world import World, pod
 
@@ -130,6 +131,80 @@ async def test_pods_of_another_scheduler_are_no_members():
     await world.run()
     assert world.reasons["a0"] == "pod group shop/train has 1 of 8 pods"
     assert world.agent.indexes["a"].used["cpu"] == 0
+
+
+async def test_domains_that_are_too_small_are_not_tried():
+    """A tenant may choose a label with another value on each node, and a large group."""
+    topology: Any = {"virtual-node.io/pod-group-topology": "zone"}
+    world = World(a=[(4, f"z{number}") for number in range(30)])
+    judged = _count_judgements(world)
+    world.create(*(pod(f"a{number}", "train", 16, **topology) for number in range(20)))
+    await world.run()
+    assert "needs room for 16 pods at once; lower cluster a, zone=z0 has room for 4: " in world.reasons["a0"]
+    assert len(judged) < 20 * 20
+
+
+async def test_planning_time_of_a_namespace_is_limited():
+    """A group that does not fit costs its namespace the time, and groups of other namespaces continue."""
+    world = World(a=[5], b=[60])
+    clock = _Clock()
+    world.agent.groups._planner._budget = PlanningBudget(clock, clock)
+    judged = _count_judgements(world)
+    world.create(*(pod(f"a{number}", "train", 90) for number in range(100)))
+    for number in range(100):
+        world.agent.indexes["a"].changes += 1  # any change makes an earlier result invalid
+        await world.ask(pod(f"a{number}", "train", 90))
+    assert "planning the pod groups of namespace shop takes too long" in world.reasons["a99"]
+    assert len(judged) < 500
+    other = pod("other", "own", 1)
+    other["metadata"]["namespace"] = "office"
+    world.create(other)
+    assert await world.ask(other)
+    clock.now += 100
+    await world.ask(pod("a0", "train", 90))
+    assert "has room for" in world.reasons["a0"]
+
+
+async def test_unfinished_planning_reserves_and_evicts_nothing():
+    """Also if the time is used up while members are placed."""
+    world = World(a=[20])
+    world.create(*(pod(f"low{number}", cpu="10") for number in range(2)))
+    await world.run()
+    world.start_lower()
+    clock = _Clock()
+    world.agent.groups._planner._budget = PlanningBudget(clock, clock)
+    clock.step = 0.5
+    high = [pod(f"a{number}", "train", 8, priority=9) for number in range(8)]
+    world.create(*high)
+    await world.ask(high[0])
+    found = await world.extender.preempt(high[0], {"vn-a": Victims(["low0"], 0)})
+    assert not found
+    assert world.agent.indexes["a"].used["cpu"] == 20_000
+    assert not world.agent.groups.held
+
+
+class _Clock:
+    """Seconds, which pass with each question."""
+
+    def __init__(self) -> None:
+        self.now, self.step = 1000.0, 0.01
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def _count_judgements(world: World) -> list[str]:
+    """Return a list that gets an entry for each later prediction for one pod."""
+    planner, calls = world.agent.groups._planner, list[str]()
+    judge = planner._judge
+
+    def counted(one: Any, nodes: Any) -> Any:
+        calls.append(one["metadata"]["name"])
+        return judge(one, nodes)
+
+    planner._judge = counted
+    return calls
 
 
 async def test_real_nodes_are_barred():
