@@ -18,6 +18,8 @@ LEASES = "<component-lease>"
 """Placeholder in ``Right.names`` of each Lease by which replicas of any component elect a leader."""
 TOKEN_SECRET = "<token-secret>"  # noqa: S105 - a placeholder
 """Placeholder in ``Right.names`` of each Secret with a renewed token for a lower cluster."""
+INSPECTION_HISTORY = "<inspection-history>"
+"""Placeholder in ``Right.names`` of the ConfigMap with the history of scheduled inspections."""
 WEBHOOK_CONFIGURATION = "<webhook-configuration>"
 """Placeholder in ``Right.names`` of the name of both webhook configurations."""
 EXTENDER_SECRET = "<extender-secret>"  # noqa: S105 - a placeholder

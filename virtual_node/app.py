@@ -151,7 +151,13 @@ class App:
                 await stack.enter_async_context(health)
             if self._config.web_address or self._config.metrics_address:
                 replicas_in = election.namespace if election.enabled else ""
-                self._health = ProcessHealth(self, upper=upper, replicas_in=replicas_in, leader=self._leader)
+                self._health = ProcessHealth(
+                    self,
+                    upper=upper,
+                    replicas_in=replicas_in,
+                    history=self._config.inspection_history,
+                    leader=self._leader,
+                )
             if self._config.web_address and self._health is not None:
                 from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
 

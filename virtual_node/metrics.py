@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from controller_runtime.api import quantity
+from controller_runtime.api import quantity, timestamps
 from virtual_node.health.faults import SWARMS, Health, Verdict
+from virtual_node.health.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 
 MIRROR_SECONDS = Histogram(
     "virtual_node_mirror_seconds",
@@ -102,6 +103,32 @@ def forget_health() -> None:
     """Remove the metrics of the health model, because this process stands by or ends."""
     FAULTS.clear()
     HEALTH.clear()
+    show_inspection(None)
+
+
+INSPECTION_FINDINGS = Gauge(
+    "virtual_node_inspection_findings",
+    "Findings of the last scheduled inspection, by severity and state.",
+    ["severity", "state"],
+)
+INSPECTION_TIME = Gauge(
+    "virtual_node_inspection_timestamp_seconds", "When the last scheduled inspection ran; 0: unknown."
+)
+
+
+def show_inspection(inspection: Inspection | None) -> None:
+    """Set the metrics of the last scheduled inspection; None: remove them, because it is unknown."""
+    if inspection is None:
+        INSPECTION_FINDINGS.clear()
+        INSPECTION_TIME.set(0)
+        return
+    for severity in ("error", "warning"):
+        for state in (NEW, PERSISTING, FIXED, UNKNOWN):
+            INSPECTION_FINDINGS.labels(severity, state).set(
+                sum((one.severity, one.state) == (severity, state) for one in inspection.findings)
+            )
+    if inspection.runs:
+        INSPECTION_TIME.set(timestamps.parse(inspection.runs[-1].time).timestamp())
 
 
 def show_node(

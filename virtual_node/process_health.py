@@ -18,9 +18,11 @@ from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
+from virtual_node.health import inspections
 from virtual_node.health.connections import plain
 from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Health
+from virtual_node.health.inspections import Inspection
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.objects import Json
 from virtual_node.health.pods import WAITING, is_for_virtual_nodes, sign, waiting_sign
@@ -33,6 +35,8 @@ Signs = dict[str, tuple[str, PodSign | None]]
 """Resource version and sign of each pod, by uid; a sign of None: no problem."""
 _INTERVAL = 5.0
 """Seconds between two passes over the pods; clusters and nodes are read at each request."""
+_INSPECTION_INTERVAL = 60.0
+"""Seconds between two reads of the history of inspections."""
 
 
 class ProcessHealth:
@@ -42,6 +46,7 @@ class ProcessHealth:
         app: the running process.
         upper: client of the upper cluster.
         replicas_in: namespace of the pods of our components; empty: this process is the only replica.
+        history: ``namespace/name`` of the ConfigMap with the history of inspections; empty: none.
         leader: returns the leader's host name while this replica stands by; empty: this replica leads.
         clock: returns the current time, timezone-aware.
     """
@@ -52,10 +57,15 @@ class ProcessHealth:
         *,
         upper: Client,
         replicas_in: str,
+        history: str = "",
         leader: Callable[[], str] = lambda: "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._app = app
+        self._upper = upper
+        self._history = history
+        self.inspection: Inspection | None = None
+        """The history of inspections; None: not configured, or not read."""
         self._leader = leader
         self._clock = clock
         self._waiting = Informer(
@@ -88,6 +98,8 @@ class ProcessHealth:
             async with asyncio.TaskGroup() as group:
                 for informer in filter(None, (self._waiting, self._replicas)):
                     group.create_task(informer.run(), name=informer.name)
+                if self._history:
+                    group.create_task(self._follow_inspections(), name="inspections")
                 while True:
                     try:
                         await self._read_pods()
@@ -97,6 +109,23 @@ class ProcessHealth:
                     await asyncio.sleep(_INTERVAL)
         finally:
             metrics.forget_health()
+
+    async def _follow_inspections(self) -> None:
+        """Read the history of inspections every minute until cancelled."""
+        namespace, _, name = self._history.partition("/")
+        while True:
+            try:
+                found = await self._upper.get(resources.CONFIG_MAPS, name, namespace=namespace)
+                text = (found.get("data") or {}).get(inspections.KEY) or ""
+                self.inspection = inspections.parse(text) if text else None
+                metrics.show_inspection(self.inspection)
+            except Exception as error:  # noqa: BLE001 - no error here may stop mirroring
+                self.inspection = None
+                metrics.show_inspection(None)
+                self._log.warning(
+                    "history of inspections not read", config_map=self._history, error=str(error)
+                )
+            await asyncio.sleep(_INSPECTION_INTERVAL)
 
     def waiting(self) -> list[Object]:
         """Return the upper pods without a node, including those that are not for virtual nodes."""

@@ -183,9 +183,11 @@ _PROCESSES = [
         {
             "max by (verdict) (virtual_node_health)": "{{verdict}}",
             "max by (kind) (virtual_node_faults)": "faults: {{kind}}",
+            "max by (severity, state) (virtual_node_inspection_findings)": "inspection: {{severity}}, {{state}}",
         },
         width=8,
-        meaning="The verdict that is 1 holds; then the number of objects with each kind of fault.",
+        meaning="The verdict that is 1 holds; then the number of objects with each kind of fault, and of findings of the "
+        "last scheduled inspection.",
     ),
     Panel(
         "Versions",

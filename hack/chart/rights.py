@@ -34,6 +34,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
             "doctor": operator.DOCTOR,
+            "inspection": operator.INSPECTION,
             "uninstall": operator.UNINSTALL,
             "uninstallShards": (*operator.UNINSTALL, *operator.UNINSTALL_SHARDS),
         },

@@ -15,6 +15,7 @@ import yaml
 
 from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
+from virtual_node.commands.inspect.rules import CHECKS
 
 FILE = CHART / "values.schema.json"
 _DURATION = {"type": "string", "pattern": r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"}
@@ -134,6 +135,8 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("multiScheduler.scheduler.name", {**_OBJECT_NAME, "minLength": 1}),
     ("metrics.serviceMonitor.interval", {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}),
     ("networkPolicy.*From", _OBJECTS),
+    ("inspection.schedule", {"type": "string", "minLength": 9}),
+    ("inspection.ignore", {"type": "array", "items": {"type": "string", "enum": list(CHECKS)}}),
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),
     ("*.maxUnavailable", _COUNT),
     # Null means the default; an empty list means no constraints.

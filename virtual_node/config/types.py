@@ -287,6 +287,12 @@ class Config(_Base):
     workers: Annotated[int, Meta(ge=1, le=64), Setting(PROCESS, "--workers N")] = 1
     """Processes of this machine that divide the lower clusters. A process uses at most one core. More than 1 implies
     leader election with mode Sharded."""
+    inspection_history: Annotated[
+        str,
+        Meta(pattern=r"^([a-z0-9-]+/[a-z0-9.-]+)?$"),
+        Setting(PROCESS, "--inspection-history NAMESPACE/NAME"),
+    ] = ""
+    """ConfigMap of the upper cluster with the history of ``inspect --history``, for metrics and the page. Empty: none."""
     leader_election: LeaderElectionConfig = msgspec.field(default_factory=LeaderElectionConfig)
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)

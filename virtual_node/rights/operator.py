@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller_runtime.api import node_avoidance
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import (
+    INSPECTION_HISTORY,
     LEASES,
     OWN_NAMESPACE,
     READ,
@@ -42,6 +43,28 @@ DOCTOR: tuple[Right, ...] = (
     ),
 )
 """Permissions of ``virtual-node doctor`` and ``helm test``."""
+
+INSPECTION: tuple[Right, ...] = (
+    Right("", "namespaces", _LOOK, "the upper cluster's identity; namespaces of pods"),
+    *(
+        Right("", kind, ("list",), "compare with the lower clusters")
+        for kind in ("nodes", "pods", "services", "configmaps", "persistentvolumeclaims", "persistentvolumes")
+    ),
+    Right("", "secrets", ("list",), "find differences and leaks of copies"),
+    Right("discovery.k8s.io", "endpointslices", ("list",), "Services without endpoints"),
+    Right("coordination.k8s.io", "leases", ("get",), "Leases of virtual nodes", "", "kube-node-lease"),
+    Right("apps", "deployments", ("list",), "workloads at risk of disruption"),
+    Right("apps", "statefulsets", ("list",), "workloads at risk of disruption"),
+    Right("policy", "poddisruptionbudgets", ("list",), "workloads at risk of disruption"),
+    Right(SWARMS.group, SWARMS.plural, ("list",), "Swarms that do not run their jobs"),
+    *(
+        Right("admissionregistration.k8s.io", kind, ("list",), "webhooks that cannot answer")
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    ),
+    Right("", "configmaps", ("get", "patch"), "its history", "", OWN_NAMESPACE, (INSPECTION_HISTORY,)),
+)
+"""Permissions of the scheduled ``virtual-node inspect`` (``inspection.enabled`` of the chart). They only read, except
+for the history."""
 
 UNINSTALL: tuple[Right, ...] = (
     Right("", "namespaces", ("get",), "the upper cluster's identity"),

@@ -23,6 +23,7 @@
 {{- $names := dict "<extender-secret>" $extender "<virtual-node>" $nodes "<webhook-configuration>" (list $webhook) "<webhook-secret>" $secrets }}
 {{- $_ := set $names "<lease>" (list (include "virtual-node.fullname" $root)) }}
 {{- $_ := set $names "<component-lease>" (include "virtual-node.leases" $root | splitList ",") }}
+{{- $_ := set $names "<inspection-history>" (list (include "virtual-node.component" (list $root "inspection"))) }}
 {{- $tokens := list }}
 {{- range $root.Values.virtualNode.clusters }}{{ $tokens = concat $tokens (include "virtual-node.tokenSecrets" . | fromYamlArray) }}{{ end }}
 {{- $_ := set $names "<token-secret>" $tokens }}

@@ -46,6 +46,7 @@ spec:
 {{/* Names of this release's ServiceAccounts except the virtual node's, as a JSON list, which is also valid CEL. */}}
 {{- define "virtual-node.otherAccounts" -}}
 {{- $names := list (include "virtual-node.component" (list . "uninstall")) (include "virtual-node.component" (list . "test")) }}
+{{- if include "virtual-node.inspection" . }}{{ $names = append $names (include "virtual-node.component" (list . "inspection")) }}{{ end }}
 {{- if .Values.webhook.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "webhook" .Values.webhook)) }}{{ end }}
 {{- if .Values.descheduler.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "descheduler" .Values.descheduler)) }}{{ end }}
 {{- if .Values.swarm.enabled }}{{ $names = append $names (include "virtual-node.serviceAccountName" (list . "swarm" .Values.swarm)) }}{{ end }}

@@ -27,6 +27,7 @@ import webhook.rights
 from controller_runtime.api import names
 from controller_runtime.rights import (
     EXTENDER_SECRET,
+    INSPECTION_HISTORY,
     LEASE,
     LEASES,
     TOKEN_SECRET,
@@ -40,6 +41,7 @@ from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
+from virtual_node.commands.inspect import command as inspect_command
 from virtual_node.rights import operator
 from virtual_node.translate.storage.pv import csi_driver
 from webhook import manifests
@@ -69,6 +71,7 @@ def _asked(case: str, rights: Iterable[Right], *more_nodes: str) -> set[Grant]:
         WEBHOOK_SECRET: [f"{whole}-webhook-tls"] if has_secret else [],
         EXTENDER_SECRET: _secrets(case),
         LEASE: [whole],
+        INSPECTION_HISTORY: [f"{whole}-inspection"],
         TOKEN_SECRET: [secret.name for one in _configuration(case).clusters for secret in one.token_secrets],
         LEASES: [
             whole,
@@ -173,6 +176,7 @@ def test_rights_are_those_of_the_tables(case):
         "descheduler": _asked(case, descheduler.rights.UPPER, *others),
         "multi-scheduler": _asked(case, multi),
         "test": _asked(case, operator.DOCTOR),
+        "inspection": _asked(case, operator.INSPECTION),
         "uninstall": _asked(case, [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]),
         "swarm": _asked(case, swarm.rights.UPPER),
         "annotator": _asked(case, multi_scheduler.annotator.rights.UPPER),
@@ -378,6 +382,12 @@ def test_arguments_are_valid_flags(case, tmp_path):
     for component, parse in programs.items():
         if any(name.endswith(component) for name in found):
             parse([_MOUNTED.sub(f"{tmp_path}/", text) for text in _arguments(case, component)])
+    for item in objects(case):
+        if item["kind"] == "CronJob":
+            (container,) = item["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+            assert container["command"] == ["virtual-node", "inspect"]
+            inspected = inspect_command.parser().parse_args(container["args"])
+            assert inspected.history == f"configmap/{_configuration(case).inspection_history}"
 
 
 def test_the_extender_binds_if_the_scheduler_delegates_it():

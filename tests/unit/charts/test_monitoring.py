@@ -168,6 +168,7 @@ def test_every_metric_is_on_the_dashboard():
         "virtual_node_services_foreign_total",
         "virtual_node_orphaned_claims",
         "virtual_node_worker_restarts_total",
+        "virtual_node_inspection_timestamp_seconds",
     }
     ours = {name for name in REGISTERED if name.startswith(("virtual_node_", "rest_", "workqueue_"))}
     assert {name for name in ours if not {name, f"{name}_bucket"} & shown} == elsewhere

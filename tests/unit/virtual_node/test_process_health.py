@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -198,3 +199,37 @@ async def test_a_pod_for_real_nodes_costs_no_memory():
     foreign = module.shrink_foreign(from_dict(pod(nodeSelector={"disktype": "ssd"})))
     assert (foreign.spec, foreign.status, foreign.key) == ({}, {}, "shop/web")
     assert waiting_sign(foreign.to_dict()) is None
+
+
+async def test_publishes_the_last_inspection_as_metrics():
+    """From its ConfigMap every minute; broken content is unknown and stops nothing."""
+    finding = {
+        "state": "new", "since": "2026-01-01T00:00:00Z", "severity": "error",
+        "check": "leaked", "cluster": "a", "kind": "Pod", "object": "shop/web", "message": "m",
+    }  # fmt: skip
+    run = {"time": "2026-01-01T00:00:00Z", "errors": 1, "warnings": 0, "new": 1, "fixed": 0}
+    data = {"history.json": json.dumps({"findings": [finding], "runs": [run]})}
+
+    class Upper:
+        async def get(self, _: object, name: str, *, namespace: str) -> dict[str, Any]:
+            assert (namespace, name) == ("system", "runs")
+            return {"data": data}
+
+    def metric(name: str, **labels: str) -> float | None:
+        return prometheus_client.REGISTRY.get_sample_value(f"virtual_node_inspection_{name}", labels)
+
+    process = _Process()
+    health = ProcessHealth(process.app, upper=cast("Any", Upper()), replicas_in="", history="system/runs")
+    async with working(health.run()):
+        await asyncio.sleep(1)
+        assert metric("findings", severity="error", state="new") == 1
+        assert metric("findings", severity="warning", state="fixed") == 0
+        assert metric("timestamp_seconds") == NOW.timestamp()
+        wrong_time = json.dumps({"runs": [{**run, "time": "yesterday"}]})
+        for broken in ('{"findings": 3}', '{"runs": [{}]}', wrong_time):
+            data["history.json"] = broken
+            await asyncio.sleep(60)
+            assert metric("findings", severity="error", state="new") is None
+            assert metric("timestamp_seconds") == 0
+            assert health.inspection is None
+    assert metric("timestamp_seconds") == 0

@@ -94,6 +94,11 @@ nodes may use. */}}
 {{- toYaml ($ports | uniq) }}
 {{- end }}
 
+{{/* "true" if inspections are scheduled. */}}
+{{- define "virtual-node.inspection" -}}
+{{- if and .Values.inspection.enabled .Values.virtualNode.enabled }}true{{ end }}
+{{- end }}
+
 {{/* Whether pods of a virtual node share tokens that are bound to the Node. */}}
 {{- define "virtual-node.sharedTokens" -}}
 {{- if eq (dig "identities" "tokens" "pod" (.Values.virtualNode.config | default dict)) "node" }}yes{{ end }}
@@ -117,6 +122,9 @@ nodes may use. */}}
 {{- if ne $values.mode "Standby" }}{{ $_ := set $config.leaderElection "mode" $values.mode }}{{ end }}
 {{- if $values.web.enabled }}
 {{- $_ := set $config "webAddress" (printf "127.0.0.1:%d" (int $values.web.port)) }}
+{{- end }}
+{{- if include "virtual-node.inspection" . }}
+{{- $_ := set $config "inspectionHistory" (printf "%s/%s" .Release.Namespace (include "virtual-node.component" (list . "inspection"))) }}
 {{- end }}
 {{- with .Values.clusterId }}
 {{- $_ := set $config "clusterId" . }}
