@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from prometheus_client import REGISTRY
 
 from controller_runtime.process import loop_stalls
@@ -28,3 +29,18 @@ async def test_blocking_callback_is_measured() -> None:
         await asyncio.sleep(0.1)
     assert _late() > before
     assert len(asyncio.all_tasks()) == tasks
+
+
+async def test_cpu_time_of_the_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback that computes counts, and one that only waits does not."""
+    monkeypatch.setattr(loop_stalls, "_busy", 0.0)
+    async with loop_stalls.measured():
+        await asyncio.sleep(0.01)
+        time.sleep(0.3)  # noqa: ASYNC251 - uses no CPU time
+        await asyncio.sleep(0.1)
+        idle = loop_stalls.busy()
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end:
+            pass
+        await asyncio.sleep(0.1)
+        assert loop_stalls.busy() > idle + 0.2 / 30
