@@ -13,14 +13,18 @@ import contextlib
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from aiohttp import web
 
+from controller_runtime.api.timestamps import rfc3339
 from hack.sandbox.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates
 
 HOST = "127.0.0.1"
+_LEASES = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
+_READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 _BATCH = 50
 """Events per write."""
 _Collection = tuple[int, Callable[[int], bytes]]
@@ -49,6 +53,14 @@ class _Server:
             return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.4"})
         if path == "api/v1/namespaces/kube-system":
             return web.json_response({"metadata": {"name": "kube-system", "uid": CLUSTER_ID}})
+        if path.startswith(_LEASES):
+            name = path.removeprefix(_LEASES)
+            spec = {
+                "holderIdentity": name,
+                "leaseDurationSeconds": 40,
+                "renewTime": rfc3339(datetime.now(UTC)),
+            }
+            return web.json_response({"metadata": {"name": name}, "spec": spec})
         if path.startswith("readyz"):
             return web.Response(text="ok")
         if "watch" in request.query:
@@ -109,8 +121,7 @@ class _Server:
 
 def _node(number: int) -> bytes:
     body = kwok_node(f"node-{number:05d}")
-    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    body["status"] |= {"conditions": [ready], "nodeInfo": {"kubeletVersion": "v1.34.4"}}
+    body["status"] |= {"conditions": [_READY], "nodeInfo": {"kubeletVersion": "v1.34.4"}}
     body["metadata"] |= {"uid": f"node-{number}", "resourceVersion": "1"}
     return msgspec.json.encode(body)
 
@@ -118,6 +129,7 @@ def _node(number: int) -> bytes:
 def _virtual_node(number: int) -> bytes:
     body = kwok_node(f"vn-{number}", labels={"type": "virtual-kubelet"}, pods=1_000_000)
     body["metadata"]["uid"] = f"vn-{number}"
+    body["status"]["conditions"] = [_READY]
     return msgspec.json.encode(body)
 
 

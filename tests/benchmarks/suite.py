@@ -66,7 +66,7 @@ BENCHMARKS = (
     _program("many-pods", 15, "bench_many_pods"),
     _program("many-clusters", 8, "bench_many_clusters"),
     _program("replay", 3, "bench_replay"),
-    _program("inspect", 2, "bench_inspect"),
+    _program("inspect", 4, "bench_inspect"),
     _printed(
         "load",
         20,

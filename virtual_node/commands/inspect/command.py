@@ -88,6 +88,7 @@ async def run(
         if any(finding.transient for finding in findings):
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
+            del facts  # or both reads would be in memory at the same time
             facts = await reading.read(opened, limits, silent=silent)
             findings = rules.confirmed(findings, rules.inspect(facts))
         findings = [one for one in findings if one.check not in ignore]
