@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object
 from hack.sandbox.process import Process
 from tests.benchmarks.fault_proxy import FaultProxy
@@ -168,7 +169,9 @@ class _Soak:
             body = pod(name, namespace=NAMESPACE, node=next(nodes))
             await self._upper.create(resources.PODS, body, namespace=NAMESPACE)
             while self._live and self._sent[self._live[0]] + LIFE < time.perf_counter():
-                await self._upper.delete(resources.PODS, self._live.popleft(), namespace=NAMESPACE)
+                # Forgotten only then, because the soak may end during the request.
+                await self._upper.delete(resources.PODS, self._live[0], namespace=NAMESPACE)
+                self._live.popleft()
 
     async def _fault(self) -> None:
         """Begin a fault every 20 s: all kinds in random order, then all again."""
@@ -209,7 +212,8 @@ class _Soak:
 
         self._observed.lost = [*watch.failed, *await _until_empty(waiting)]
         for name in self._live:
-            await self._upper.delete(resources.PODS, name, namespace=NAMESPACE)
+            with suppress(NotFound):
+                await self._upper.delete(resources.PODS, name, namespace=NAMESPACE)
 
         async def left() -> list[str]:
             upper = await self._upper.list(resources.PODS, namespace=NAMESPACE)
