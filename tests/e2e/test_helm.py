@@ -356,7 +356,7 @@ async def _pods_each_second(installed: Sandbox) -> AsyncIterator[None]:
         above, below = await asyncio.gather(*(get(one, namespace, "pods") for one in (upper, lower)))
         owners = [one["metadata"]["labels"]["virtual-node.io/upper-uid"] for one in below["items"]]
         assert sorted(owners) == sorted(one["metadata"]["uid"] for one in above["items"])
-    assert len(delays) > 5
+    assert delays
     assert max(delays) < 60, delays
 
 
