@@ -101,7 +101,7 @@ class Extender:
             try:
                 weighted.agent.filtered(asked.pod, left)
             except Exception as error:  # noqa: BLE001 - the answer is known, and a lower cluster may send anything
-                malformed.note(left[0].cluster if left else "", error)
+                malformed.note(left[0].cluster if left else "none", error)
         passing = [name for name in asked.names if name not in failed and name not in unresolvable]
         return Filtered(passing, failed, unresolvable)
 

@@ -14,7 +14,7 @@ from typing import Any
 from multi_scheduler.fit.cluster import limits, topology
 from multi_scheduler.fit.cluster.node_filter import Node, NodeFilter, read_node
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, Port
+from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.devices import DeviceColumn
 
 
@@ -87,7 +87,7 @@ class ClusterIndex:
         assert node is not None
         self._withdraw(node)
         for placed in self._by_node.get(name, {}).values():
-            _subtract(self.used, placed.requests)
+            limits.subtract(self.used, placed.requests)
         self._nodes[slot], self._names[slot] = None, ""
         for column in self._free.values():
             column[slot] = 0
@@ -98,8 +98,8 @@ class ClusterIndex:
 
     def _withdraw(self, node: Node) -> None:
         """Subtract what a node offered, and drop the columns of resources that no node offers any more."""
-        _subtract(self.total, node.allocatable)
-        _subtract(self._offering, dict.fromkeys(node.allocatable, 1))
+        limits.subtract(self.total, node.allocatable)
+        limits.subtract(self._offering, dict.fromkeys(node.allocatable, 1))
         for resource in node.allocatable.keys() - self._offering.keys():
             self._free.pop(resource, None)
             self._capacity.pop(resource, None)
@@ -218,7 +218,7 @@ class ClusterIndex:
             slots = [slot] if (slot := self._slots.get(only, -1)) in slots else []
         rejections: Counter[str] = Counter()
         if demand.ports:
-            slots = self._without_conflicts(slots, demand.ports, rejections)
+            slots = topology.without_conflicts(slots, demand.ports, self._placements, rejections)
         before = slots
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
@@ -287,18 +287,6 @@ class ClusterIndex:
             return [0.0] * len(slots)
         return [(free[slot] - wanted) / capacity[slot] for slot in slots]
 
-    def _without_conflicts(
-        self, slots: Sequence[int], ports: Sequence[Port], rejections: Counter[str]
-    ) -> list[int]:
-        kept = []
-        for slot in slots:
-            taken = [port for placed in self._placements.on(slot) for port in placed.ports]
-            if any(_conflict(one, other) for one in ports for other in taken):
-                rejections["node(s) didn't have free ports for the requested pod ports"] += 1
-            else:
-                kept.append(slot)
-        return kept
-
     def _count_insufficient(self, slots: Sequence[int], demand: Demand, reasons: Counter[str]) -> None:
         for resource, count in demand.requests.items():
             column = self._free.get(resource)
@@ -308,17 +296,3 @@ class ClusterIndex:
             short = len(slots) - len(having)
             if short:
                 reasons["Too many pods" if resource == "pods" else f"Insufficient {resource}"] += short
-
-
-def _subtract(counter: Counter[str], amounts: Mapping[str, int]) -> None:
-    """Subtract amounts, and remove the keys with a result of 0, because a lower cluster may use ever new keys."""
-    counter.subtract(amounts)
-    for key in amounts:
-        if not counter[key]:
-            del counter[key]
-
-
-def _conflict(one: Port, other: Port) -> bool:
-    if one[1:] != other[1:]:
-        return False
-    return not one[0] or not other[0] or one[0] == other[0]

@@ -5,6 +5,7 @@ Objects of honest users are far below the limits. A value of a lower cluster tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,10 @@ MOST_NODE_REQUIREMENTS = 100
 """Number of a pod's node labels, terms, expressions and tolerations. A pod with more is rejected."""
 MOST_NODE_VALUES = 1000
 """Number of values in these expressions together."""
+MOST_CHARACTERS = 32_768
+"""Size of these requirements as JSON."""
+MOST_PORTS = 100
+"""Number of host ports of a lower pod that are read."""
 MOST_TAINTS = 32
 """Number of taints of a lower node that are read."""
 MOST_RESOURCES = 64
@@ -96,3 +101,11 @@ def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> N
             f"the pod or its volumes have {count} node selectors and tolerations with {values} values, and the limits are "
             f"{MOST_NODE_REQUIREMENTS} and {MOST_NODE_VALUES}"
         )
+
+
+def subtract(counter: Counter[str], amounts: Mapping[str, int]) -> None:
+    """Subtract amounts, and remove the keys with a result of 0, because a lower cluster may use ever new keys."""
+    counter.subtract(amounts)
+    for key in amounts:
+        if not counter[key]:
+            del counter[key]

@@ -254,6 +254,11 @@ def _of_revision(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> Ma
 
 def _key(spec: Mapping[str, Any]) -> str:
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    if len(text) > limits.MOST_CHARACTERS:
+        raise limits.TooManyRequirementsError(
+            f"the node selectors and tolerations of the pod have {len(text)} characters as JSON, and the limit is "
+            f"{limits.MOST_CHARACTERS}"
+        )
     return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Topology spread, pod affinity and anti-affinity between single nodes, by kube-scheduler's rules. No IO.
+"""Host ports, topology spread, pod affinity and anti-affinity between single nodes, by kube-scheduler's rules. No IO.
 
 Source: kube-scheduler's plug-ins PodTopologySpread and InterPodAffinity. Only ``kubernetes.io/hostname`` is evaluated;
 other topology keys are evaluated in the upper cluster (``virtual_node.translate``).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from multi_scheduler.fit.cluster.node_filter import NodeFilter
 from multi_scheduler.fit.cluster.pod_info import Placed
-from multi_scheduler.fit.cluster.pod_requirements import Demand, Term
+from multi_scheduler.fit.cluster.pod_requirements import Demand, Port, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,39 @@ def remaining(
     if demand.anti_affinity or placements.with_anti_affinity:
         found = _apart(found, demand, placements, rejections)
     return found
+
+
+def without_conflicts(
+    slots: Sequence[int], ports: Sequence[Port], placements: Placements, rejections: Counter[str]
+) -> list[int]:
+    """Return the slots of the nodes where no pod has a host port of the pod.
+
+    Args:
+        slots: slots of nodes.
+        ports: host ports of the pod.
+        placements: placements in the cluster.
+        rejections: incremented by the number of rejected nodes, in kube-scheduler's words.
+    """
+    addresses: dict[tuple[str, int], set[str]] = {}
+    for address, protocol, number in ports:
+        addresses.setdefault((protocol, number), set()).add(address)
+    kept = [
+        slot
+        for slot in slots
+        if not any(
+            port[1:] in addresses and _overlap(port[0], addresses[port[1:]])
+            for placed in placements.on(slot)
+            for port in placed.ports
+        )
+    ]
+    if len(kept) < len(slots):
+        rejections["node(s) didn't have free ports for the requested pod ports"] += len(slots) - len(kept)
+    return kept
+
+
+def _overlap(address: str, others: Collection[str]) -> bool:
+    """Report whether a host IP conflicts with one of the others; empty: all addresses."""
+    return not address or "" in others or address in others
 
 
 def _spread(

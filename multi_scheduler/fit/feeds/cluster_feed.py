@@ -17,7 +17,7 @@ from controller_runtime.objects import Object
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.cluster import resizing
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.limits import MOST_RESOURCES
+from multi_scheduler.fit.cluster.limits import MOST_PORTS, MOST_RESOURCES
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import host_ports, host_terms
 from multi_scheduler.fit.feeds.admission_feed import AdmissionFeed
@@ -232,7 +232,7 @@ def shrink_pod(pod: Object) -> Object:
     if isinstance(node := spec.get("nodeName"), str) and node:
         kept["nodeName"] = node
     if ports := host_ports(spec):
-        kept["ports"] = ports
+        kept["ports"] = ports[:MOST_PORTS]
     if anti := (spec.get("affinity") or {}).get("podAntiAffinity"):
         kept["affinity"] = {"podAntiAffinity": anti}
     limits = pod_resources.pod_limits(spec)

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.objects import from_dict
 from multi_scheduler.fit.cluster import limits
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.limits import TooManyRequirementsError
 from multi_scheduler.fit.cluster.pod_info import Placed
 from multi_scheduler.fit.cluster.pod_requirements import demand, host_terms
+from multi_scheduler.fit.feeds.cluster_feed import shrink_pod
 from tests.unit.multi_scheduler.fit.cluster.test_index import _anti, _demand, _names, _node
 
+_PORTS: dict[str, Any] = {
+    "metadata": {"name": "p", "namespace": "shop", "uid": "p"},
+    "spec": {"nodeName": "a"},
+}
 HOST = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -71,6 +77,30 @@ def test_pod_with_too_many_node_requirements_is_rejected(selector):
     """Each is compared with every node."""
     with pytest.raises(TooManyRequirementsError, match="the limits are 100 and 1000"):
         _demand(annotations={"clusterSelector": json.dumps(selector)})
+
+
+def test_long_values_are_rejected():
+    """Caches keep the requirements of many pods."""
+    selector = {"nodeSelector": {"k": "v" * 40_000}}
+    with pytest.raises(TooManyRequirementsError, match="characters"):
+        _demand(annotations={"clusterSelector": json.dumps(selector)})
+
+
+def test_many_host_ports_take_no_time():
+    """Each port of a pod was compared with each port of every pod on the node."""
+    index = ClusterIndex()
+    ports = {"ports": [{"hostPort": number} for number in range(1, 30_000)]}
+    wanted = _demand(container=ports)
+    for node in ("a", "b"):
+        index.upsert_node(_node(node))
+        taken = tuple(("10.0.0.1", "UDP", number) for number in range(1, 30_000))
+        index.place(node, Placed(node, {"pods": 1}, ports=taken))
+    index.place("p", Placed("b", {"pods": 1}, ports=(("10.0.0.1", "TCP", 80),)))
+    started = time.thread_time()
+    assert _names(index, wanted) == {"a"}
+    assert time.thread_time() - started < 0.5
+    sent = {**_PORTS, "spec": {**_PORTS["spec"], "containers": [{"name": "c", **ports}]}}
+    assert len(shrink_pod(from_dict(sent)).spec["ports"]) == limits.MOST_PORTS
 
 
 def test_label_columns_are_limited():
