@@ -1,8 +1,12 @@
-"""How many inputs randomized tests try: few in `make unit`, many in `make test`, which sets ``THOROUGH``."""
+"""How many inputs and cases expensive tests try: few in `make unit`, all in `make test`, which sets ``THOROUGH``."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
 
@@ -10,3 +14,8 @@ IS_THOROUGH = bool(os.environ.get("THOROUGH"))
 def seeds(few: int, many: int) -> range:
     """Return the seeds to try."""
     return range(many if IS_THOROUGH else few)
+
+
+def some(cases: Sequence[T], few: int) -> Sequence[T]:
+    """Return all cases; in `make unit` at most ``few`` of them, evenly spread, for tests that start programs."""
+    return cases if IS_THOROUGH else cases[:: -(-len(cases) // few)]

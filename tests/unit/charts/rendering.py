@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ def values(case: str) -> str:
 def text(case: str) -> str:
     """Return helm's output for a case."""
     return template(values(case))
+
+
+@cache
+def _rendered(given: str, arguments: tuple[str, ...], **release: str) -> str:
+    return template(given, arguments=arguments, **release)
+
+
+def render(given: str = "", *, arguments: Sequence[str] = (), **release: str) -> list[dict[str, Any]]:
+    """Return the objects of values, given as YAML. Helm runs once for the same arguments."""
+    return parse(_rendered(given, tuple(arguments), **release))
 
 
 @cache
@@ -59,6 +70,12 @@ def golden(case: str) -> str:
     return _RULES.sub(
         r"\1  (held by test_agreement.py)\n", _DASHBOARD.sub(r"\1    (files/dashboard.json)\n", text(case))
     )
+
+
+def reviewed(case: str) -> str:
+    """Return the committed golden file; empty: there is none."""
+    file = GOLDEN / f"{case}.yaml"
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def pod_specs(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

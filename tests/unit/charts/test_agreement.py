@@ -39,6 +39,7 @@ from controller_runtime.rights import (
 )
 from hack.chart.template import NAMESPACE, template
 from multi_scheduler.scheduler_configuration import scheduler_configuration
+from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node.commands.inspect import command as inspect_command
@@ -417,7 +418,7 @@ def _policies(values: str, *arguments: str) -> dict[str, dict[str, Any]]:
     """Return the admission policies that the chart makes, by component."""
     return {
         item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]
-        for item in rendering.parse(template(values, arguments=list(arguments)))
+        for item in rendering.render(values, arguments=arguments)
         if item["kind"] == "ValidatingAdmissionPolicy"
     }
 
@@ -435,16 +436,19 @@ def test_policies_match_the_releases_accounts_and_labels():
 
 @pytest.mark.parametrize(
     ("values", "version", "kinds", "made"),
-    [
-        ("{}", "1.29.9", [], False),
-        ("{}", "1.30.0", [], True),
-        ("{}", "1.33.0-gke.1", [], True),
-        ("admissionPolicy: {enabled: false}", "1.33.0", [], False),
-        ("admissionPolicy: {enabled: true}", "1.29.9", [], True),
-        # Capabilities of the API server are known, and it does not serve them.
-        ("{}", "1.33.0", ["v1/Pod"], False),
-        ("{}", "1.33.0", ["v1/Pod", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"], True),
-    ],
+    some(
+        [
+            ("{}", "1.29.9", [], False),
+            ("{}", "1.30.0", [], True),
+            ("{}", "1.33.0-gke.1", [], True),
+            ("admissionPolicy: {enabled: false}", "1.33.0", [], False),
+            ("admissionPolicy: {enabled: true}", "1.29.9", [], True),
+            # Capabilities of the API server are known, and it does not serve them.
+            ("{}", "1.33.0", ["v1/Pod"], False),
+            ("{}", "1.33.0", ["v1/Pod", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"], True),
+        ],
+        few=4,
+    ),
 )
 def test_policies_are_made_if_the_api_server_has_them(values, version, kinds, made):
     """Unless a value decides otherwise."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hack.chart.template import template
 from tests.unit.charts import rendering
 
 API_SERVER = {"ipBlock": {"cidr": "10.0.0.1/32"}}
@@ -27,7 +26,7 @@ def _peers(values: dict[str, Any]) -> str:
 def _ingress(values: str) -> dict[str, dict[int, Any]]:
     """Return component → port → allowed peers; None: all. Ranges are expanded."""
     found: dict[str, dict[int, Any]] = {}
-    for one in rendering.parse(template(values)):
+    for one in rendering.render(values):
         if one["kind"] == "NetworkPolicy":
             assert one["spec"]["policyTypes"] == ["Ingress"]
             component = one["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
@@ -48,7 +47,7 @@ def _served(values: str) -> dict[str, set[int]]:
             for container in one["spec"]["template"]["spec"]["containers"]
             for port in container["ports"]
         }
-        for one in rendering.parse(template(values))
+        for one in rendering.render(values)
         if one["kind"] == "Deployment"
     }
 
@@ -97,7 +96,7 @@ def test_all_ports_are_open_if_a_virtual_node_uses_any():
     values = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: a}, config: {port: 0}}]}"
     (policy,) = (
         one
-        for one in rendering.parse(template(values))
+        for one in rendering.render(values)
         if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "vn-virtual-node"
     )
     assert {} in policy["spec"]["ingress"]

@@ -39,7 +39,7 @@ def notes(tmp_path: Path) -> Notes:
 
     def render(values: str, *, before: str = "", upgrade: bool = True, nodes: str = "") -> str:
         there: dict[str, dict[str, Any]] = {"ConfigMap": {}, "Deployment": {}}
-        for one in rendering.parse(template.template(before)):
+        for one in rendering.render(before):
             if one["kind"] in there:
                 there[one["kind"]][one["metadata"]["name"]] = one
         looked = LOOKUP.sub(

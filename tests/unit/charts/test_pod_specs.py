@@ -28,8 +28,9 @@ VOLUMES = {
 SPECS = [
     pytest.param(name, spec, id=f"{case} {name}")
     for case in CASES
-    for name, spec in rendering.pod_specs(rendering.objects(case))
+    for name, spec in rendering.pod_specs(rendering.parse(rendering.reviewed(case)))
 ]
+"""Of the golden files, which equal Helm's output, because each test process collects them."""
 
 
 def violations(spec: dict[str, Any]) -> list[str]:

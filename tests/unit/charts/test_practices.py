@@ -16,7 +16,7 @@ ONE = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\n"
 
 
 def _rendered(text: str, **more: Any) -> list[dict[str, Any]]:
-    return rendering.parse(template.template(text, **more))
+    return rendering.render(text, **more)
 
 
 def _deployment(found: list[dict[str, Any]], name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import yaml
 
 from hack.chart import dashboard, readme, template
 from hack.sandbox.programs import KUBERNETES_VERSION
+from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, COMMAND, GOLDEN, objects
 
@@ -22,9 +23,8 @@ EXAMPLES = re.findall(r"```yaml\n(# values\.yaml.*?)```", readme.HEAD.read_text(
 @pytest.mark.parametrize("case", CASES)
 def test_output_equals_the_golden_files(case):
     """So a change of the templates shows as a difference that is reviewed and committed."""
-    file = GOLDEN / f"{case}.yaml"
-    assert file.exists(), f"run `{COMMAND}`"
-    assert _in_order(rendering.golden(case)) == _in_order(file.read_text("utf-8")), (
+    assert rendering.reviewed(case), f"run `{COMMAND}`"
+    assert _in_order(rendering.golden(case)) == _in_order(rendering.reviewed(case)), (
         f"read what changed, then run `{COMMAND}`"
     )
 
@@ -44,13 +44,13 @@ def test_every_golden_file_has_its_values():
     assert sorted(path.stem for path in GOLDEN.glob("*.yaml")) == CASES
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, 2))
 def test_lint_finds_nothing(case):
     """`helm lint --strict` finds neither errors nor warnings, and no value is of another type than its default."""
     assert template.lint(rendering.values(case)).strip() == ""
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", some(EXAMPLES, 3))
 def test_examples_of_the_readme_work(example):
     assert rendering.parse(template.template(example))
 
@@ -75,7 +75,9 @@ def test_nothing_is_rendered_twice(case):
     assert [key for key in found if (key[0] in whole) != (key[1] == "")] == []
 
 
-@pytest.mark.parametrize("release", ["vn", LONGEST_RELEASE, "1234", "team.vn", f"{'r' * 39}.{'r' * 13}"])
+@pytest.mark.parametrize(
+    "release", some([LONGEST_RELEASE, "1234", f"{'r' * 39}.{'r' * 13}", "team.vn", "vn"], 2)
+)
 def test_names_are_short_enough(release):
     """And label values are text, for any release name."""
     text = template.template(

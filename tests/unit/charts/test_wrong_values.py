@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hack.chart import template
+from tests.thorough import some
 
 Values = dict[str, Any]
 
@@ -208,7 +209,7 @@ def _together() -> list[tuple[Values, list[str]]]:
     return groups
 
 
-@pytest.mark.parametrize(("wrong", "told"), _together())
+@pytest.mark.parametrize(("wrong", "told"), some(_together(), 14))
 def test_wrong_values_are_named(wrong: Values, told: list[str]):
     with pytest.raises(template.HelmError) as raised:
         template.template(yaml.safe_dump(wrong))
@@ -217,36 +218,39 @@ def test_wrong_values_are_named(wrong: Values, told: list[str]):
 
 @pytest.mark.parametrize(
     "right",
-    [
-        "global: {imageRegistry: a, storageClass: b}",
-        "global: null",
-        "enabled: true",
-        "virtualNode: {config: {kubelet: {anonymousAuth: true}, leaderElection: {leaseDuration: 30}}}",
-        "virtualNode: {config: {pingInterval: 2.5, kubeApiBurst: 2000000, services: {always: []}, enableControllers: []}}",
-        cluster(
-            f"name: a, {SECRET}, config: {{labels: {{}}, capacity: {{reserve: {{cpu: 10%, memory: 4Gi}}}}}}"
-        ),
-        cluster(
-            f"name: a, {SECRET}, config: {{clientQps: 1e3, port: null, taints: null, policy: {{hostPorts: null}}}}"
-        ),
-        cluster(
-            f"name: a, {SECRET}, config: {{podSelector: {{matchExpressions: [{{key: a, operator: Exists}}]}}}}"
-        ),
-        "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}",
-        "virtualNode: {extraArgs: [--klog.v=4]}",
-        "freezePeriod: 1h30m",
-        "multiScheduler: {agents: [{name: fit, config: {score: Spread}}, {name: other, config: {any: 1}}]}",
-        f"descheduler: {{policy: {{{V1}, strategies: {{HighNodeUtilization: {{enabled: false, params: {{a: 1}}}}}}}}}}",
-        "webhook: {podDisruptionBudget: {maxUnavailable: 25%}}",
-        "webhook: {topologySpreadConstraints: []}",
-        "virtualNode: {resources: {}}",
-        "virtualNode: {web: {enabled: false}, metrics: {port: 8090}}",
-        "virtualNode: {enabled: false, metrics: {port: 8090}}",
-        "webhook: {serviceAccount: {create: false, name: mine}}",
-        kubelet("servingCertificate: CSR, approveServingCertificate: true"),
-        cluster(f"name: {'c' * 50}, {SECRET}"),
-        f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}, tls: {{enabled: true}}}}",
-    ],
+    some(
+        [
+            "global: {imageRegistry: a, storageClass: b}",
+            "global: null",
+            "enabled: true",
+            "virtualNode: {config: {kubelet: {anonymousAuth: true}, leaderElection: {leaseDuration: 30}}}",
+            "virtualNode: {config: {pingInterval: 2.5, kubeApiBurst: 2000000, services: {always: []}, enableControllers: []}}",
+            cluster(
+                f"name: a, {SECRET}, config: {{labels: {{}}, capacity: {{reserve: {{cpu: 10%, memory: 4Gi}}}}}}"
+            ),
+            cluster(
+                f"name: a, {SECRET}, config: {{clientQps: 1e3, port: null, taints: null, policy: {{hostPorts: null}}}}"
+            ),
+            cluster(
+                f"name: a, {SECRET}, config: {{podSelector: {{matchExpressions: [{{key: a, operator: Exists}}]}}}}"
+            ),
+            "virtualNode: {hostNetwork: true, kubelet: {port: 10260}}",
+            "virtualNode: {extraArgs: [--klog.v=4]}",
+            "freezePeriod: 1h30m",
+            "multiScheduler: {agents: [{name: fit, config: {score: Spread}}, {name: other, config: {any: 1}}]}",
+            f"descheduler: {{policy: {{{V1}, strategies: {{HighNodeUtilization: {{enabled: false, params: {{a: 1}}}}}}}}}}",
+            "webhook: {podDisruptionBudget: {maxUnavailable: 25%}}",
+            "webhook: {topologySpreadConstraints: []}",
+            "virtualNode: {resources: {}}",
+            "virtualNode: {web: {enabled: false}, metrics: {port: 8090}}",
+            "virtualNode: {enabled: false, metrics: {port: 8090}}",
+            "webhook: {serviceAccount: {create: false, name: mine}}",
+            kubelet("servingCertificate: CSR, approveServingCertificate: true"),
+            cluster(f"name: {'c' * 50}, {SECRET}"),
+            f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}, tls: {{enabled: true}}}}",
+        ],
+        few=6,
+    ),
 )
 def test_valid_values_are_accepted(right):
     """The schema is no stricter than the programs and Kubernetes are."""
