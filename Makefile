@@ -43,7 +43,7 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 # Randomized tests use few inputs here and many in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
 # compiled tests, because compiling takes a third of pytest's collection time.
 unit: $(STAMP) ## unit tests
-	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=2 --dist=loadfile
+	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=3 --dist=worksteal
 
 bench: $(STAMP) ## all benchmarks, about 3 h on an idle machine; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.thorough import IS_THOROUGH
+
 T = TypeVar("T")
 
 _NOISE = 0.002
 """Seconds; shorter measurements are noise."""
+_RUNS = 3 if IS_THOROUGH else 1
+"""The shortest is compared; a first comparison that fails is repeated in any case."""
 _RATIO = 3.0
 """Time for twice the input over time for the input: 2 when it is linear, 4 when it is quadratic."""
 
@@ -34,9 +38,9 @@ def assert_linear(function: Callable[[T], object], make: Callable[[int], T], *, 
 
 
 def _seconds(function: Callable[[T], object], argument: T) -> float:
-    """Return the shortest of three runs, in CPU time of this thread."""
+    """Return the shortest of some runs, in CPU time of this thread."""
     times = []
-    for _ in range(3):
+    for _ in range(_RUNS):
         started = time.thread_time()
         function(argument)
         times.append(time.thread_time() - started)

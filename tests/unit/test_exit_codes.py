@@ -7,12 +7,13 @@ import multiprocessing
 import os
 import runpy
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from controller_runtime.auth import kubeconfig
 
 NODE, WEBHOOK, DESCHEDULER, SCHEDULER = "virtual_node", "webhook", "descheduler", "multi_scheduler"
 SWARM = "swarm"
@@ -58,15 +59,29 @@ def places(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def _run(module: str, line: str, places: Mapping[str, str], **environment: str) -> tuple[int, str, str]:
+def _run(
+    module: str,
+    line: str,
+    places: Mapping[str, str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    is_broken: bool = False,
+) -> tuple[int, str, str]:
     """Return exit code, the last line of stderr and the lines before it.
 
-    The process is a fork of one that has imported the programs, because imports take most of a start.
+    The process is a fork of one that has imported the programs, because imports take most of a start. If it is
+    broken, it fails where it reads a kubeconfig.
     """
     errors = Path(places["missing"]).with_name("stderr")
     process = _FORKS.Process(
         target=_become,
-        args=(module, line.format(**places).split(), {**os.environ, "KUBECONFIG": "", **environment}, errors),
+        args=(
+            module,
+            line.format(**places).split(),
+            {**os.environ, "KUBECONFIG": "", **(environment or {})},
+            errors,
+        ),
+        kwargs={"is_broken": is_broken},
         daemon=True,
     )
     process.start()
@@ -76,13 +91,17 @@ def _run(module: str, line: str, places: Mapping[str, str], **environment: str) 
     return process.exitcode, last, before
 
 
-def _become(module: str, arguments: list[str], environment: Mapping[str, str], errors: Path) -> None:
+def _become(
+    module: str, arguments: list[str], environment: Mapping[str, str], errors: Path, *, is_broken: bool
+) -> None:
     """Run ``python -m module`` in this process."""
     os.environ.clear()
     os.environ.update(environment)
     with errors.open("wb") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
+    if is_broken:
+        kubeconfig.load = lambda *_, **__: 1 / 0  # type: ignore[assignment]
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -196,7 +215,7 @@ def test_errors_that_only_the_user_can_correct_are_one_plain_line(
 def test_files_from_the_environment_are_checked_before_the_start(places: dict[str, str]):
     """As in tensile-kube's manifest, where the certificate of the kubelet API is one."""
     files = {"APISERVER_CERT_LOCATION": places["missing"], "APISERVER_KEY_LOCATION": places["missing"]}
-    assert _run(NODE, _BOTH, places, **files)[:2] == (
+    assert _run(NODE, _BOTH, places, environment=files)[:2] == (
         2,
         f"virtual-node: {places['missing']}: No such file or directory",
     )
@@ -237,19 +256,8 @@ def test_a_user_command_reports_an_error_in_one_line(line: str, said: str, place
 @pytest.mark.parametrize("module", PROGRAMS)
 def test_an_unexpected_failure_ends_with_1(module: str, places: dict[str, str]):
     """With its traceback in the log."""
-    code = (
-        f"import sys; from controller_runtime.auth import kubeconfig; from {module} import cli; "
-        "kubeconfig.load = lambda *_, **__: 1 / 0; sys.exit(cli.main(sys.argv[1:]))"
-    )
-    extra = ["--config", places["scheduler"]] if module == SCHEDULER else []
-    extra += ["--client-kubeconfig", places["kube"]] if module == NODE else []
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--kubeconfig", places["kube"], *extra],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    told = json.loads(done.stderr.splitlines()[-1])
-    assert (done.returncode, told["level"], told["msg"]) == (1, "error", "unexpected error")
+    more = {SCHEDULER: " --config={scheduler}", NODE: " --client-kubeconfig={kube}"}
+    code, last, _ = _run(module, _UPPER + more.get(module, ""), places, is_broken=True)
+    told = json.loads(last)
+    assert (code, told["level"], told["msg"]) == (1, "error", "unexpected error")
     assert "ZeroDivisionError" in told["exception"]

@@ -322,7 +322,7 @@ def test_cached_object_is_small_and_invisible_to_the_collector() -> None:
         before, _ = tracemalloc.get_traced_memory()
         # Each line is garbage at once, and must not be kept alive by its object.
         objects += [
-            decode_watch_event(watch_line("ADDED", pod(number, managed=True))).object for number in range(500)
+            decode_watch_event(watch_line("ADDED", pod(number, managed=True))).object for number in range(200)
         ]
         after, _ = tracemalloc.get_traced_memory()
     finally:

@@ -14,11 +14,12 @@ import pytest_asyncio
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from tests.fuzz.mutation import hostile
+from tests.thorough import IS_THOROUGH
 from tests.unit.virtual_node.kubelet.conftest import Everybody, OnePod, Token
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer
 from virtual_node.kubelet import KubeletServer
 
-_INPUTS = 200
+_INPUTS = 200 if IS_THOROUGH else 50
 _PATIENCE = 0.15
 """Seconds for the first bytes of a response; half of the inputs are incomplete requests and get none."""
 _ALLOWED = re.compile(

@@ -22,8 +22,9 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
+from tests.thorough import IS_THOROUGH
 
-_SECONDS = 6.0
+_SECONDS = 6.0 if IS_THOROUGH else 2.0
 _INFORMERS = 8
 _PEAK = 250
 """MiB; 60 without an attack, 105 to 130 under it; 373 without limits."""

@@ -10,6 +10,7 @@ import pytest
 from swarm.handover import ledger as ledgers
 from swarm.handover.transition import EXCLUSIVE, OVERLAP
 from swarm.slots import Pod
+from tests.thorough import seeds
 from tests.unit.swarm.world import Api, Controller, Worker
 
 
@@ -142,7 +143,7 @@ class World:
             self.versions[uid] = shares[-1]["version"]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(8, 25))
 def test_exclusive_never_has_two_owners(seed):
     """In any order of steps and faults. Without faults every job gets one owner."""
     world = World(seed, EXCLUSIVE)
@@ -153,7 +154,7 @@ def test_exclusive_never_has_two_owners(seed):
     world.settle()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, 10))
 def test_overlap_has_no_gap(seed):
     """A running job runs somewhere all the time while lists and workers change and no process is lost."""
     world = World(seed, OVERLAP)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import some
 from virtual_node import cli
 
 _COMMAND = (sys.executable, "-m", "virtual_node")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", some(["", "1"], 1))
 def test_a_closed_pipe_gives_no_traceback(unbuffered):
     """``virtual-node help | head -1`` ends silently, as if by SIGPIPE."""
     reading, writing = os.pipe()
@@ -32,7 +33,7 @@ def test_a_closed_pipe_gives_no_traceback(unbuffered):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
-@pytest.mark.parametrize("words", [["help"], ["version"], ["version", "-o=json"]])
+@pytest.mark.parametrize("words", some([["help"], ["version"], ["version", "-o=json"]], 1))
 def test_a_full_disk_is_an_error_in_one_line(words: list[str]):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -42,7 +43,7 @@ def test_a_full_disk_is_an_error_in_one_line(words: list[str]):
     assert done.stderr == b"virtual-node: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.parametrize("words", ["version", "help"])
+@pytest.mark.parametrize("words", some(["version", "help"], 1))
 def test_a_closed_output_is_no_error(words: str):
     """``virtual-node version >&-``: only the exit code counts."""
     script = f"exec {sys.executable} -m virtual_node {words} >&-"

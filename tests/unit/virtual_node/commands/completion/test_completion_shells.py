@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import some
 from virtual_node.commands.completion.scripts import SCRIPTS
 
 ROOT = Path(__file__).parents[5]
@@ -151,6 +152,7 @@ def test_bash_quotes_names_with_special_characters(folder: Path):
     assert not (folder / "run").exists()
 
 
+@pytest.mark.parametrize("shell", some([*NATIVE], 1), indirect=True)
 def test_a_shell_runs_the_program(shell: str, folder: Path):
     """The real one."""
     _executable(folder, f'exec {sys.executable} -m virtual_node "$@"')

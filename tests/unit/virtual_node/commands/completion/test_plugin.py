@@ -108,7 +108,9 @@ def test_usage_lines_name_the_program(capsys: pytest.CaptureFixture[str], comman
     assert capsys.readouterr().out.startswith(f"usage: virtual-node {command} ")
 
 
-def test_completion_for_kubectl(tmp_path: Path):
+def test_completion_for_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     """The completion script accepts kubectl's words, offers no daemon flags without a command, and ends in a directive."""
     module, _, function = _scripts()[program.COMPLETION_FILE].partition(":")
     script = tmp_path / program.COMPLETION_FILE
@@ -119,10 +121,13 @@ def test_completion_for_kubectl(tmp_path: Path):
     )
     script.chmod(0o755)
 
-    def ask(*words: str) -> list[str]:
-        done = subprocess.run([script, *words], capture_output=True, text=True, check=True, timeout=60)
-        return done.stdout.splitlines()
+    done = subprocess.run([script, "sta"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == [f"status\t{cli.COMMANDS['status']}", ":4"]
 
-    assert ask("sta") == [f"status\t{cli.COMMANDS['status']}", ":4"]
+    def ask(*words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [str(script), *words])
+        assert not getattr(import_module(module), function)()
+        return capsys.readouterr().out.splitlines()
+
     assert ask("status", "-o", "j") == ["json", ":4"]
     assert ask("--kube") == [":4"]

@@ -17,8 +17,8 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import PodFacts
 from virtual_node.commands.diagnose.verdict import diagnose
 
-CASES: list[dict[str, Any]] = yaml.safe_load(
-    Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8")
+CASES: list[dict[str, Any]] = yaml.load(
+    Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
 _SPEC = ("nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName")
 _NOT_OF_PODS = {Code.CONTROLLER_FAILS, Code.NO_PODS, Code.KUBELET_API, Code.PODS_IN_TROUBLE}

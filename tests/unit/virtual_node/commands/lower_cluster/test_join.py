@@ -34,6 +34,12 @@ from virtual_node.commands.lower_cluster.helm_release import Release
 __all__ = ["helm"]
 
 
+@pytest.fixture(autouse=True)
+def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for Nodes that appear again for one second."""
+    monkeypatch.setattr(leave, "_GONE_SECONDS", 1)
+
+
 def test_only_differences_are_written():
     """Rules are compared as they are, data decoded; an equal object is not written."""
     found = {"rules": [{"verbs": ["get"]}], "data": {"token": base64.b64encode(b"old").decode()}}

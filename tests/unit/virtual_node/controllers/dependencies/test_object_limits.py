@@ -287,8 +287,8 @@ async def test_polls_share_one_rate():
         assert scene.is_below()
         assert watched(scene) == 50
         before = len(scene.upper.asked("get", "configmaps"))
-        await asyncio.sleep(600)
-        assert len(scene.upper.asked("get", "configmaps")) - before <= 600 * 20
+        await asyncio.sleep(200)
+        assert len(scene.upper.asked("get", "configmaps")) - before <= 200 * 20
 
 
 async def test_unreadable_objects_are_not_polled_more_often():
