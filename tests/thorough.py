@@ -6,9 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
+
+only_thorough = pytest.mark.skipif(not IS_THOROUGH, reason="takes seconds: runs in `make test` only")
+"""For a single slow input, of which no part could be left out."""
 
 
 def seeds(few: int, many: int) -> range:

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.thorough import seeds
+from tests.thorough import only_thorough, seeds
 from tests.unit.simulation.clock import VirtualLoop
 from tests.unit.simulation.replay import simulate
 
@@ -24,6 +24,7 @@ def test_clusters_agree_in_the_end_whatever_happens_on_the_way(seed: int):
     assert not story.wrong, "\n".join([f"seed {seed}", *story.happened, "WRONG:", *story.wrong])
 
 
+@only_thorough
 def test_a_seed_is_the_same_story_for_every_hash_seed():
     """Sets of strings iterate in the order of their hashes: nothing that is written may depend on it."""
     program = "from tests.unit.simulation.replay import simulate; print(*simulate(10).changes, sep='\\n')"
