@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from controller_runtime.api import matching
@@ -29,12 +29,15 @@ _HASH = "pod-template-hash"
 def disruption(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield workloads with pods on our virtual nodes that an update or a drain can interrupt."""
     ours = _workloads(facts)
+    budgets, services = (_by_namespace(facts.upper.of(kind)) for kind in ("PodDisruptionBudget", "Service"))
     for kind in ("Deployment", "StatefulSet"):
         for workload in facts.upper.of(kind):
             spec = workload["spec"]
             if (kind, key(workload)) not in ours or is_deleting(workload) or spec.get("replicas") == 0:
                 continue
-            for check, severity, message, step in _risks(facts, workload, kind):
+            namespace = workload["metadata"]["namespace"]
+            known = budgets.get(namespace, ()) if facts.upper.knows("PodDisruptionBudget") else None
+            for check, severity, message, step in _risks(workload, kind, known, services.get(namespace, ())):
                 yield InspectFinding(
                     severity=severity,
                     check=check,
@@ -60,8 +63,24 @@ def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
     return found
 
 
-def _risks(facts: InspectFacts, workload: Json, kind: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield check, severity, message and next step of each risk of a workload."""
+def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for one in objects:
+        found.setdefault(one["metadata"]["namespace"], []).append(one)
+    return found
+
+
+def _risks(
+    workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield check, severity, message and next step of each risk of a workload.
+
+    Args:
+        workload: a Deployment or StatefulSet.
+        kind: its kind.
+        budgets: the PodDisruptionBudgets of its namespace; None: they could not be listed.
+        services: the Services of its namespace.
+    """
     spec, template = workload["spec"], workload["spec"]["template"]
     replicas = spec.get("replicas", 1)
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
@@ -81,18 +100,14 @@ def _risks(facts: InspectFacts, workload: Json, kind: str) -> Iterator[tuple[str
             f"an update may stop {unavailable} of {replicas} pods at once",
             "set strategy.rollingUpdate.maxUnavailable to 0 and maxSurge to 1",
         )
-    if (
-        replicas > 1
-        and facts.upper.knows("PodDisruptionBudget")
-        and not _has_budget(facts, namespace, labels)
-    ):
+    if replicas > 1 and budgets is not None and not _has_budget(budgets, labels):
         yield (
             "no-disruption-budget",
             WARNING,
             "has no PodDisruptionBudget: a drain or the descheduler may stop all pods at once",
             f"kubectl -n {namespace} create poddisruptionbudget {name} --selector=LABELS --max-unavailable=1",
         )
-    if not _is_served(facts, namespace, labels):
+    if not _is_served(services, labels):
         return  # Probes and preStop protect clients of a Service.
     if not any(container.get("readinessProbe") for container in containers):
         yield (
@@ -128,18 +143,14 @@ def _count(amount: int | str, replicas: int, rounded: Callable[[float], int]) ->
     return rounded(replicas * int(amount.removesuffix("%")) / 100)
 
 
-def _has_budget(facts: InspectFacts, namespace: str, labels: Mapping[str, str]) -> bool:
+def _has_budget(budgets: Iterable[Json], labels: Mapping[str, str]) -> bool:
     return any(
-        budget["metadata"]["namespace"] == namespace
-        and matching.compile_selector(budget["spec"]["selector"])(labels)
-        for budget in facts.upper.of("PodDisruptionBudget")
+        matching.compile_selector(budget["spec"]["selector"])(labels)
+        for budget in budgets
         if budget["spec"].get("selector") is not None
     )
 
 
-def _is_served(facts: InspectFacts, namespace: str, labels: Mapping[str, str]) -> bool:
-    return any(
-        service["metadata"]["namespace"] == namespace and selector.items() <= labels.items()
-        for service in facts.upper.of("Service")
-        if (selector := (service.get("spec") or {}).get("selector"))
-    )
+def _is_served(services: Iterable[Json], labels: Mapping[str, str]) -> bool:
+    selectors = ((service.get("spec") or {}).get("selector") for service in services)
+    return any(selector and selector.items() <= labels.items() for selector in selectors)
