@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hack.plots.svg import WIDTH, Theme, head, legend, line, text
 
-_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 80, 30, 64, 290, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 80, 30, 78, 304, 344
 _TICKS = 6
 """About so many values on a linear axis."""
 Point = tuple[float, float]

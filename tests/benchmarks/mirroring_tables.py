@@ -36,8 +36,8 @@ def charts(record: Record) -> Mapping[str, LineChart]:
     """Return the plots by name."""
     most = max(run["pods"] for run in record["figures"]["runs"])
     over_time = record["figures"]["overTime"]
-    cpu = {title: [(row[0], 100 * row[1]) for row in rows] for title, rows in over_time.items()}
-    memory = {title: [(row[0], row[2]) for row in rows] for title, rows in over_time.items()}
+    cpu = {title: [(row[0], 100 * row[1]) for row in rows] for title, rows in sorted(over_time.items())}
+    memory = {title: [(row[0], row[2]) for row in rows] for title, rows in sorted(over_time.items())}
     return {
         "throughput": LineChart(
             "Throughput: pods of one Deployment until all have started",

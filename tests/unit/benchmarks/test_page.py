@@ -31,7 +31,7 @@ def test_all_points_are_inside_the_plot(is_logarithmic, points):
     root = ET.fromstring(draw(LineChart("title", axis, axis, {"a": points}), THEMES["dark"]))
     for dot in root.iter("{http://www.w3.org/2000/svg}circle"):
         assert 80 <= float(dot.attrib["cx"]) <= 731
-        assert 63 <= float(dot.attrib["cy"]) <= 291
+        assert 77 <= float(dot.attrib["cy"]) <= 305
 
 
 def test_a_result_is_read_as_written(tmp_path):
