@@ -47,6 +47,23 @@ _EXTENDER = [
         meaning="Rules that the lower cluster does not let us read; pods that they refuse are bound there nevertheless.",
     ),
     Panel(
+        "Extender: new lower nodes that pods wait for",
+        {
+            "max by (cluster, shape) (virtual_node_expected_nodes)": "{{cluster}} {{shape}}",
+            rate(
+                "virtual_node_expected_nodes_failed_total", "cluster, shape"
+            ): "failed {{cluster}} {{shape}}",
+        },
+        width=8,
+        meaning="Failed: nodes that the lower cluster did not add within autoscaling.provisionSeconds.",
+    ),
+    Panel(
+        "Extender: malformed data of lower clusters",
+        {rate("virtual_node_malformed_clusters_total", "cluster"): "{{cluster}}"},
+        width=8,
+        meaning="Failed calculations; the log contains an error.",
+    ),
+    Panel(
         "Extender: pod groups",
         {"max by (state) (virtual_node_pod_groups)": "{{state}}"},
         width=8,

@@ -75,6 +75,7 @@ class FitAgent(Agent):
         self.groups = GroupFilter(
             context.upper,
             judge=self.judge,
+            grow=self._judge.grow if any(self.futures.values()) else None,
             reservations=self.reservations,
             indexes=self.indexes,
             feeds=self.feeds,

@@ -182,6 +182,28 @@ async def test_full_cluster_leaves_growth_to_the_next_one(
     await upper.kubectl("-n", namespace, "delete", "deployment", "many", "--wait=true")
 
 
+async def test_group_starts_on_existing_and_new_nodes(
+    sandbox: Sandbox, namespace: str, autoscalers: list[_Autoscaler]
+) -> None:
+    """Twelve pods that start together: four on the node that exists, eight on two new nodes."""
+    upper = sandbox.upper
+    group = _deployment("group", 12)
+    template = group["spec"]["template"]
+    template["metadata"]["annotations"] = {
+        "virtual-node.io/pod-group": "group",
+        "virtual-node.io/min-members": "12",
+    }
+    template["spec"]["nodeSelector"] = {"clusterID": "lower2"}
+    await create(upper, namespace, group)
+
+    async def placed() -> dict[str, int]:
+        return await _placed(upper, namespace, "group")
+
+    await becomes(placed, {"vn-lower2": 12}, what="all pods of the group run")
+    assert len(autoscalers[1].added) == 3
+    await upper.kubectl("-n", namespace, "delete", "deployment", "group", "--wait=true")
+
+
 async def test_pod_moves_on_if_no_node_comes(
     sandbox: Sandbox, namespace: str, autoscalers: list[_Autoscaler]
 ) -> None:

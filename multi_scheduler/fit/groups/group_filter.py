@@ -20,7 +20,7 @@ from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.members import Members
 from multi_scheduler.fit.groups.options import within
 from multi_scheduler.fit.groups.pending_pods import scheduler_of
-from multi_scheduler.fit.groups.planning import Judge, Planner, Shortfall
+from multi_scheduler.fit.groups.planning import Grow, Judge, Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.groups.verdict import Verdict, rejected
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
@@ -56,6 +56,7 @@ class GroupFilter:
     Args:
         upper: client of the upper cluster.
         judge: predicts the lower nodes of one pod.
+        grow: as for ``Planner``.
         reservations: the reservations.
         indexes: indexes by lower cluster.
         feeds: feeds by lower cluster.
@@ -68,18 +69,18 @@ class GroupFilter:
         upper: Client,
         *,
         judge: Judge,
+        grow: Grow | None = None,
         reservations: Reservations,
         indexes: Mapping[str, ClusterIndex],
         feeds: Mapping[str, Feed],
         bound_pods: BoundPods,
         strategy: Strategy,
     ) -> None:
-        self._judge = judge
         self._reservations = reservations
         self._indexes = indexes
         self.held = HeldGroups(reservations.release, started=self._started, clock=_now)
         self.members = Members(upper, indexes=indexes, feeds=feeds, bound_pods=bound_pods, held=self.held)
-        self._planner = Planner(judge, reservations, indexes, strategy)
+        self._planner = Planner(judge, reservations, indexes, strategy, grow=grow)
         self.eviction = GroupEviction(
             self._planner, self.members, self.held, indexes=indexes, release=reservations.release
         )
@@ -115,7 +116,8 @@ class GroupFilter:
                 return verdict
             until = deadline if self._may_change(group) else min(deadline, short.counted_by)
             if until <= (now := _now()):
-                return verdict
+                with self._planner.growing() as can_grow:
+                    return self._decide(uid, pod, nodes, group) if can_grow else verdict
             await self._reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
@@ -187,7 +189,8 @@ class GroupFilter:
         if self.eviction.is_awaited(group.key):
             return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
         self._reservations.release(uid)
-        found = self._judge(pod, [node]) if node.name in {one.name for one in nodes} else None
+        with self._planner.growing():
+            found = self._planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
         if found is None or not found.places:
             self.held.drop(group.key)
             return None
@@ -238,7 +241,10 @@ class GroupFilter:
         """Reserve room for a group; return what is lacking, None: nothing."""
         key = ready.group.key
         state = (
-            tuple((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
+            (
+                self._planner.grows,
+                *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
+            ),
             self._reservations.changes,
             [index.changes for index in self._indexes.values()],
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations.reservations import Reservations
 
 Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
+Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which it pays to compute first where a group cannot have enough room."""
 
@@ -64,6 +66,7 @@ class Planner:
         reservations: takes the reservations.
         indexes: indexes by lower cluster.
         strategy: by which clusters are preferred.
+        grow: adds a node that a lower cluster may add to a result of ``judge`` without places; None: no cluster can grow.
     """
 
     def __init__(
@@ -72,14 +75,35 @@ class Planner:
         reservations: Reservations,
         indexes: Mapping[str, ClusterIndex],
         strategy: Strategy,
+        *,
+        grow: Grow | None = None,
     ) -> None:
         self._judge = judge
+        self._grow = grow
+        self.grows = False
+        """Whether members may wait for nodes that lower clusters must add."""
         self._reservations = reservations
         self._indexes = indexes
         self._strategy = strategy
         self._budget = PlanningBudget()
         self._until = 0.0
         """Time at which the current calculation must end."""
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[bool]:
+        """Let members wait for new nodes inside the block, which must not await. Yields whether any cluster can grow."""
+        self.grows = self._grow is not None
+        try:
+            yield self.grows
+        finally:
+            self.grows = False
+
+    def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
+        """Predict the lower nodes of one pod, including nodes that must be added if ``grows`` is set."""
+        found = self._judge(pod, nodes)
+        if self.grows and self._grow is not None and not found.places:
+            self._grow(nodes, found)
+        return found
 
     def plan(
         self,
@@ -126,7 +150,8 @@ class Planner:
         members = [
             (one.uid, one.pod.to_dict()) for one in ready.members[:MOST_MEMBERS] if one.pod is not None
         ]
-        is_large = bool(ready.group.topology) or ready.needed >= _LARGE
+        # Only room on existing nodes can be computed first.
+        is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
         found = options(
             ready.group, nodes, self._indexes, homes, _least(members) if members and is_large else {}
         )
@@ -193,7 +218,7 @@ class Planner:
             self._check_time()
             allowed = candidates.get(uid)
             nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
-            found = self._judge(pod, nodes)
+            found = self.judge(pod, nodes)
             if not found.places:
                 why = found
                 continue
@@ -212,7 +237,7 @@ class Planner:
 
     def _score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> float:
         self._check_time()
-        found = self._judge(pod, nodes)
+        found = self.judge(pod, nodes)
         return max((self._value(node, found) for node in nodes), default=0.0)
 
     def _value(self, node: VirtualNode, found: Judgement) -> float:

@@ -21,6 +21,9 @@ from virtual_node.health.nodes import UNREACHABLE, cluster_of
 from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
 
 _STALE_SECONDS = 60.0
+_WAITING = "WaitingForNode"
+_GROWTH = (_WAITING, "NodeNotAdded")
+"""Reasons of the multi-scheduler's events about new lower nodes."""
 _REFUSALS = {
     "ExceededQuota": ("A ResourceQuota of the lower cluster is used up.", Code.QUOTA),
     "PodSecurity": ("Pod Security in the lower cluster does not admit the pod.", Code.POD_SECURITY),
@@ -110,10 +113,14 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     scheduled = condition(facts.pod.get("status"), "PodScheduled")
     message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
     if scheduled.get("status") == "False":
+        growth = [event for event in facts.events if event.get("reason") in _GROWTH][-1:]
+        waits = bool(growth) and growth[0].get("reason") == _WAITING
         yield DiagnoseFinding(
             0,
-            "The lower scheduler finds no node for the pod.",
-            [message],
+            "The pod waits for a new node in the lower cluster."
+            if waits
+            else "The lower scheduler finds no node for the pod.",
+            [*(event.get("message", "") for event in growth), message],
             [
                 *advice.steps(message, namespace=pod_namespace(facts)),
                 "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)",

@@ -172,11 +172,13 @@ class Capacity:
         return _rendered(capacity), _rendered(allocatable)
 
     def _growth(self) -> dict[str, int]:
+        # A node that is not Ready counts as one that can be added. Otherwise, the sum would be too low while a new node starts.
         if self._autoscaling is None:
             return {}
         found = (
             growth.matching_shapes(self._autoscaling, self._selector, node.facts["labels"])
             for node in self._nodes.values()
+            if node.counts
         )
         return growth.most(self._autoscaling, [shapes for shapes in found if shapes])
 

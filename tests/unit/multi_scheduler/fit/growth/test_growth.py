@@ -201,3 +201,21 @@ async def test_pods_with_required_affinity_wait_for_no_node():
     world.create(one)
     await world.run()
     assert "waits for no new node" in world.reasons["p"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_group_waits_for_new_nodes_of_one_cluster(seed):
+    """Its minimum fits on existing and new nodes of one cluster together; a larger group gets nothing."""
+    growth = {"a": _growth(limit=1, price=1.0), "b": _growth(limit=2, price=2.0)}
+    world = World(random=Random(seed), a=[2], b=[2], growth=growth)
+    world.create(*(pod(f"g{one}", "large", 11) for one in range(11)))
+    await world.run()
+    assert (world.node_of, _expected(world)) == ({}, {"a": 0, "b": 0})
+    assert "lower cluster a has room for 6" in world.reasons["g0"]
+    assert "no more nodes of shape small can be added" in world.reasons["g0"]
+    world.create(*(pod(f"h{one}", "small", 6) for one in range(6)))
+    await world.run()
+    assert world.bound("h") == 6
+    assert sorted(_by_cluster(world).values()) == [6]
+    assert sum(_expected(world).values()) == 1
+    assert [reason for _, reason, _ in world.events] == ["WaitingForNode"] * 4
