@@ -19,11 +19,13 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.tls.key_pairs import self_signed
+from hack.page.inspection import inspection
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.config.types import LowerClusterConfig
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.health.facts import ClusterState, HealthFacts, PodSign
 from virtual_node.health.faults import Health
+from virtual_node.health.inspections import Inspection
 from virtual_node.health.model import examine, rejected_faults
 from virtual_node.health.pods import sign, waiting_sign
 from virtual_node.translate.nodes.capacity import Capacity
@@ -56,6 +58,7 @@ class Scene:
         self.elsewhere: dict[str, str] = {}
         self.failures: dict[str, str] = {}
         self.swarms: list[Body] = []
+        self.inspection: Inspection | None = inspection()
         self.waiting = Informer(_NOBODY, resources.PODS, name="waiting")
         for name in ("tokyo", "frankfurt", "oregon", "sydney")[:clusters]:
             self.clusters[name] = _cluster(name, directory, nodes=max(3, pods // clusters // 80))
@@ -136,6 +139,7 @@ class Scene:
             reach={"namespace": "virtual-node-system", "port": "8090"},
             pod_events=_records,
             swarms=lambda: self.swarms,
+            inspection=lambda: self.inspection,
         )
         for name in self.clusters:
             overview.history.remember(name, list(self._past(name)))

@@ -13,12 +13,14 @@ from controller_runtime.objects import Object
 from controller_runtime.util.yielding import Slicer
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.health.faults import Health
+from virtual_node.health.inspections import Inspection
 from virtual_node.health.objects import Json
 from virtual_node.web import history
 from virtual_node.web.clusters import cluster_card, cluster_detail, stopped_card
 from virtual_node.web.events import shown_events
 from virtual_node.web.expiries import Expiries
 from virtual_node.web.groups import Groups
+from virtual_node.web.inspections import inspection_table
 from virtual_node.web.pod_view import pod_view
 from virtual_node.web.reading import Reader, Reading
 from virtual_node.web.swarms import swarm_table
@@ -51,6 +53,7 @@ class Overview:
         reach: ``namespace`` and ``port`` of the other replicas' pages, sent while another replica works.
         pod_events: returns the upper cluster's Events about a pod, see ``PodEvents.of``.
         swarms: returns the Swarms, see ``Swarms.known``.
+        inspection: returns the history of inspections; None: there is none.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Overview:
         reach: Mapping[str, str] | None = None,
         pod_events: Callable[[Object], list[dict[str, Any]]] = lambda _pod: [],
         swarms: Callable[[], Sequence[Json] | None] = tuple,
+        inspection: Callable[[], Inspection | None] = lambda: None,
     ) -> None:
         self._clusters = clusters
         self._leader = leader
@@ -75,6 +79,7 @@ class Overview:
         self._reach = dict(reach or {})
         self._pod_events = pod_events
         self._swarms = swarms
+        self._inspection = inspection
         self._reader = Reader(clusters, waiting=waiting)
         self._reading: tuple[float, Reading] | None = None
         self._lock = asyncio.Lock()
@@ -101,7 +106,7 @@ class Overview:
 
         Args:
             view: the browser's view.
-            in_full: whether specs of pods, lower nodes and expiry times may be shown.
+            in_full: whether specs of pods, lower nodes, expiry times and inspections may be shown.
         """
         reading = await self._read()
         groups, slicer = Groups(), Slicer()
@@ -137,6 +142,8 @@ class Overview:
                 found |= {f"row {row.uid}": dict(row.shown) for row in rows[: view.pods]}
         if swarms := self._swarms():
             found["swarms"] = swarm_table(swarms)
+        if in_full and (inspection := self._inspection()):
+            found["inspection"] = inspection_table(inspection)
         found["events"] = shown_events(self._clusters)
         return {key: msgspec.json.encode(part) for key, part in found.items()}
 

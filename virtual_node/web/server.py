@@ -93,6 +93,7 @@ def page(
         },
         pod_events=PodEvents(events_of(upper)).of,
         swarms=swarms.known,
+        inspection=lambda: health.inspection,
     )
     return WebServer(config.web_address, overview=overview, after=worker - 1)
 

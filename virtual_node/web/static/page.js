@@ -5,6 +5,7 @@ import { clusterView } from "./clusterview.js";
 import { renderEvents } from "./events.js";
 import { age, plural } from "./format.js";
 import { renderHealth } from "./health.js";
+import { renderInspection } from "./inspections.js";
 import { go, parts, start, view } from "./live.js";
 import { podView } from "./podview.js";
 import { listen, renderPods } from "./pods.js";
@@ -37,11 +38,12 @@ function render() {
   summarize(health, clusters);
   if (isDetail) return renderDetail(now, clusters);
   lastDetail = "";
-  for (const id of ["clusters-section", "pods-section", "swarms-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
+  for (const id of ["clusters-section", "pods-section", "swarms-section", "inspection-section", "events-section"]) byId(id).hidden = Boolean(health.leader);
   if (health.leader) return;
   renderClusters(clusters);
   renderPods(parts);
   renderSwarms(parts.get("swarms") || { rows: [], all: 0 });
+  renderInspection(parts.get("inspection"));
   renderEvents(parts.get("events") || { warnings: [], routine: [] });
 }
 

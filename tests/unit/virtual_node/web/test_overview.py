@@ -72,6 +72,20 @@ async def test_pods_that_wait_without_a_node_are_shown() -> None:
     assert "untolerated taint" in parts["group shop/StatefulSet/search"]["causes"][0]["why"]
 
 
+async def test_the_last_inspection_is_shown_if_there_is_one() -> None:
+    """Errors first, and only where everything may be shown."""
+    scene = Scene(3)
+    found = (await _parts(scene.overview()))["inspection"]
+    assert [(row["severity"], row["state"]) for row in found["rows"]] == [
+        ("error", "new"),
+        ("warning", "fixed"),
+    ]
+    assert (found["run"]["fixed"], found["all"]) == (1, 2)
+    assert "inspection" not in await _parts(scene.overview(), in_full=False)
+    scene.inspection = None
+    assert "inspection" not in await _parts(scene.overview())
+
+
 async def test_swarms_are_shown_if_there_are_any() -> None:
     """The headline reports the same Swarm as the table."""
     scene = Scene(3, has_trouble=False)
