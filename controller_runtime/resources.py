@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from controller_runtime.errors import NotFound
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -38,25 +40,31 @@ class Resource:
             subresource: such as ``status``, ``binding`` or ``eviction``.
 
         Raises:
-            ValueError: a namespaced object without a namespace; an empty name; or a name that servers or
-                proxies would read as another path (``.``, ``..``, with a slash).
+            NotFound: no object can have the name: it is empty, or servers or proxies would read it as another path
+                (``.``, ``..``, with a slash). Users can write such names into references, so callers handle them
+                like names of deleted objects.
+            ValueError: a namespaced object without a namespace.
         """
-        for what, value in (("namespace", namespace), ("name", name)):
-            if value and ("/" in value or value in {".", ".."}):
-                raise ValueError(f"{self.kind}: {what} {value!r} cannot be part of a path")
+        for what, value in (("namespace", namespace or "-"), ("name", "-" if name is None else name)):
+            if not value or "/" in value or value in {".", ".."}:
+                raise _no_object(f"{self.kind}: no object can have the {what} {value!r}")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace:
             parts.append(f"namespaces/{quote(namespace, safe='')}")
         parts.append(self.plural)
         if name is not None:
-            if not name:
-                raise ValueError(f"{self.kind}: empty name")
             if self.namespaced and not namespace:
                 raise ValueError(f"{self.kind} {name}: namespace is missing")
             parts.append(quote(name, safe=""))
             if subresource:
                 parts.append(subresource)
         return "/".join(parts)
+
+
+def _no_object(message: str) -> NotFound:
+    """Return the error with a Status, as an API server would send it for an object that does not exist."""
+    status = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": message}
+    return NotFound(message, code=404, reason="NotFound", status=status)
 
 
 PODS = Resource("", "v1", "pods", "Pod")

@@ -19,7 +19,7 @@ import msgspec
 from controller_runtime import log
 from controller_runtime.api import matching
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -27,6 +27,7 @@ from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.config import fields
 from descheduler.memory.store import Memory
 from descheduler.moving.mover import Mover
+from descheduler.moving.request import Move, Outcome
 from descheduler.moving.unfreeze import Releaser
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
@@ -135,6 +136,23 @@ class Strategy(abc.ABC):
             return True
         return ((pod.spec or {}).get("priority") or 0) < self._priority
 
+    async def try_move(self, pod: Object, request: Move) -> Outcome:
+        """Request a move in a pass over many pods; an error for one pod must not keep the others.
+
+        Raises:
+            ConnectionFailed: the API server does not answer, so the pass cannot continue.
+        """
+        try:
+            return await self.context.mover.move(pod, request)
+        except ConnectionFailed:
+            raise
+        except ApiError as error:
+            self.log.warning("move failed", pod=pod.key, error=str(error))
+            return Outcome(moved=False, why=f"a request failed: {error}", cause="request failed")
+        except Exception as error:  # a pod's author chooses many of its values
+            self.log.exception("move failed", pod=pod.key)
+            return Outcome(moved=False, why=f"an internal error: {error!r}", cause="request failed")
+
 
 class PeriodicStrategy(Strategy):
     """A strategy that examines all pods in every pass, because no single event triggers it."""
@@ -150,6 +168,10 @@ class PeriodicStrategy(Strategy):
                 if not self.context.interval:
                     await asyncio.sleep(_RETRY)
                     continue
+            except Exception:  # must not end the other strategies
+                self.log.exception("pass failed")
+                if not self.context.interval:
+                    raise
             if not self.context.interval:
                 return
             await asyncio.sleep(self.context.interval)

@@ -38,7 +38,7 @@ class Duplicates(PeriodicStrategy):
         for owned in self._owned().values():
             nodes = [node.name for node in self.context.view.open_nodes_for(owned[0])]
             for pod, why in excess(owned, nodes):
-                await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+                await self.try_move(pod, Move(strategy=self.name, reason=why))
 
     def _owned(self) -> Mapping[str, Sequence[Object]]:
         excluded = set(self.params.exclude_owner_kinds)

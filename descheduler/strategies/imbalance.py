@@ -98,7 +98,7 @@ class Imbalance(PeriodicStrategy):
                 if target is None:
                     continue
                 why = f"{usage.name} is overused ({_shown(usage, params.target_thresholds)}), {target.name} has room"
-                outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+                outcome = await self.try_move(pod, Move(strategy=self.name, reason=why))
                 if outcome.moved:
                     _add(usage.requested, requests, -1)
                     _add(target.requested, requests, 1)

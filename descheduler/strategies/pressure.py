@@ -63,7 +63,7 @@ class Pressure(PeriodicStrategy):
                 continue
             taker = min(takers, key=lambda other: (loads[other], other))
             why = f"{name} is under pressure ({loads[name]:.0%}), {taker} is not ({loads[taker]:.0%})"
-            outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=why))
+            outcome = await self.try_move(pod, Move(strategy=self.name, reason=why))
             moved += bool(outcome.moved)
             if moved >= self.params.pods_per_pass:
                 return

@@ -102,7 +102,7 @@ class MemoryClient:
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None, **_: Any
     ) -> dict[str, Any]:
-        plural, key = resource.plural, object_key(resource.plural, namespace, name)
+        plural, key = resource.plural, _key(resource, namespace, name)
         return await self.send("get", plural, key, lambda: copied(self.server.get(plural, key)))
 
     async def list(
@@ -159,6 +159,8 @@ class MemoryClient:
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **copied(body)}
         name = name or whole.get("metadata", {}).get("name") or ""
         key = object_key(plural, namespace or whole.get("metadata", {}).get("namespace"), name)
+        if subresource:
+            _key(resource, namespace, name)
 
         def write() -> Body:
             if subresource == "token":
@@ -174,7 +176,7 @@ class MemoryClient:
         subresource: str | None = None, patch_type: PatchType = PatchType.MERGE,
         params: Mapping[str, str] | None = None, **_: Any,
     ) -> Body:  # fmt: skip
-        key, change = object_key(resource.plural, namespace, name), copied(patch)
+        key, change = _key(resource, namespace, name), copied(patch)
         dry_run = _is_dry_run(params)
 
         def write() -> Body:
@@ -189,7 +191,7 @@ class MemoryClient:
         self, resource: Resource, body: Mapping[str, Any], *, subresource: str | None = None, **_: Any
     ) -> Body:
         whole = copied(body)
-        key = object_key(resource.plural, whole["metadata"].get("namespace"), whole["metadata"]["name"])
+        key = _key(resource, whole["metadata"].get("namespace"), whole["metadata"]["name"])
 
         def write() -> Body:
             return self.server.update(resource.plural, key, whole, who=self.who, subresource=subresource)
@@ -200,7 +202,7 @@ class MemoryClient:
         self, resource: Resource, name: str, *, namespace: str | None = None, uid: str | None = None,
         resource_version: str | None = None, grace_period_seconds: int | None = None, **_: Any,
     ) -> Body:  # fmt: skip
-        key = object_key(resource.plural, namespace, name)
+        key = _key(resource, namespace, name)
 
         def write() -> Body:
             return self.server.delete(
@@ -228,6 +230,16 @@ class MemoryClient:
 def bookmark(version: int) -> WatchEvent:
     """Return the event that says how far a watch has come."""
     return WatchEvent("BOOKMARK", from_dict({"metadata": {"resourceVersion": str(version)}}))
+
+
+def _key(resource: Resource, namespace: str | None, name: str) -> str:
+    """Return the key of an object that a request names.
+
+    Raises:
+        NotFound: no object can have the name, as ``client.Client`` finds.
+    """
+    resource.path(namespace=namespace or "default", name=name)
+    return object_key(resource.plural, namespace, name)
 
 
 def _described(namespace: str | None, labels: str | None, fields: str | None) -> str:

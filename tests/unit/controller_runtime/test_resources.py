@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime import resources
+from controller_runtime.errors import NotFound
 from controller_runtime.resources import Resource
 
 
@@ -42,17 +43,22 @@ def test_paths(resource: Resource, arguments: dict[str, str], path: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "b"}, "Pod b: namespace is missing"),
-        ({"namespace": "a", "name": ""}, "Pod: empty name"),
-        ({"namespace": "a", "name": ".."}, r"Pod: name '\.\.' cannot"),
-        ({"namespace": "a", "name": "../secrets/b"}, "Pod: name '../secrets/b' cannot"),
-        ({"namespace": "..", "name": "b"}, r"Pod: namespace '\.\.' cannot"),
+        ({"namespace": "a", "name": ""}, "the name ''"),
+        ({"namespace": "a", "name": ".."}, r"the name '\.\.'"),
+        ({"namespace": "a", "name": "../secrets/b"}, "the name '../secrets/b'"),
+        ({"namespace": "..", "name": "b"}, r"the namespace '\.\.'"),
     ],
 )
-def test_bad_names_are_refused(arguments: dict[str, str], message: str) -> None:
-    """A name never leads out of its own path."""
-    with pytest.raises(ValueError, match=message):
+def test_object_with_impossible_name_does_not_exist(arguments: dict[str, str], message: str) -> None:
+    """A name never leads out of its own path, and a name that a user wrote into a reference is no other error."""
+    with pytest.raises(NotFound, match=message) as caught:
         resources.PODS.path(**arguments)
+    assert caught.value.status["reason"] == "NotFound"
+
+
+def test_namespace_is_required() -> None:
+    with pytest.raises(ValueError, match="Pod b: namespace is missing"):
+        resources.PODS.path(name="b")
 
 
 @given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in {".", ".."}))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.api import node_avoidance
+from controller_runtime.errors import Unavailable
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from tests.unit.descheduler.bodies import pod
 from tests.unit.descheduler.process import Process
@@ -40,7 +41,7 @@ async def test_owner_uid_with_invalid_characters_does_not_fail_writes_of_others(
     """The API server would refuse a whole batch for one invalid key."""
     bodies = [
         pod("good", owner="good"),
-        *(_of_tenant(pod(f"p{uid}", owner=uid)) for uid in ("a/b", "x" * 300)),
+        *(_of_tenant(pod(f"p{len(uid)}", owner=uid)) for uid in ("a/b", "x" * 300)),
     ]
     cluster = cluster_with(*bodies)
     async with process_on(cluster).running():
@@ -72,3 +73,43 @@ async def test_duplicates_counts_pods_of_one_namespace_only():
         await asyncio.sleep(5)
     assert {"v0", "v1"} <= set(names_of(cluster))
     assert cluster.find("pods", "default/v0") is not None
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet"])
+@pytest.mark.parametrize("name", ["web/status", "..", "."])
+async def test_owner_with_impossible_name_does_not_keep_others(kind, name):
+    """Kubernetes only requires that the name in an ownerReference is not empty."""
+    ready = {"type": "Ready", "status": "True"}
+    bodies = [
+        pod(f"p{number}", owner="o", kind=kind, phase="Running", refused_at=None) for number in range(2)
+    ]
+    for body in bodies:
+        body["metadata"]["ownerReferences"][0]["name"] = name
+        body["metadata"]["labels"] = {"pod-template-hash": "h"}
+        body["status"]["conditions"].append(ready)
+    bodies += [
+        pod(f"q{number}", owner="q", kind="X", phase="Running", refused_at=None) for number in range(2)
+    ]
+    cluster = cluster_with(*bodies)
+    process = Process(cluster)
+    process.add(Duplicates, DuplicatesParams())
+    async with process.running():
+        await asyncio.sleep(20)
+    assert names_of(cluster) == ["p0", "q0"]
+
+
+async def test_error_for_one_pod_does_not_end_pass():
+    bodies = [
+        pod(f"{owner}{n}", owner=owner, kind="X", phase="Running", refused_at=None)
+        for owner in "pq"
+        for n in (0, 1)
+    ]
+    cluster = cluster_with(*bodies)
+    process = Process(cluster)
+    process.client.fault = lambda _verb, plural, key: (
+        Unavailable("broken", code=500) if (plural, key) == ("pods/eviction", "default/p1") else None
+    )
+    process.add(Duplicates, DuplicatesParams())
+    async with process.running():
+        await asyncio.sleep(20)
+    assert names_of(cluster) == ["p0", "p1", "q0"]
