@@ -40,7 +40,7 @@ test: lint prepare ## lint and all tests, on real clusters, as CI does
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 	@$(BIN)/python -m hack.sandbox prepare
 
-# Randomized tests use few inputs here and many in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
+# Expensive tests use few inputs here and all in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
 # compiled tests, because compiling takes a third of pytest's collection time.
 unit: $(STAMP) ## unit tests
 	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=3 --dist=worksteal

@@ -34,7 +34,7 @@ settings.register_profile(
     "project",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=100 if IS_THOROUGH else 20,
+    max_examples=100 if IS_THOROUGH else 10,
 )
 settings.load_profile("project")
 

@@ -209,7 +209,7 @@ def _together() -> list[tuple[Values, list[str]]]:
     return groups
 
 
-@pytest.mark.parametrize(("wrong", "told"), some(_together(), 14))
+@pytest.mark.parametrize(("wrong", "told"), some(_together(), 8))
 def test_wrong_values_are_named(wrong: Values, told: list[str]):
     with pytest.raises(template.HelmError) as raised:
         template.template(yaml.safe_dump(wrong))
@@ -249,7 +249,7 @@ def test_wrong_values_are_named(wrong: Values, told: list[str]):
             cluster(f"name: {'c' * 50}, {SECRET}"),
             f"{cluster(f'name: a, {SECRET}')}\nmultiScheduler: {{scheduler: {{enabled: false, name: default-scheduler}}, tls: {{enabled: true}}}}",
         ],
-        few=6,
+        few=4,
     ),
 )
 def test_valid_values_are_accepted(right):
