@@ -378,7 +378,7 @@ class Departures:
         if pod is None or pod.uid in self._active or not self._view.is_on_virtual_node(pod):
             return None
         value = pod.annotations.get(names.ANNOTATION_LEAVING)
-        if value is None:
+        if value is None or pod.metadata.deletion_timestamp is not None:
             return None
         try:
             patch = steps.restore(pod.uid, pod.resource_version, value)

@@ -17,6 +17,7 @@ from controller_runtime import resources
 from controller_runtime.api import drain, movable, names
 from controller_runtime.api.drain import PodState, Request
 from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -32,6 +33,7 @@ _SETTLE = 0.3
 """Seconds for which events of a node's pods are collected."""
 _POLL = 5.0
 _STAYING_POLL = 30.0
+_NOT_CORDONED = "the node is not cordoned"
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Drain(Strategy):
             request, stopped = Request(), f"annotation {names.ANNOTATION_DRAIN} is not valid: {error}"
         else:
             is_cordoned = (node.spec or {}).get("unschedulable")
-            stopped = found.stopped if is_cordoned else f"the node is not cordoned: kubectl cordon {name}"
+            stopped = found.stopped if is_cordoned else f"{_NOT_CORDONED}: kubectl cordon {name}"
         await self._work_through(name, found, request, stopped)
         status = drain.summary(found.pods, request=text, moved=found.moved, stopped=stopped or found.stopped)
         before = drain.status_of(node.annotations)
@@ -129,7 +131,8 @@ class Drain(Strategy):
             before = drain.status_of(node.annotations)
             found = self._drains[node.name] = _Drain(text)
             if before is not None:
-                found.moved, found.stopped = before.moved, before.stopped
+                found.moved = before.moved
+                found.stopped = "" if before.stopped.startswith(_NOT_CORDONED) else before.stopped
         return found
 
     async def _work_through(self, name: str, found: _Drain, request: Request, stopped: str) -> None:
@@ -178,7 +181,10 @@ class Drain(Strategy):
             drain=found.text,
             local_storage=request.delete_empty_dir_data,
         )
-        outcome = await self.context.mover.move(pod, move)
+        try:
+            outcome = await self.context.mover.move(pod, move)
+        except ApiError as error:  # must not delay the other pods
+            return PodState(pod.key, "waiting", f"a request failed: {error}")
         if outcome.moved:
             return PodState(pod.key, "moving", "its replacement is not Ready yet")
         if outcome.cause in _STAYING:

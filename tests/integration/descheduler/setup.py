@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import sys
@@ -163,3 +164,15 @@ async def no_records(upper: Cluster, namespace: str) -> None:
         )["items"]
 
     await eventually(none, what="no records left")
+
+
+async def command(upper: Cluster, *arguments: str) -> tuple[int, str]:
+    """Run ``virtual-node`` as a user does; return the exit code and its output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "virtual_node", arguments[0], f"--kubeconfig={upper.kubeconfig}", *arguments[1:]),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
