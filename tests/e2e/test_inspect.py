@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from controller_runtime import rights
 from controller_runtime.resources import SWARMS
-from controller_runtime.rights import Right
+from controller_runtime.rights import INSPECTION_HISTORY, Right, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.demo import configuration
@@ -25,6 +25,7 @@ from hack.sandbox.process import Process
 from swarm import crd
 from tests.e2e.conftest import becomes, create, eventually, get, make_namespace, node_ready, pod, ready
 from virtual_node.config import file as config_file
+from virtual_node.rights import operator
 from virtual_node.rights.daemon import LOWER
 from virtual_node.rights.daemon import upper as upper_rights
 
@@ -138,30 +139,30 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
     await becomes(reported, (0, "2 clusters, 1 pod: no findings"))
 
 
-async def least(cluster: Cluster, needed: Sequence[Right]) -> str:
+async def least(cluster: Cluster, needed: Sequence[Right], name: str = "least") -> str:
     """Path of a kubeconfig of an account that has exactly these rights, its token in a file of its own."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": "least"},
+        "metadata": {"name": name},
         "rules": rights.rules(needed),
     }
     await cluster.apply(role)
-    await cluster.kubectl("-n", "default", "create", "serviceaccount", "least")
+    await cluster.kubectl("-n", "default", "create", "serviceaccount", name)
     await cluster.kubectl(
-        "create", "clusterrolebinding", "least", "--clusterrole=least", "--serviceaccount=default:least"
+        "create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount=default:{name}"
     )
-    token = await cluster.kubectl("-n", "default", "create", "token", "least", "--duration=1h")
-    (cluster.directory / "least.token").write_text(token.stdout.strip(), encoding="utf-8")
+    token = await cluster.kubectl("-n", "default", "create", "token", name, "--duration=1h")
+    (cluster.directory / f"{name}.token").write_text(token.stdout.strip(), encoding="utf-8")
     whole = {
-        "current-context": "least",
-        "contexts": [{"name": "least", "context": {"cluster": "here", "user": "least"}}],
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": "here", "user": name}}],
         "clusters": [
             {"name": "here", "cluster": {"server": cluster.server, "certificate-authority": str(cluster.ca)}}
         ],
-        "users": [{"name": "least", "user": {"tokenFile": "least.token"}}],
+        "users": [{"name": name, "user": {"tokenFile": f"{name}.token"}}],
     }
-    path = cluster.directory / "least.kubeconfig"
+    path = cluster.directory / f"{name}.kubeconfig"
     path.write_text(json.dumps(whole), encoding="utf-8")
     return str(path)
 
@@ -181,6 +182,54 @@ async def test_the_rights_of_the_virtual_node_suffice(small: tuple[Sandbox, Proc
 
     # An API server applies new rights a moment after they are written.
     await becomes(code, (0, ""))
+
+
+async def test_scheduled_inspections_keep_a_history(small: tuple[Sandbox, Process]):
+    """With the rights and the arguments of the chart's CronJob: a workload at risk is new, persists, and is fixed."""
+    sandbox, _ = small
+    upper = sandbox.upper
+    needed = resolved(operator.INSPECTION, names={INSPECTION_HISTORY: ["runs"]}, own_namespace=SPACE)
+    whole = configuration(sandbox) | {"kubeconfig": await least(upper, needed, "inspection")}
+    file = sandbox.directory / "inspection.yaml"
+    file.write_text(json.dumps(whole), encoding="utf-8")
+
+    async def missing() -> set[tuple[str, str, str]]:
+        _, found = await findings(sandbox, f"--config={file}")
+        return {one for one in found if one[0] == "unread"}
+
+    # An API server applies new rights a moment after they are written.
+    await becomes(missing, set(), what="every kind is read")
+    template = pod("single", "sleep 3600", node=NODE)
+    await create(
+        upper,
+        SPACE,
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "runs"}, "data": {}},
+        {
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "single"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "single"}},
+                "template": {
+                    "metadata": {"labels": {"app": "single"}},
+                    "spec": {**template["spec"], "terminationGracePeriodSeconds": 1},
+                },
+            },
+        },
+    )  # fmt: skip
+    await upper.kubectl("-n", SPACE, "rollout", "status", "deployment/single", "--timeout=60s")
+    arguments = (f"--config={file}", f"--history=configmap/{SPACE}/runs", "--fail-on=never")
+
+    async def state() -> tuple[int, dict[str, str]]:
+        code, _ = await inspect(sandbox, *arguments)
+        stored = await get(upper, SPACE, "configmap", "runs")
+        found = json.loads(stored["data"].get("history.json", '{"findings": []}'))["findings"]
+        return code, {f"{one['check']} {one['object']}": one["state"] for one in found}
+
+    at_risk = f"single-replica {SPACE}/single"
+    assert await state() == (0, {at_risk: "new"})
+    assert await state() == (0, {at_risk: "persisting"})
+    await upper.kubectl("-n", SPACE, "delete", "deployment", "single", "--cascade=foreground", "--wait=true")
+    assert await state() == (0, {at_risk: "fixed"})
+    assert await state() == (0, {})
 
 
 async def test_orphaned_lower_objects_are_found(small: tuple[Sandbox, Process]):
