@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from subprocess import PIPE
+from time import monotonic
 
 import aiohttp
 import prometheus_client
@@ -33,6 +34,8 @@ _STEADY = 120.0
 """Seconds of running after which a worker's earlier failures are forgotten."""
 _ANSWER = 3.0
 """Seconds for a worker to answer; less than the timeouts of health checks and of scrapes."""
+_PATIENCE = 30.0
+"""Seconds for which a worker may fail its liveness check, because a restart of the command ends all workers."""
 _WRONG_CONFIGURATION = 2
 """Exit code of a process with errors that only the user can correct."""
 _RESTARTS = Counter(
@@ -93,13 +96,18 @@ class Parent:
         )
 
     async def _trouble(self, endpoint: str) -> str:
-        """Return which workers do not pass a health endpoint; empty: all do. A stopped worker is alive."""
-        workers = [worker for worker in self._workers if worker.is_running or endpoint == "readyz"]
+        """Return which workers do not pass a health endpoint; empty: all do.
+
+        For ``livez``, a stopped worker passes, and so does one that has failed for less than ``_PATIENCE`` seconds.
+        """
+        is_live = endpoint == "livez"
+        workers = [worker for worker in self._workers if worker.is_running or not is_live]
         statuses = await asyncio.gather(*(self._ask(worker, f"/{endpoint}") for worker in workers))
+        state = "alive" if is_live else "ready"
         return "; ".join(
-            f"worker {worker.number} {'is not ready' if status else 'does not answer'}"
+            f"worker {worker.number} {f'is not {state}' if status else 'does not answer'}"
             for worker, (status, _) in zip(workers, statuses, strict=True)
-            if status != 200
+            if (worker.fails_for_long(passed=status == 200) if is_live else status != 200)
         )
 
     async def _ask(self, worker: _Process, path: str) -> tuple[int, bytes]:
@@ -129,6 +137,8 @@ class _Process:
         program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
         self._command = [sys.executable, *program, *self._worker.arguments(arguments)]
         self._process: asyncio.subprocess.Process | None = None
+        self._failing_since: float | None = None
+        """Time of the first failure in a row of the liveness check; None: the last check passed, or none was made."""
         self._log = structlog.get_logger(component="workers", worker=number)
 
     @property
@@ -141,6 +151,14 @@ class _Process:
         """Report whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
+    def fails_for_long(self, *, passed: bool) -> bool:
+        """Record the result of a liveness check; report whether the process fails for ``_PATIENCE`` seconds."""
+        if passed:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = monotonic()
+        return self._failing_since is not None and monotonic() - self._failing_since >= _PATIENCE
+
     async def run(self) -> None:
         """Keep the process running until cancelled; then stop it and wait for its end.
 
@@ -151,25 +169,34 @@ class _Process:
         failures, is_first = 0, True
         while True:
             started = loop.time()
-            code = await self._run_once()
-            if is_first and code == _WRONG_CONFIGURATION:
-                raise ConfigError(f"worker {self.number} cannot start; its error is printed above")
-            is_first = False
+            try:
+                code = await self._run_once()
+            except OSError as error:
+                reason = f"cannot be started: {error}"  # no memory, file descriptor or process is free
+            else:
+                if is_first and code == _WRONG_CONFIGURATION:
+                    raise ConfigError(f"worker {self.number} cannot start; its error is printed above")
+                is_first, reason = False, _reason(code)
             failures = 1 if loop.time() - started > _STEADY else failures + 1
             delay = backoff.exponential(failures - 1, base=_RESTART_BASE, maximum=_RESTART_MAXIMUM)
             delay *= 1 + random.random() / 4  # noqa: S311 - jitter
-            self._log.error("worker ended; restarting it", reason=_reason(code), retry_in=round(delay, 1))
+            self._log.error("worker ended; restarting it", reason=reason, retry_in=round(delay, 1))
             await asyncio.sleep(delay)
             _RESTARTS.labels(str(self.number)).inc()
 
     async def _run_once(self) -> int:
-        """Run the process until it ends; return its exit code."""
+        """Run the process until it ends; return its exit code.
+
+        Raises:
+            OSError: it cannot be started.
+        """
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=PIPE,  # closes when this process ends (Worker.stop_with_parent)
             pass_fds=[self._worker.listener] if self._listener is not None else [],
             process_group=0,  # Ctrl-C in a terminal goes to this process only, which stops the workers
         )
+        self._failing_since = None
         self._log.info("worker started", pid=process.pid)
         try:
             return await process.wait()

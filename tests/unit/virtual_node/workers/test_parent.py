@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -41,6 +42,47 @@ async def test_a_worker_that_ends_is_restarted(monkeypatch: pytest.MonkeyPatch, 
             await _until("start\n" * 4, starts)
     reasons = [line["reason"] for line in logs if line["event"] == "worker ended; restarting it"]
     assert reasons[:3] == ["signal SIGKILL", "exit code 2", "signal SIGKILL"]
+
+
+async def test_a_worker_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The other workers continue."""
+    steps, command = tmp_path / "steps", tmp_path / "command"
+    made = _parent(monkeypatch, "", f"echo other >> {steps}; read _")
+    made._workers[0]._command = [str(command)]
+    with capture_logs() as logs:
+        async with working(made.run()):
+            await _until("other", steps)
+            (tmp_path / "new").write_text(f"#!/bin/sh\necho started >> {steps}; read _\n", encoding="utf-8")
+            (tmp_path / "new").chmod(0o700)
+            (tmp_path / "new").rename(command)
+            await _until("started", steps)
+    assert steps.read_text(encoding="utf-8") == "other\nstarted\n"
+    assert any("cannot be started" in line.get("reason", "") for line in logs)
+
+
+async def test_only_a_worker_that_fails_for_long_fails_the_liveness_check(monkeypatch: pytest.MonkeyPatch):
+    """A worker that starts or stalls does not. After a success or a restart the time begins again."""
+    made = _parent(monkeypatch, "exec sleep 60", "exec sleep 60")
+    statuses, now = {1: 200, 2: 0}, 0.0
+
+    async def ask(worker: Any, _: str) -> tuple[int, bytes]:
+        return statuses[worker.number], b""
+
+    monkeypatch.setattr(made, "_ask", ask)
+    monkeypatch.setattr(parent, "monotonic", lambda: now)
+    with capture_logs():
+        async with working(made.run()):
+            while not all(worker.is_running for worker in made._workers):  # noqa: ASYNC110 - real processes
+                await asyncio.sleep(0.01)
+            assert await made._trouble("readyz") == "worker 2 does not answer"
+            seen = []
+            for now, statuses[2] in (  # noqa: B007 - read by the clock
+                (0.0, 0), (29.0, 0), (29.5, 200), (60.0, 0), (89.0, 0), (91.0, 0), (92.0, 503), (93.0, 200)
+            ):  # fmt: skip
+                seen.append(await made._trouble("livez"))
+    assert seen == ["", "", "", "", "", "worker 2 does not answer", "worker 2 is not alive", ""]
 
 
 async def test_a_wrong_configuration_at_the_first_start_ends_the_command(
