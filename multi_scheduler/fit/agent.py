@@ -279,6 +279,8 @@ class FitAgent(Agent):
         if found.places:
             self.reservations.reserve(pod.uid, found.places)
             self.reservations.bind(pod.uid, node.name)
+            if has_arrived:
+                self.reservations.arrived(pod.uid)
             self._growing.bound(pod, node.name)
 
     def sweep(self) -> None:

@@ -13,7 +13,7 @@ from controller_runtime.objects import Object
 from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed
-from multi_scheduler.fit.growth.future_nodes import FutureNodes
+from multi_scheduler.fit.growth.future_nodes import Failure, FutureNodes
 from multi_scheduler.fit.growth.kinds import Pool
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.reservations import Reservations
@@ -101,27 +101,34 @@ class Growing:
             self._reservations.landed(uid, partial(self._lower_node, uid))
 
     def expire(self) -> None:
-        """Release the reservations on nodes that were not added in time, with an event for each pod."""
+        """Release the reservations on nodes that were not added in time, with an event for each pod.
+
+        If no lower pod was created meanwhile, the autoscaler could not add the node, so there is nothing to report.
+        """
         for cluster, futures in self._futures.items():
             for failure in futures.expire():
-                shape, limit = failure.kind.shape.name, failure.kind.pool.autoscaling.provision_seconds
-                _FAILED.labels(cluster, shape).inc()
-                text = (
-                    f"Lower cluster {cluster} added no usable node of shape {shape} within {limit:g} s; "
-                    f"no pod waits for this shape in the next {failure.seconds:.0f} s"
-                )
-                self._log.warning(
-                    "no node was added in time", cluster=cluster, shape=shape, pods=len(failure.keys)
-                )
-                nodes = {key.partition("@")[2] for key in failure.keys}
-                pods = {pod.uid: pod for node in nodes for pod in self._bound_pods.on(node)}
+                if failure.seconds:
+                    self._report(cluster, failure)
                 for key in failure.keys:
-                    uid = key.partition("@")[0]
-                    if uid in pods and self._recorder is not None:
-                        self._recorder.event(pods[uid], "Warning", _NOT_ADDED, text)
-                    self._reservations.release(uid)
+                    self._reservations.release(key.partition("@")[0])
             for shape, number in futures.expected().items():
                 _EXPECTED.labels(cluster, shape).set(number)
+
+    def _report(self, cluster: str, failure: Failure) -> None:
+        shape, limit = failure.kind.shape.name, failure.kind.pool.autoscaling.provision_seconds
+        _FAILED.labels(cluster, shape).inc()
+        self._log.warning("no node was added in time", cluster=cluster, shape=shape, pods=len(failure.keys))
+        if self._recorder is None:
+            return
+        text = (
+            f"Lower cluster {cluster} added no usable node of shape {shape} within {limit:g} s; "
+            f"no pod waits for this shape in the next {failure.seconds:.0f} s"
+        )
+        uids = {key.partition("@")[0] for key in failure.keys}
+        for node in {key.partition("@")[2] for key in failure.keys}:
+            for pod in self._bound_pods.on(node):
+                if pod.uid in uids:
+                    self._recorder.event(pod, "Warning", _NOT_ADDED, text)
 
     def _lower_node(self, uid: str, cluster: str) -> str:
         placed = self._futures[cluster].real.placed(self._feeds[cluster].lower_uid.get(uid, ""))

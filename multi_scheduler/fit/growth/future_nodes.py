@@ -26,6 +26,8 @@ class _FutureNode:
     kind: Kind
     deadline: float = math.inf
     """Until when the node must appear; infinite: no pod waits for it."""
+    is_requested: bool = False
+    """Whether a lower pod waits for it. Before that, the autoscaler cannot know that a node is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Failure:
     keys: list[str]
     """Keys of the reservations on it."""
     seconds: float
-    """For how long the kind is not used."""
+    """For how long the kind is not used; 0: no lower pod was created that the autoscaler could have seen."""
 
 
 def rank(kind: Kind, *, deadline: float, is_growing: bool) -> tuple[bool, float, int, bool, float]:
@@ -160,6 +162,16 @@ class FutureNodes:
             node.kind.spare = ""
             self._refresh()
 
+    def arrived(self, key: str) -> None:
+        """Note that the lower pod of a reservation exists. The first one starts the time in which its node must appear."""
+        placed = self.index.placed(key)
+        if placed is None:
+            return
+        node = self._nodes[placed.node]
+        if not node.is_requested:
+            node.is_requested = True
+            node.deadline = self._clock() + node.kind.pool.autoscaling.provision_seconds
+
     def remove(self, key: str) -> None:
         """Remove a reservation; a node without reservations is no longer expected."""
         self._moved.discard(key)
@@ -214,7 +226,9 @@ class FutureNodes:
         """Return the expected nodes that were not added in time; the caller must release their reservations."""
         now = self._clock()
         return [
-            Failure(node.kind, list(self.index.on(node.name)), node.kind.failed(now))
+            Failure(
+                node.kind, list(self.index.on(node.name)), node.kind.failed(now) if node.is_requested else 0.0
+            )
             for node in self._nodes.values()
             if node.deadline <= now
         ]

@@ -168,10 +168,14 @@ class Reservations:
                     other.deadline = math.inf
 
     def arrived(self, uid: str) -> None:
-        """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node."""
+        """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node.
+
+        If the pod waits for a new lower node, the autoscaler sees this from now on.
+        """
         if (held := self._held.get(uid)) is not None:
-            for cluster in set(held.on.values()):
+            for node, cluster in held.on.items():
                 self._admissions[cluster].arrived(uid)
+                self._futures[cluster].arrived(_key(uid, node))
             self._note()
 
     def release(self, uid: str) -> None:

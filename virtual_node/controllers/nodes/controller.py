@@ -71,6 +71,8 @@ class NodeController:
         )
         self._written: dict[str, Any] = {}
         self._written_at = 0.0
+        self._unready_since: float | None = None
+        """Loop time since which there are selected lower nodes and none is Ready; None: this is not so."""
 
     @property
     def node(self) -> dict[str, Any] | None:
@@ -126,6 +128,8 @@ class NodeController:
 
     def _condition(self) -> tuple[bool, str, str]:
         name = self._context.name
+        if self.capacity.ready_nodes or not self.capacity.selected_nodes:
+            self._unready_since = None
         if self._health.reachable is False:
             return (
                 False,
@@ -136,7 +140,7 @@ class NodeController:
             error = self._lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
-        if not self.capacity.ready_nodes and self._node.autoscaling is None:
+        if not self.capacity.ready_nodes and not self._waits_for_nodes():
             total = len(self._lower_nodes.store)
             return (
                 False,
@@ -146,6 +150,17 @@ class NodeController:
                 ),
             )
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
+
+    def _waits_for_nodes(self) -> bool:
+        """Report whether the lower cluster can add nodes, and has none, or none was Ready for less than ``provisionSeconds``."""
+        growth = self._node.autoscaling
+        if growth is None or not self.capacity.selected_nodes:
+            return growth is not None
+        loop = asyncio.get_running_loop()
+        if self._unready_since is None:
+            self._unready_since = loop.time()
+            loop.call_later(growth.provision_seconds, self.refresh)
+        return loop.time() - self._unready_since < growth.provision_seconds
 
     def _desired(self, previous: dict[str, Any]) -> dict[str, Any]:
         ready, reason, message = self._condition()

@@ -145,6 +145,7 @@ async def test_gives_up_and_remembers():
     world = World(a=[], b=[], growth={"a": _growth(provision_seconds=60), "b": _growth(price=1.0)})
     world.create(pod("first"))
     await world.run()
+    world.agent.reservations.arrived("first")
     await world.later(62)
     assert [reason for _, reason, _ in world.events] == ["WaitingForNode", "NodeNotAdded"]
     assert world.events[1][2] == (
@@ -160,12 +161,33 @@ async def test_gives_up_and_remembers():
     world.create(pod("third"))
     await world.run()
     assert world.node_of["third"] == "vn-a"
+    world.agent.reservations.arrived("third")
     await world.later(62)
     world.add_node("a", "late", 4, pool="new")
     world.agent.indexes["a"].remove_node("late")
     world.create(pod("fourth"))
     await world.run()
     assert world.node_of["fourth"] == "vn-a", "the late node shows that the shape can be added"
+
+
+async def test_pods_without_lower_pods_do_not_make_a_shape_fail():
+    """A pod that lacks a ConfigMap has no lower pod, so the autoscaler adds no node. The first lower pod starts the time."""
+    world = World(a=[], growth={"a": _growth(provision_seconds=60), "b": _growth(price=1.0)})
+    world.create(pod("lacks-a-config-map"))
+    await world.run()
+    await world.later(62)
+    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 0)
+    world.create(pod("lacks-it-too"))
+    await world.run()
+    await world.later(50)
+    world.create(pod("good"))
+    await world.run()
+    world.agent.reservations.arrived("good")
+    await world.later(50)
+    assert (world.node_of["good"], _expected(world)["a"]) == ("vn-a", 1)
+    assert {reason for _, reason, _ in world.events} == {"WaitingForNode"}
+    await world.later(12)
+    assert "NodeNotAdded" in {reason for _, reason, _ in world.events}
 
 
 async def test_deleted_pods_are_not_waited_for():
