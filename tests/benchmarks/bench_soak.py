@@ -187,7 +187,7 @@ class _Soak:
                     await self._processes[KILLED].start()
                     await asyncio.sleep(LASTS - 1)
                 else:
-                    proxy.begin(kind)  # type: ignore[arg-type]
+                    await proxy.begin(kind)  # type: ignore[arg-type]
                     await asyncio.sleep(LASTS)
                     proxy.end()
 

@@ -28,7 +28,8 @@ class FaultProxy:
 
     - partition: all connections are cut, and requests get no response until it ends, when they are cut, too.
       The API server has processed some of them.
-    - expired: watches are cut, and new ones get 410.
+    - expired: watches are cut, and get 410 if they resume from a version before that, as after a restart of the
+      API server. It has no end.
     - slow: each response except those of watches takes longer.
     """
 
@@ -36,6 +37,8 @@ class FaultProxy:
         self._cluster = cluster
         self._fault: Fault | None = None
         self._ended = asyncio.Event()
+        self._oldest = 0
+        """The first resourceVersion from which a watch may resume."""
         self._connections: dict[asyncio.Transport, bool] = {}
         """Connections with a request, and whether it is a watch."""
 
@@ -81,8 +84,11 @@ class FaultProxy:
         )  # fmt: skip
         return path
 
-    def begin(self, fault: Fault) -> None:
+    async def begin(self, fault: Fault) -> None:
         """Begin a fault; it lasts until ``end``."""
+        if fault == "expired":
+            async with self._session.get(f"{self._cluster.server}/api/v1/namespaces?limit=1") as answer:
+                self._oldest = int((await answer.json())["metadata"]["resourceVersion"])
         self._fault = fault
         self._ended.clear()
         if fault != "slow":
@@ -102,7 +108,7 @@ class FaultProxy:
         is_watch = request.query.get("watch", "") in {"1", "true"}
         self._connections[transport] = is_watch
         try:
-            if self._fault == "expired" and is_watch:
+            if is_watch and int(request.query.get("resourceVersion") or self._oldest) < self._oldest:
                 return web.json_response(_EXPIRED, status=410)
             return await self._forward(request, transport, is_watch=is_watch)
         finally:
