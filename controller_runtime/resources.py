@@ -40,13 +40,13 @@ class Resource:
             subresource: such as ``status``, ``binding`` or ``eviction``.
 
         Raises:
-            NotFound: no object can have the name: it is empty, or servers or proxies would read it as another path
-                (``.``, ``..``, with a slash). Users can write such names into references, so callers handle them
-                like names of deleted objects.
+            NotFound: no object can have the name: it is empty, ``.`` or ``..``, or has a slash or a percent sign.
+                Servers or proxies would read it as another path. Users can write such names into references, so
+                callers handle them like names of deleted objects.
             ValueError: a namespaced object without a namespace.
         """
         for what, value in (("namespace", namespace or "-"), ("name", "-" if name is None else name)):
-            if not value or "/" in value or value in {".", ".."}:
+            if not value or "/" in value or "%" in value or value in {".", ".."}:
                 raise _no_object(f"{self.kind}: no object can have the {what} {value!r}")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -17,6 +18,10 @@ from controller_runtime.api import names
 
 TEMPLATE_HASH = "pod-template-hash"
 """Label by which the ReplicaSet of a Deployment selects its pods."""
+_LEAVING = "-leaving"
+_LONGEST = 63
+"""Maximum length of a label value."""
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SHOWN = 50
 """Maximum number of pods in a status. The annotations of a Node may have 256 KiB."""
 
@@ -138,7 +143,7 @@ def how(
         owner: the pod's controller in its ownerReferences; None: it has none.
         labels: labels of the pod.
         is_ready: whether the pod is Ready. A pod that is not Ready answers no requests, so nothing waits for it.
-        recreates: whether its Deployment has strategy ``Recreate``, which never runs two pods at the same time.
+        recreates: whether its pods must end before new ones start (``recreates``).
     """
     if owner is None:
         return How.RECREATED
@@ -150,8 +155,24 @@ def how(
     return How.ONE_AT_A_TIME
 
 
-def recreates(deployment: Mapping[str, Any]) -> bool:
-    """Report whether a Deployment stops its old pods before it starts new ones."""
+def released_hash(template_hash: str) -> str:
+    """Return the value of label ``pod-template-hash`` of a released pod, which its ReplicaSet does not select."""
+    return template_hash[: _LONGEST - len(_LEAVING)] + _LEAVING
+
+
+def is_released(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Report whether a pod has the label and the annotation of a released pod. Users can write them, too.
+
+    Any other value of the annotation has no effect, because no valid label can be restored from it.
+    """
+    value = annotations.get(names.ANNOTATION_LEAVING) or ""
+    return bool(_LABEL_VALUE.fullmatch(value)) and labels.get(TEMPLATE_HASH) == released_hash(value)
+
+
+def recreates(deployment: Mapping[str, Any] | None) -> bool:
+    """Report whether pods must end before new ones start: strategy ``Recreate``, or a ReplicaSet without a Deployment."""
+    if not deployment:
+        return True
     return ((deployment.get("spec") or {}).get("strategy") or {}).get("type") == "Recreate"
 
 

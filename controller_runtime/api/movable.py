@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import matching, names
+from controller_runtime.api import drain, matching, names
 from controller_runtime.api.pod.conditions import is_true
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
@@ -36,7 +36,7 @@ def why_not_evictable(
     annotations = metadata.get("annotations") or {}
     if metadata.get("namespace") == "kube-system":
         return "it is in kube-system"
-    if names.ANNOTATION_LEAVING in annotations:
+    if drain.is_released(metadata.get("labels") or {}, annotations):
         return "its replacement is already being started"
     if ANNOTATION_EVICT in annotations:
         return ""

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Gauge
 
 from controller_runtime import log, resources
-from controller_runtime.api import drain, names, timestamps
-from controller_runtime.api.drain import How
+from controller_runtime.api import drain, timestamps
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.moving import eviction, owners
+from descheduler.moving import departure_plan, eviction, owners
+from descheduler.moving.departure_end import Endings
+from descheduler.moving.departure_plan import Plan
+from descheduler.moving.held import Held
 from descheduler.moving.record_store import NotRecordedError, RecordStore
 from descheduler.moving.request import Move
 from descheduler.view import departure as steps
@@ -39,30 +40,12 @@ _SETTLE = 0.2
 """Seconds for which events of an owner's pods are collected."""
 _RETRY = 5.0
 _WORKERS = 4
-_ROLLED_BACK = Counter(
-    "virtual_node_descheduler_rolled_back_total",
-    "Moves that were undone because the replacement was not Ready in time.",
-    ["strategy"],
-)
 _REPLACING = Gauge(
     "virtual_node_descheduler_replacing_pods", "Pods that leave as soon as their replacement is Ready."
 )
 
 Key = tuple[str, str, bool]
 """Namespace, and the UID of an owner; or namespace, name of a pod, and True."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a Ready pod leaves its virtual node."""
-
-    how: How
-    wait: str = ""
-    """Why it cannot leave now; empty: it can."""
-    is_total: bool = False
-    """Whether ``wait`` applies to all pods, and not only to those of its owner."""
-    need: int = 0
-    """Number of available pods of its owner."""
 
 
 class Departures:
@@ -98,6 +81,8 @@ class Departures:
         self._log = log.get_logger(component="departures")
         self._active: dict[str, Departure] = {}
         """By UID of the pod."""
+        self._held = Held(view.leaving)
+        self._endings = Endings(client, recorder=recorder, now=now)
         self._listeners: list[Callable[[Departure, str], None]] = []
         self.loaded = asyncio.Event()
         """Set when the records of earlier leaders are known."""
@@ -133,41 +118,10 @@ class Departures:
             registration.remove()
 
     async def plan(self, pod: Object) -> Plan:
-        """Return how a Ready pod with a controller leaves now.
-
-        Raises:
-            ApiError: a request failed.
-        """
-        reference = pods.controller_of(pod) or {}
-        how = drain.how(reference, pod.labels, is_ready=True)
-        if how is How.EVICTED:
-            return Plan(how)
-        kind, uid = reference["kind"], reference["uid"]
-        found = await owners.read(self._client, pod.namespace, kind=kind, name=reference["name"], uid=uid)
-        if found is None:
-            return Plan(How.EVICTED)
-        surge = 1
-        if how is How.REPLACED_FIRST:
-            deployment = await owners.deployment_of(self._client, found.body)
-            if await self._must_end_first(pod, found.body, deployment):
-                how = How.ONE_AT_A_TIME
-            else:
-                surge = drain.surge(deployment or found.body)
-        moving = [one.old_uid for one in self._active.values() if one.owner_key == f"{pod.namespace}/{uid}"]
-        available = steps.count_available(found.pods, uid, found.owner, now=self._now(), leaving=set(moving))
-        if how is How.ONE_AT_A_TIME:
-            missing = available < found.owner.desired
-            return Plan(
-                how,
-                f"{available} of {found.owner.desired} pods of its {kind} are available" if missing else "",
-            )
-        if len(moving) >= surge:
-            return Plan(how, f"{len(moving)} replacements of its Deployment are not Ready yet (maxSurge)")
-        if len(self._active) >= self.wave:
-            return Plan(
-                how, f"{len(self._active)} replacements are not Ready yet (--pods-per-wave)", is_total=True
-            )
-        return Plan(how, need=available)
+        """Return how a Ready pod with a controller leaves now (``departure_plan.plan``)."""
+        return await departure_plan.plan(
+            self._client, pod, active=self._active.values(), wave=self.wave, now=self._now()
+        )
 
     async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
         """Release a pod, so that its owner creates a replacement; return when its record is stored.
@@ -180,8 +134,10 @@ class Departures:
         Raises:
             NotRecordedError: no record can be written. The pod is unchanged.
             Conflict, NotFound: the pod has changed.
+            TooManyRequests: its disruption budgets would always refuse the eviction (``eviction.is_final``).
             ApiError: a request failed.
         """
+        await eviction.rehearse(self._client, pod)
         owner = pods.controller_of(pod) or {}
         one = Departure(
             namespace=pod.namespace,
@@ -206,20 +162,10 @@ class Departures:
             if error.code and error.code < 500:  # the pod is unchanged
                 await self._forget(one)
             raise
+        finally:  # if the patch has failed with an unknown result, the pod is read and decided, too
+            self._enqueue(one)
         self._recorder.event(
             pod, "Normal", "Replacing", f"Leaves {one.node} when its replacement is Ready: {one.reason}"
-        )
-        self._enqueue(one)
-
-    async def _must_end_first(
-        self, pod: Object, replica_set: Mapping[str, Any], deployment: Mapping[str, Any] | None
-    ) -> bool:
-        """Report whether the pod must end before its replacement starts."""
-        selector = ((replica_set.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
-        return (
-            selector.get(drain.TEMPLATE_HASH) != pod.labels[drain.TEMPLATE_HASH]
-            or (deployment is not None and drain.recreates(deployment))
-            or await owners.is_selected_by_hash(self._client, pod.namespace, pod.labels)
         )
 
     async def _load(self) -> None:
@@ -239,6 +185,7 @@ class Departures:
 
     def _track(self, one: Departure) -> None:
         self._active[one.old_uid] = one
+        self._held.release(one.old_uid)
         self._view.leaving.add(one.old_uid)
         _REPLACING.set(len(self._active))
 
@@ -246,7 +193,9 @@ class Departures:
         await self._store.remove(one)
         self._active.pop(one.old_uid, None)
         pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
-        if pod is None or pod.uid != one.old_uid or names.ANNOTATION_LEAVING not in pod.annotations:
+        if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
+            self._held.hold(one.old_uid)
+        elif one.old_uid not in self._held:
             self._view.leaving.discard(one.old_uid)
         _REPLACING.set(len(self._active))
 
@@ -257,25 +206,27 @@ class Departures:
         one = self._active.get(pod.uid)
         if one is not None:
             self._enqueue(one)
-        elif pod.metadata.deletion_timestamp is None and names.ANNOTATION_LEAVING in pod.annotations:
-            # Released by an earlier leader without a record, or annotated by a user.
+        elif pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
+            # Released by an earlier leader without a record, or marked by a user.
             self.controller.queue.add_after((pod.namespace, pod.name, True), _POLL)
         else:
-            self._view.leaving.discard(pod.uid)
+            if _has_owner(pod):
+                self._held.release(pod.uid)
             if self._active and (owner := pods.controller_of(pod)) is not None:
                 key = (pod.namespace, str(owner.get("uid")), False)
                 if any(key == (one.namespace, one.owner_uid, False) for one in self._active.values()):
                     self.controller.queue.add_after(key, _SETTLE)
 
     def _pod_deleted(self, pod: Object) -> None:
-        self._view.leaving.discard(pod.uid)
+        self._held.release(pod.uid)
         if one := self._active.get(pod.uid):
             self._enqueue(one)
 
     async def _reconcile(self, key: Key) -> Result | None:
         namespace, what, is_pod = key
         if is_pod:
-            return await self._restore_unrecorded(namespace, what)
+            await self._restore_unrecorded(self._view.pods.store.get(f"{namespace}/{what}"))
+            return None
         mine = [one for one in self._active.values() if (one.namespace, one.owner_uid) == (namespace, what)]
         if not mine:
             return None
@@ -312,79 +263,36 @@ class Departures:
         return ""
 
     async def _act(self, decision: steps.Decision, listed: Mapping[str, dict[str, Any]]) -> None:
-        one = decision.departure
-        match decision.step:
-            case Step.FORGET:
-                await self._forget(one)
-            case Step.EVICT:
-                await self._evict(one, listed[one.old_uid])
-            case Step.RESTORE:
-                await self._restore(one, listed[one.old_uid], decision.why)
-            case Step.WAIT:
-                pass
-
-    async def _evict(self, one: Departure, pod: dict[str, Any]) -> None:
-        try:
-            await eviction.evict(self._client, from_dict(pod))
-        except NotFound:
-            pass
-        except Conflict:
-            return  # decided again
-        except TooManyRequests as error:
-            if self._now() < timestamps.parse(one.deadline) or not eviction.is_budget(error):
-                return
-            await self._restore(one, pod, f"its disruption budget refuses the eviction: {error.message}")
-            return
-        eviction.MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
-        self._log.info(
-            "pod moved after its replacement was ready",
-            pod=f"{one.namespace}/{one.pod_name}",
-            uid=one.old_uid,
-            node=one.node,
-            strategy=one.strategy,
-        )
-        self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")
-        await self._end(one, "")
-
-    async def _restore(self, one: Departure, pod: Mapping[str, Any], why: str) -> None:
-        metadata = pod["metadata"]
-        patch = steps.restore(one.old_uid, metadata["resourceVersion"], one.template_hash)
-        try:
-            await self._client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
-        except Conflict:
-            return  # decided again
-        except NotFound:
+        one, step, why = decision.departure, decision.step, decision.why
+        if step is Step.FORGET:
             await self._forget(one)
-            return
-        _ROLLED_BACK.labels(one.strategy).inc()
-        self._log.warning(
-            "pod stays, its replacement is given up",
-            pod=f"{one.namespace}/{one.pod_name}",
-            uid=one.old_uid,
-            node=one.node,
-            why=why,
-        )
-        self._recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
-        await self._end(one, why)
+        elif step is Step.DELETE:
+            await self._endings.delete(one, listed[one.old_uid])
+            await self._end(one, "")
+        elif step is Step.EVICT:
+            refused = await self._endings.evict(one, listed[one.old_uid])
+            if refused == "":
+                await self._end(one, "")
+            elif refused is not None:
+                step, why = Step.RESTORE, refused
+        if step is Step.RESTORE and await self._endings.restore(one, listed[one.old_uid], why):
+            self._held.hold(one.old_uid)
+            await self._end(one, why)
 
     async def _end(self, one: Departure, why: str) -> None:
         await self._forget(one)
         for listener in list(self._listeners):
             listener(one, why)
 
-    async def _restore_unrecorded(self, namespace: str, name: str) -> Result | None:
+    async def _restore_unrecorded(self, pod: Object | None) -> None:
         """Restore the label of a pod that is marked as released but has no record."""
-        pod = self._view.pods.store.get(f"{namespace}/{name}")
         if pod is None or pod.uid in self._active or not self._view.is_on_virtual_node(pod):
-            return None
-        value = pod.annotations.get(names.ANNOTATION_LEAVING)
-        if value is None or pod.metadata.deletion_timestamp is not None:
-            return None
-        try:
-            patch = steps.restore(pod.uid, pod.resource_version, value)
-            await self._client.patch(resources.PODS, name, patch, namespace=namespace)
-        except (NotFound, Conflict):
-            return None  # a changed pod is queued again
-        except (Invalid, Forbidden) as error:
-            self._log.warning("label is not restored", pod=pod.key, error=str(error))
-        return None
+            return
+        if pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
+            self._held.hold(pod.uid)
+            await self._endings.restore_unrecorded(pod)
+
+
+def _has_owner(pod: Object) -> bool:
+    """Report whether a pod belongs to an owner that does not release it."""
+    return pods.controller_of(pod) is not None and not drain.is_released(pod.labels, pod.annotations)

@@ -9,7 +9,7 @@ from prometheus_client import Counter
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from controller_runtime.errors import TooManyRequests
+from controller_runtime.errors import ApiError, Conflict, NotFound, TooManyRequests, error_from_status
 from controller_runtime.objects import Object
 
 MOVED = Counter(
@@ -17,12 +17,16 @@ MOVED = Counter(
 )
 
 
-async def evict(client: Client, pod: Object) -> None:
+_SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""Part of the message for a pod that several budgets match. API servers refuse its eviction with code 500."""
+
+
+async def evict(client: Client, pod: Object, *, dry_run: bool = False) -> None:
     """Evict a pod if it is unchanged since it was cached (uid, resourceVersion); POST ``pods/eviction``, policy/v1.
 
     Raises:
-        TooManyRequests: a disruption budget forbids the eviction now (``is_budget``), or the server limits
-            requests; ``retry_after`` may have the seconds until the next attempt.
+        TooManyRequests: a disruption budget forbids the eviction now (``is_budget``) or always (``is_final``), or
+            the server limits requests; ``retry_after`` may have the seconds until the next attempt.
         NotFound: the pod does not exist.
         Conflict: the pod has changed, or another pod has its name.
         ApiError: another error of the request.
@@ -33,10 +37,45 @@ async def evict(client: Client, pod: Object) -> None:
         "metadata": {"name": pod.name, "namespace": pod.namespace},
         "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}},
     }
-    await client.create(resources.PODS, body, namespace=pod.namespace, name=pod.name, subresource="eviction")
+    try:
+        answer = await client.create(
+            resources.PODS,
+            body,
+            namespace=pod.namespace,
+            name=pod.name,
+            subresource="eviction",
+            params={"dryRun": "All"} if dry_run else None,
+        )
+        if answer.get("kind") == "Status" and answer.get("status") == "Failure":  # with HTTP code 201
+            raise error_from_status(answer)
+    except ApiError as error:
+        if _SEVERAL_BUDGETS not in error.message:
+            raise
+        raise TooManyRequests(error.message, code=429, status=error.status) from error
 
 
-def is_budget(error: TooManyRequests) -> bool:
+async def rehearse(client: Client, pod: Object) -> None:
+    """Check that the pod can be evicted as soon as its budget allows it.
+
+    Raises:
+        TooManyRequests: the eviction would always be refused (``is_final``).
+        ApiError: another error of the request.
+    """
+    try:
+        await evict(client, pod, dry_run=True)
+    except (NotFound, Conflict):
+        return  # the caller's next request fails in the same way
+    except TooManyRequests as error:
+        if is_final(error):
+            raise
+
+
+def is_budget(error: ApiError) -> bool:
     """Report whether a disruption budget refused the eviction; if False, budgets were not evaluated."""
     causes = (error.status.get("details") or {}).get("causes") or ()
-    return any(cause.get("reason") == "DisruptionBudget" for cause in causes)
+    return is_final(error) or any(cause.get("reason") == "DisruptionBudget" for cause in causes)
+
+
+def is_final(error: ApiError) -> bool:
+    """Report whether the eviction is refused until a disruption budget is changed: several match the pod."""
+    return _SEVERAL_BUDGETS in error.message

@@ -27,7 +27,8 @@ from descheduler.memory.history import Verdict
 from descheduler.memory.store import Memory
 from descheduler.moving import eviction
 from descheduler.moving.dedup import EventOnce, KeyedLock
-from descheduler.moving.departures import Departures, Plan
+from descheduler.moving.departure_plan import Plan
+from descheduler.moving.departures import Departures
 from descheduler.moving.limits import PassLimits
 from descheduler.moving.pending import Waiting
 from descheduler.moving.record_store import NotRecordedError
@@ -206,6 +207,10 @@ class Mover:
             return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         except NotRecordedError as error:
             return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
+        except TooManyRequests as error:
+            if not eviction.is_final(error):
+                raise
+            return self._stays(pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY)
         return Outcome(moved=True)
 
     async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
@@ -219,6 +224,8 @@ class Mover:
             wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
             if not eviction.is_budget(error):
                 return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
+            if request.budget_matters and eviction.is_final(error):
+                return self._stays(pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY)
             if request.budget_matters:
                 self._event_once(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
                 return Outcome(moved=False, why=error.message, cause="disruption budget", retry_after=wait)

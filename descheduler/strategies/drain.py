@@ -17,7 +17,6 @@ from controller_runtime import resources
 from controller_runtime.api import drain, movable, names
 from controller_runtime.api.drain import PodState, Request
 from controller_runtime.api.pod.conditions import is_finished
-from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -27,7 +26,9 @@ from descheduler.strategies.imbalance import candidates_in_order
 from descheduler.view import pods
 from descheduler.view.departure import Departure
 
-_STAYING = frozenset({"not evictable", "no node", "claim", "replacement refused", "not recorded"})
+_STAYING = frozenset(
+    {"not evictable", "no node", "claim", "several budgets", "replacement refused", "not recorded"}
+)
 """Causes of the mover for which a pod stays until an administrator acts."""
 _SETTLE = 0.3
 """Seconds for which events of a node's pods are collected."""
@@ -181,10 +182,7 @@ class Drain(Strategy):
             drain=found.text,
             local_storage=request.delete_empty_dir_data,
         )
-        try:
-            outcome = await self.context.mover.move(pod, move)
-        except ApiError as error:  # must not delay the other pods
-            return PodState(pod.key, "waiting", f"a request failed: {error}")
+        outcome = await self.try_move(pod, move)
         if outcome.moved:
             return PodState(pod.key, "moving", "its replacement is not Ready yet")
         if outcome.cause in _STAYING:

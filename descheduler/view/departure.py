@@ -21,10 +21,6 @@ from controller_runtime.api import drain, names, timestamps
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from descheduler.view.record import record_name
 
-_LEAVING = "-leaving"
-_LONGEST = 63
-"""Maximum length of a label value."""
-
 
 @dataclass(frozen=True, slots=True)
 class Departure:
@@ -81,6 +77,8 @@ class Step(enum.Enum):
     WAIT = enum.auto()
     EVICT = enum.auto()
     """Evict the pod: its owner does not need it any more."""
+    DELETE = enum.auto()
+    """Delete the pod as garbage collection would: its owner was deleted, and the pod has no owner to be collected by."""
     RESTORE = enum.auto()
     """Restore the label, so that the ReplicaSet adopts the pod again."""
     FORGET = enum.auto()
@@ -140,7 +138,9 @@ def _step(
     if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(one, pod):
         return Step.FORGET, ""
     status = pod.get("status")
-    if owner is None or is_finished(status) or not is_true(status, "Ready"):
+    if owner is None:
+        return Step.DELETE, ""
+    if is_finished(status) or not is_true(status, "Ready"):
         return Step.EVICT, ""
     if why := cancelled.get(one.old_uid):
         return Step.RESTORE, why
@@ -198,8 +198,7 @@ def controller(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def release(one: Departure, version: str) -> dict[str, Any]:
     """Return the merge patch that makes the ReplicaSet release the pod; it is refused if the pod has changed."""
-    value = one.template_hash[: _LONGEST - len(_LEAVING)] + _LEAVING
-    return _patch(one.old_uid, version, value, one.template_hash)
+    return _patch(one.old_uid, version, drain.released_hash(one.template_hash), one.template_hash)
 
 
 def restore(uid: str, version: str, template_hash: str) -> dict[str, Any]:

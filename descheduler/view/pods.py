@@ -115,6 +115,7 @@ def why_not_evictable(pod: Object, *, local_storage: bool = False, system_critic
         return "it is finished or being deleted"
     metadata = {
         "namespace": pod.namespace,
+        "labels": pod.labels,
         "annotations": pod.annotations,
         "ownerReferences": pod.metadata.owner_references,
     }

@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime.client.client import PatchType
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, TooManyRequests
+from controller_runtime.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Invalid,
+    TooManyRequests,
+    Unavailable,
+)
 from tests.fakes.apiserver.patches import patched
 from tests.fakes.apiserver.rules import (
     check_addresses,
@@ -136,12 +143,19 @@ class Server(Storage):
         options = body.get("deleteOptions") or {}
         wanted = options.get("preconditions") or {}
         pod = self.get("pods", key)
+        budgets = []
         for budget in self.all("poddisruptionbudgets"):
             labels = budget["spec"]["selector"]["matchLabels"]
             matches = selection(
                 pod["metadata"]["namespace"], ",".join(f"{name}={labels[name]}" for name in labels), None
             )
-            if matches(pod) and budget["status"]["disruptionsAllowed"] <= 0:
+            if matches(pod):
+                budgets.append(budget)
+        if len(budgets) > 1:  # as version 1.34 answers
+            message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            raise Unavailable(message, code=500)
+        for budget in budgets:
+            if budget["status"]["disruptionsAllowed"] <= 0:
                 message = "Cannot evict pod as it would violate the pod's disruption budget."
                 status = {"details": {"causes": [{"reason": "DisruptionBudget"}]}}
                 raise TooManyRequests(message, code=429, status=status)

@@ -79,7 +79,7 @@ async def _judge(
     labels = metadata.get("labels") or {}
     owner = movable.controller(metadata)
     deployment = (owner or {}).get("name", "").removesuffix(f"-{labels.get(drain.TEMPLATE_HASH)}")
-    found = deployments.get(f"{metadata['namespace']}/{deployment}", {})
+    found = deployments.get(f"{metadata['namespace']}/{deployment}")
     return drain.how(
         owner, labels, is_ready=is_true(pod.get("status"), "Ready"), recreates=drain.recreates(found)
     ), ""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import drain, names
+from controller_runtime.errors import ConnectionFailed, Forbidden, ServerTimeout
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
@@ -49,8 +50,11 @@ def _places(cluster: Cluster) -> str:
 
 def _is_clean(cluster: Cluster) -> bool:
     """Report whether no record and no released pod is left."""
-    hashes = {found["metadata"]["labels"]["pod-template-hash"] for found in cluster.all("pods")}
-    return not cluster.all("controllerrevisions") and hashes == {"h1"}
+    return not cluster.all("controllerrevisions") and _hashes(cluster) == {"h1"}
+
+
+def _hashes(cluster: Cluster) -> set[str]:
+    return {found["metadata"]["labels"]["pod-template-hash"] for found in cluster.all("pods")}
 
 
 @pytest.mark.parametrize("wave", [1, 20])
@@ -133,6 +137,7 @@ async def test_pods_of_deleted_owner_are_deleted():
     owner = ReplicaSets(cluster, replicas=2, ready_after=None)
     async with owner.running(), _process(cluster).running():
         await asyncio.sleep(5)
+        cluster.budget_denies = True  # it may outlive its Deployment
         cluster.remove("replicasets", "default/web-h1")
         for found in owner.active():
             if found["metadata"]["labels"]["pod-template-hash"] == "h1":  # the garbage collector
@@ -145,7 +150,7 @@ async def test_pods_of_deleted_owner_are_deleted():
 async def test_marked_pod_without_record_is_restored_and_not_evicted():
     """A user can write the mark; it proves nothing."""
     cluster = _cluster(is_draining=False)
-    labels = {"app": "web", "pod-template-hash": "x"}
+    labels = {"app": "web", "pod-template-hash": "h1-leaving"}
     body = pod(
         "p", phase="Running", refused_at=None, labels=labels, annotations={names.ANNOTATION_LEAVING: "h1"}
     )
@@ -157,6 +162,96 @@ async def test_marked_pod_without_record_is_restored_and_not_evicted():
     assert found["labels"]["pod-template-hash"] == "h1"
     assert not found.get("annotations")
     assert process.client.writes == ["patch pods"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "label"), [("h1", None), ("h1", "other"), ("h-", "h--leaving"), ("x y", "x")]
+)
+async def test_mark_without_valid_label_has_no_effect(mark, label):
+    """No label can be restored from it, so it would keep the pod on its node for ever."""
+    cluster = _cluster()
+    labels = {"app": "web"} | ({"pod-template-hash": label} if label else {})
+    marks = {names.ANNOTATION_LEAVING: mark}
+    cluster.put("pods", pod("p", phase="Running", refused_at=None, labels=labels, annotations=marks))
+    async with _process(cluster).running():
+        await asyncio.sleep(60)
+    assert all(found["spec"].get("nodeName") != "a" for found in cluster.all("pods"))
+
+
+async def test_pod_of_several_budgets_stays():
+    """API servers never evict it, so it is not released."""
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    for name in ("one", "two"):
+        cluster.put(
+            "poddisruptionbudgets",
+            {
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"selector": {"matchLabels": {"app": "web"}}},
+                "status": {"disruptionsAllowed": 1},
+            },
+        )
+    process = _process(cluster)
+    async with owner.running(), process.running():
+        await asyncio.sleep(60)
+    status = _status(cluster)
+    assert status is not None
+    assert (status.staying, status.is_over) == (2, True)
+    assert "more than one PodDisruptionBudget" in status.pods[0].why
+    assert "patch pods" not in process.client.writes
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionFailed("silent"), ServerTimeout("late", code=504), Forbidden("no", code=403)]
+)
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_release_with_unknown_result_is_decided(error, is_applied):
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    process = _process(cluster)
+    failures = [error]
+
+    async def fail(what: str) -> None:
+        if what == "patch pods" and failures:
+            raise failures.pop()
+
+    if is_applied and not isinstance(error, Forbidden):
+        process.client.after = fail
+    else:
+        process.client.before = fail
+    async with owner.running(), process.running():
+        await asyncio.sleep(120)
+    assert not failures
+    assert (owner.fewest, _places(cluster)) == (2, "bb")
+    assert _is_clean(cluster)
+
+
+async def test_restored_pod_is_not_moved_as_bare_pod_before_it_is_adopted():
+    """The controller manager is slow, and the node is drained again."""
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2, ready_after=None)
+    before = {found["metadata"]["uid"] for found in cluster.all("pods")}
+    async with _process(cluster).running():
+        async with owner.running():
+            await asyncio.sleep(5)
+        cluster.put("nodes", node("a"))
+        await asyncio.sleep(5)
+        assert _hashes(cluster) == {"h1"}
+        body = node("a", unschedulable=True)
+        body["metadata"]["annotations"] = {names.ANNOTATION_DRAIN: "{}"}
+        cluster.put("nodes", body)
+        await asyncio.sleep(30)
+    assert before <= {found["metadata"]["uid"] for found in owner.active()}
+
+
+async def test_replica_set_without_deployment_moves_one_pod_at_a_time():
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    cluster.remove("deployments", "default/web")
+    async with owner.running(), _process(cluster).running():
+        await asyncio.sleep(60)
+    assert (owner.fewest, _places(cluster)) == (1, "bb")
+    assert len(cluster.created) == 4
 
 
 async def test_each_pod_that_cannot_move_is_listed_with_its_reason():

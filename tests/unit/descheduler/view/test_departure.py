@@ -54,7 +54,7 @@ RELEASED = _pod("old", label="h1-leaving", owner=None)
         (RELEASED, "RRR", {"desired": 5}, Step.EVICT),  # scaled up: no worse than before
         (RELEASED, "RRR", {"min_ready": 30}, Step.EVICT),
         (RELEASED, "RRR", {"min_ready": 90}, Step.WAIT),
-        (RELEASED, "", {"desired": None}, Step.EVICT),  # its owner was deleted
+        (RELEASED, "", {"desired": None}, Step.DELETE),  # its owner was deleted
         (_pod("old", label="h1-leaving", owner=None, ready=False), "RRn", {}, Step.EVICT),
         (_pod("old", label="h1-leaving"), "RRn", {}, Step.WAIT),  # not released yet by its owner
         (_pod("old", label="h1-leaving", owner={**_OWNER, "uid": "other"}), "RRR", {}, Step.FORGET),
