@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -36,6 +37,8 @@ _FINDINGS = 1000
 def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectFinding]) -> Inspection:
     """Return the history with a new run; information is not recorded.
 
+    A finding that a full history may have cut off is not new. It counts as persisting since the previous run.
+
     Args:
         before: the history with the previous run.
         facts: what was read. A missing finding counts as fixed only if its cluster was read.
@@ -43,14 +46,18 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
     """
     now = timestamps.rfc3339(facts.now)
     known = {one.identity: one for one in before.findings if one.state != FIXED}
+    # A full history may lack findings of the previous run that are at most as severe as the last one that it has.
+    cut = before.findings[-1].severity if len(before.findings) >= _FINDINGS else None
     found: dict[tuple[str, str, str, str], RecordedFinding] = {}
     for one in findings:
         earlier = known.get((one.check, *one.subject))
         if one.severity != INFO:
+            severity: Literal["error", "warning"] = "error" if one.severity == ERROR else "warning"
+            is_new = earlier is None and (cut is None or severity < cut)
             found[one.check, *one.subject] = RecordedFinding(
-                state=PERSISTING if earlier else NEW,
-                since=earlier.since if earlier else now,
-                severity="error" if one.severity == ERROR else "warning",
+                state=NEW if is_new else PERSISTING,
+                since=now if is_new else earlier.since if earlier else before.runs[-1].time,
+                severity=severity,
                 check=one.check,
                 cluster=one.subject.cluster,
                 kind=one.subject.kind,
@@ -62,7 +69,8 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
         if identity not in found:
             is_judged = is_complete and _is_judged(facts, earlier)
             found[identity] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
-    recorded = sorted(found.values(), key=lambda one: one.severity)
+    # Current findings before fixed ones, and old before young, so that as few as possible are cut off.
+    recorded = sorted(found.values(), key=lambda one: (one.severity, one.state == FIXED, one.since))
     run = InspectionRun(
         time=now,
         errors=sum(one.severity == "error" and one.state in {NEW, PERSISTING} for one in recorded),

@@ -87,6 +87,20 @@ def test_runs_are_counted_and_limited():
     assert (len(recorded.findings), len(recorded.runs)) == (1000, 100)
 
 
+def test_findings_that_were_cut_off_are_not_new():
+    """Only a finding that is more severe than those is known to be new."""
+    many = [found(f"{number:04}") for number in range(1500)]
+    recorded = runs(
+        (many[:900], {}), (many, {}), (many, {}), ([*many[200:], found("x", severity="error")], {})
+    )
+    assert [(run.new, run.fixed) for run in recorded.runs] == [(900, 0), (600, 0), (0, 0), (1, 200)]
+    assert [(one.object, one.state) for one in recorded.findings if one.state != "persisting"] == [
+        ("shop/x", "new")
+    ]
+    hours = [int(one.since[11:13]) for one in recorded.findings[1:]]
+    assert hours == [0] * 700 + [1] * 100 + [2] * 199
+
+
 async def test_a_file_is_created_and_replaced(tmp_path: Path):
     """Its content is as it was written; other content is not overwritten."""
     target = str(tmp_path / "history.json")
