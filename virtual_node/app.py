@@ -188,7 +188,7 @@ class App:
                 await self._work(endpoints)
                 return
             self._standby = True
-            await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by()))
+            await stack.enter_async_context(lifecycle.beside(self._follow_config_standing_by(endpoints)))
             name = self._worker.member if self._worker else ""
             member = Member(election, name=name) if election.mode == SHARDED else None
             self._elector = LeaderElector(
@@ -277,12 +277,17 @@ class App:
 
         return {"ping": lambda: None, "clusters": clusters}
 
-    async def _follow_config_standing_by(self) -> None:
-        """While standing by, report an unusable configuration file, and keep a usable one for leading."""
+    async def _follow_config_standing_by(self, endpoints: KubeletEndpoints) -> None:
+        """While standing by, report an unusable configuration file, and keep a usable one for leading.
+
+        Always end the streams of clusters that this replica gave away when they are removed or changed.
+        """
         while True:
             await asyncio.sleep(_CONFIG_POLL)
             if self._standby and (fresh := self._file.reread()) is not None:
                 self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
+            # Also while leading, because clusters that other replicas run have no task here.
+            endpoints.keep(self._config.clusters)
 
     async def _follow_config(self, endpoints: KubeletEndpoints) -> None:
         """Apply every change of the configuration file and of kubeconfigs; report unusable files.

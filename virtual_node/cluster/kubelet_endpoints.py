@@ -27,7 +27,7 @@ from virtual_node.certificates.client_ca import ClientAuthority
 from virtual_node.certificates.manager import NodeCertificates
 from virtual_node.cluster.kubelet_backend import CachedPods
 from virtual_node.config.kubelet_types import KubeletConfig
-from virtual_node.config.types import NodeConfig
+from virtual_node.config.types import LowerClusterConfig, NodeConfig
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.kubelet.auth.authentication import Authenticator
 from virtual_node.kubelet.auth.authorization import Authorizer
@@ -95,8 +95,8 @@ class KubeletEndpoints:
         self._lame_duck = 0.0
         self._another_works = False
         """Whether clusters stop because another process will run them; then their open streams continue."""
-        self._ending = asyncio.Event()
-        """Set when the process ends."""
+        self._handed_over: list[tuple[LowerClusterConfig, asyncio.Event]] = []
+        """Clusters that another process runs and that still have streams here; an event ends these streams."""
         self._collection: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -117,7 +117,7 @@ class KubeletEndpoints:
         trace: TracebackType | None,
     ) -> None:
         """Wait for the last stream, at most ``drainTimeout``; then stop following certificates."""
-        self._ending.set()
+        self.keep([])
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
@@ -139,11 +139,27 @@ class KubeletEndpoints:
         """Stop clusters that another process will run, if there is one.
 
         For some seconds they accept new streams, until callers know the address of the other process. Open streams
-        continue until this process ends.
+        continue until this process ends, or until ``keep`` is called without their cluster.
         """
         self._lame_duck, self._another_works = lame_duck, True
 
-    def retire(self, services: Sequence[KubeletService], clients: contextlib.AsyncExitStack) -> None:
+    def keep(self, clusters: Sequence[LowerClusterConfig]) -> None:
+        """End the open streams of handed-over clusters after ``drainTimeout``, except those of these clusters.
+
+        Args:
+            clusters: the current configuration. A changed cluster is another one, as for its owner, which restarts it.
+        """
+        for cluster, ending in self._handed_over:
+            if cluster not in clusters:
+                ending.set()
+
+    def retire(
+        self,
+        services: Sequence[KubeletService],
+        clients: contextlib.AsyncExitStack,
+        *,
+        cluster: LowerClusterConfig,
+    ) -> None:
         """Drain the streams of a lower cluster in the background.
 
         The cluster's next instance, here or in another process, may start at once.
@@ -151,8 +167,11 @@ class KubeletEndpoints:
         Args:
             services: the cluster's kubelet APIs.
             clients: the clients that their streams need; closed after the last stream.
+            cluster: configuration of the cluster.
         """
-        lame_duck, after = self._lame_duck, self._ending if self._another_works else None
+        lame_duck, after = self._lame_duck, asyncio.Event() if self._another_works else None
+        handed_over = [(cluster, after)] if after is not None else []
+        self._handed_over += handed_over
 
         async def drain() -> None:
             async with clients:
@@ -163,6 +182,7 @@ class KubeletEndpoints:
                     ),
                     return_exceptions=True,
                 )
+            self._handed_over = [one for one in self._handed_over if one not in handed_over]
             for error in ends:
                 if isinstance(error, Exception):
                     self._log.error("error while stopping the kubelet API", exc_info=error)

@@ -149,7 +149,7 @@ class LowerCluster:
                 finally:
                     # Streams continue after this cluster has stopped: a user may still read a log here while
                     # a successor mirrors.
-                    self._endpoints.retire(services, clients.pop_all())
+                    self._endpoints.retire(services, clients.pop_all(), cluster=config)
 
     def recent_events(self) -> list[dict[str, Any]]:
         """Return the last events written to the upper cluster: time, type, reason, message, object, cluster."""

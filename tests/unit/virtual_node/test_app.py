@@ -45,6 +45,10 @@ class _Endpoints:
 
     def __init__(self) -> None:
         self.lame_duck = 0.0
+        self.kept: list[LowerClusterConfig] = []
+
+    def keep(self, clusters: list[LowerClusterConfig]) -> None:
+        self.kept = clusters
 
     def begin_work(self) -> None:
         self.lame_duck = 0.0
@@ -245,7 +249,8 @@ async def test_every_replica_reports_a_configuration_that_is_not_applied(tmp_pat
     file.write_text(_FILE.format(more="labels"), encoding="utf-8")
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
     app._standby = is_standby
-    work = app._follow_config_standing_by() if is_standby else app._work(_Endpoints())  # type: ignore[arg-type]
+    endpoints: Any = _Endpoints()
+    work = app._follow_config_standing_by(endpoints) if is_standby else app._work(endpoints)
     async with working(work):
         await asyncio.sleep(3)
         assert _shown("virtual_node_config_rejected") == 0
@@ -266,8 +271,9 @@ async def test_a_standby_leads_with_the_last_valid_configuration(tmp_path: Path)
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
     app._standby = True
+    endpoints: Any = _Endpoints()
     with capture_logs():
-        async with working(app._follow_config_standing_by()):
+        async with working(app._follow_config_standing_by(endpoints)):
             for field in ("labels", "lables"):
                 file.write_text(_FILE.format(more=field), encoding="utf-8")
                 await asyncio.sleep(5)
@@ -292,9 +298,14 @@ async def test_a_change_is_kept_by_a_replica_that_loses_its_lease_while_applying
     file = tmp_path / "config.yaml"
     file.write_text(_FILE.format(more="nodeSelector"), encoding="utf-8")
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]), str(file))
-    async with _working(app, _Endpoints()):
-        file.write_text(_FILE.format(more="labels"), encoding="utf-8")
-        await asyncio.sleep(3)  # the cluster is stopping
+    endpoints: Any = _Endpoints()
+    async with working(app._follow_config_standing_by(endpoints)):
+        async with _working(app, endpoints):
+            file.write_text(_FILE.format(more="labels"), encoding="utf-8")
+            await asyncio.sleep(3)  # the cluster is stopping
+        # The streams of clusters that other replicas run also follow the change.
+        await asyncio.sleep(3)
+        assert [cluster.labels for cluster in endpoints.kept] == [{"zone": "b"}]
     _Cluster.started.clear()
     async with _working(app, _Endpoints()):
         (cluster,) = _Cluster.started

@@ -14,6 +14,9 @@ import pytest
 
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.config.kubelet_types import KubeletConfig
+from virtual_node.config.types import LowerClusterConfig
+
+PARIS = LowerClusterConfig(name="paris", kubeconfig="/paris")
 
 
 class _Remains:
@@ -65,7 +68,7 @@ async def test_the_caches_of_an_ended_cluster_are_freed():
         remains = _Remains()
         ends.append(weakref.ref(remains))
         service: Any = _Service(remains)
-        endpoints.retire([service], contextlib.AsyncExitStack())
+        endpoints.retire([service], contextlib.AsyncExitStack(), cluster=PARIS)
         del remains, service
     assert all(end() is not None for end in ends)
     await asyncio.sleep(2)
@@ -81,7 +84,7 @@ async def test_a_server_that_fails_to_stop_keeps_no_client_open():
     clients = contextlib.AsyncExitStack()
     clients.callback(closed.append, "upper")
     services: Any = [_Service(_Remains(), OSError("odd")), _Service(_Remains())]
-    endpoints.retire(services, clients)
+    endpoints.retire(services, clients, cluster=PARIS)
     await asyncio.sleep(1)
     assert [service.stopped for service in services] == [[3.0], [3.0]]
     assert closed == ["upper"]
@@ -95,10 +98,36 @@ async def test_streams_of_a_cluster_that_another_process_runs_continue_until_thi
     moved: Any = _Service(_Remains())
     restarted: Any = _Service(_Remains())
     endpoints.begin_shutdown(lame_duck=5)
-    endpoints.retire([moved], contextlib.AsyncExitStack())
+    endpoints.retire([moved], contextlib.AsyncExitStack(), cluster=PARIS)
     endpoints.begin_work()
-    endpoints.retire([restarted], contextlib.AsyncExitStack())
+    endpoints.retire([restarted], contextlib.AsyncExitStack(), cluster=PARIS)
     await asyncio.sleep(3600)
     assert (moved.stopped, restarted.stopped) == ([], [3.0])
     await endpoints.__aexit__(None, None, None)
     assert moved.stopped == [3.0]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "configured",
+    [[], [LowerClusterConfig(name="paris", kubeconfig="/other")]],
+    ids=["removed", "changed"],
+)
+async def test_streams_of_a_cluster_that_another_process_runs_end_with_its_configuration(
+    configured: list[LowerClusterConfig],
+):
+    """The streams of other clusters continue; nothing is kept of the ended one."""
+    endpoints, berlin = _endpoints(), LowerClusterConfig(name="berlin", kubeconfig="/berlin")
+    services: list[Any] = [_Service(_Remains()), _Service(_Remains())]
+    endpoints.begin_shutdown(lame_duck=5)
+    for service, cluster in zip(services, (PARIS, berlin), strict=True):
+        endpoints.retire([service], contextlib.AsyncExitStack(), cluster=cluster)
+    endpoints.keep([PARIS, berlin])
+    await asyncio.sleep(10)
+    assert [service.stopped for service in services] == [[], []]
+    endpoints.keep([*configured, berlin])
+    await asyncio.sleep(10)
+    assert [service.stopped for service in services] == [[3.0], []]
+    assert [cluster for cluster, _ in endpoints._handed_over] == [berlin]
+    await endpoints.__aexit__(None, None, None)
+    assert not endpoints._handed_over
