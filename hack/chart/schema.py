@@ -15,7 +15,7 @@ import yaml
 
 from hack.chart import configuration, policy, values
 from hack.chart.rights import CHART
-from virtual_node.commands.inspect.rules import CHECKS
+from virtual_node.commands.inspect.rules.registry import CHECKS
 
 FILE = CHART / "values.schema.json"
 _DURATION = {"type": "string", "pattern": r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"}

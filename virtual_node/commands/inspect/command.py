@@ -20,8 +20,9 @@ from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits
 from virtual_node.commands.common import connect, daemon_flags, output
-from virtual_node.commands.inspect import history, reading, report, rules
+from virtual_node.commands.inspect import history, reading, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.config import program
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.health.inspections import Inspection
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         )
     )
     report.show(facts, findings, recorded, form=options.output, headers=not options.no_headers)
-    return rules.exit_code(facts, findings, fail_on=options.fail_on)
+    return registry.exit_code(facts, findings, fail_on=options.fail_on)
 
 
 async def run(
@@ -84,13 +85,13 @@ async def run(
     in_config_map = history.is_config_map(target)
     async with _opened(config, context, patience) as opened:
         facts = await reading.read(opened, limits)
-        findings = rules.inspect(facts)
+        findings = registry.inspect(facts)
         if any(finding.transient for finding in findings):
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
             del facts  # or both reads would be in memory at the same time
             facts = await reading.read(opened, limits, silent=silent)
-            findings = rules.confirmed(findings, rules.inspect(facts))
+            findings = registry.confirmed(findings, registry.inspect(facts))
         findings = [one for one in findings if one.check not in ignore]
         if not target:
             return facts, findings, None
@@ -159,14 +160,14 @@ def _own() -> Parser:
     parser.add_argument(
         "--fail-on",
         default="error",
-        choices=rules.FAIL_ON,
+        choices=registry.FAIL_ON,
         help="least severity that makes the exit code 1 (error)",
     )
     parser.add_argument(
         "--ignore",
         default=[],
         action="append",
-        choices=rules.CHECKS,
+        choices=registry.CHECKS,
         metavar="CHECK",
         help="omit the findings of a check; may be given more than once",
     )

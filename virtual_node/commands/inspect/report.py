@@ -10,8 +10,8 @@ import msgspec
 from controller_runtime.api import timestamps
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.common import output
-from virtual_node.commands.inspect import rules
 from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.health.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
 
 _COLUMNS = ("SEVERITY", "CLUSTER", "CHECK", "KIND", "OBJECT", "MESSAGE", "NEXT")
@@ -36,7 +36,7 @@ def show(
         form: ``table``, ``json`` or ``yaml``.
         headers: whether a table has headings.
     """
-    summary = rules.summary(facts, findings)
+    summary = registry.summary(facts, findings)
     recorded = {one.identity: one for one in history.findings} if history else {}
     if history:
         summary += f"; {history.runs[-1].new} new, {history.runs[-1].fixed} fixed"
@@ -54,7 +54,7 @@ def show(
             }
             for cluster in (facts.upper, *facts.lowers)
         ],
-        "pods": rules.pods(facts),
+        "pods": registry.pod_count(facts),
         "findings": [_row(finding, recorded.get(_key(finding))) for finding in findings],
         "summary": summary,
     }

@@ -20,8 +20,8 @@ from controller_runtime.tls.reloader import server_context
 from tests.unit.virtual_node.commands.healthy_clusters import healthy
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import LEGACY_TOKEN
-from virtual_node.commands.inspect import rules_skew
 from virtual_node.commands.inspect.facts import INFO
+from virtual_node.commands.inspect.rules import skew
 
 END = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -84,7 +84,7 @@ def test_a_legacy_token_is_information(tmp_path):
     path = kubeconfig(tmp_path, token=jwt({"sub": "system:serviceaccount:virtual-node:virtual-node"}))
     found = expiries.of_kubeconfig("paris", path, context="", in_cluster=False)
     assert [one.kind for one in found] == [LEGACY_TOKEN]
-    (finding,) = rules_skew.expiring(replace(healthy(), expiries=found))
+    (finding,) = skew.expiring(replace(healthy(), expiries=found))
     assert (finding.severity, finding.message) == (INFO, "the token never expires")
     assert "lower-cluster register" in finding.next_step
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.api import timestamps
-from virtual_node.commands.inspect import rules
 from virtual_node.commands.inspect.facts import FOREIGN_POD, ClusterFacts, InspectFacts, VirtualNode
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.objects import copies
@@ -131,7 +131,7 @@ def worries(
     facts = facts or healthy()
     if change is not None:
         change(facts)
-    found = rules.inspect(facts)
+    found = registry.inspect(facts)
     return [(one.severity, one.check, *one.subject[1:]) for one in found if one.severity != "info"]
 
 

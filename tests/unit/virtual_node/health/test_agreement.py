@@ -29,7 +29,7 @@ from virtual_node.commands.common import health_reading
 from virtual_node.commands.doctor import chain
 from virtual_node.commands.doctor.facts import Installation
 from virtual_node.commands.inspect import facts as inspection_facts
-from virtual_node.commands.inspect import rules
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.health.faults import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.health.faults import Health, Verdict
 from virtual_node.health.reports import Report
@@ -285,9 +285,9 @@ def by_inspect(world: World) -> tuple[bool, bool]:
         unread=unread,
     )
     facts = inspection_facts.InspectFacts(upper=upper, lowers=[], cluster_id="id", now=NOW)
-    found = rules.inspect(facts)
+    found = registry.inspect(facts)
     faults = any(one.severity != "info" and one.check != "unread" for one in found)
-    return faults, rules.summary(facts, found).endswith("no findings")
+    return faults, registry.summary(facts, found).endswith("no findings")
 
 
 @settings(max_examples=400 if IS_THOROUGH else 60, deadline=None)

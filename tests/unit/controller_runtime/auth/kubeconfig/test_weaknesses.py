@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.weaknesses import warn, weaknesses
 from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts
-from virtual_node.commands.inspect.rules_skew import weak
+from virtual_node.commands.inspect.rules.skew import weak
 
 
 async def _load(

@@ -16,8 +16,8 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     waiting_for,
     worries,
 )
-from virtual_node.commands.inspect import rules
 from virtual_node.commands.inspect.facts import FOREIGN_POD, InspectFacts, InspectFinding
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.objects import copies
 
 
@@ -37,7 +37,7 @@ def test_a_pod_without_free_room_is_a_warning():
 
 def test_capacity_names_the_largest_node_and_the_difference():
     """Eight cores in sum may have no room for a pod of five: the report has the largest possible pod."""
-    found = rules.inspect(healthy())
+    found = registry.inspect(healthy())
     (usable,) = [one for one in found if one.check == "capacity"]
     assert usable.severity == "info"
     assert "8 cpu (largest place 4, 0% not usable)" in usable.message
@@ -50,7 +50,7 @@ def test_values_of_copies_are_never_shown():
     lower_copy = copies.lower_copy(secret, OPTIONS)
     facts.upper.objects["Secret"].append(secret)
     facts.lowers[0].objects["Secret"].append({**lower_copy, "data": {"token": "b2xk", "more": "eA=="}})
-    (drift,) = [one for one in rules.inspect(facts) if one.check == "drift"]
+    (drift,) = [one for one in registry.inspect(facts) if one.check == "drift"]
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 
 
@@ -58,7 +58,7 @@ def test_objects_of_other_upper_clusters_are_only_counted():
     facts = healthy()
     leaking("ConfigMap", labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
     leaking(FOREIGN_POD, labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
-    (others,) = [one for one in rules.inspect(facts) if one.check == "others"]
+    (others,) = [one for one in registry.inspect(facts) if one.check == "others"]
     assert (others.severity, others.message) == (
         "info",
         "2 objects belong to another upper cluster, somebody",
@@ -79,14 +79,14 @@ def test_a_second_read_drops_transient_findings():
     def look(*changes: Change) -> list[InspectFinding]:
         facts = healthy()
         both(*changes)(facts)
-        return rules.inspect(facts)
+        return registry.inspect(facts)
 
     first = look(leaking("Pod"))
-    assert next(one.check for one in rules.confirmed(first, look(leaking("Pod")))) == "leaked"
-    assert "leaked" not in {one.check for one in rules.confirmed(first, look())}
-    assert "leaked" not in {one.check for one in rules.confirmed(look(), first)}
+    assert next(one.check for one in registry.confirmed(first, look(leaking("Pod")))) == "leaked"
+    assert "leaked" not in {one.check for one in registry.confirmed(first, look())}
+    assert "leaked" not in {one.check for one in registry.confirmed(look(), first)}
     clock = look(lambda facts: setattr(facts.upper, "clock_skew", 9.0))
-    assert "clock" in {one.check for one in rules.confirmed(look(), clock)}
+    assert "clock" in {one.check for one in registry.confirmed(look(), clock)}
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_exit_code(change, fail_on, expected):
     facts = healthy()
     if change is not None:
         change(facts)
-    assert rules.exit_code(facts, rules.inspect(facts), fail_on=fail_on) == expected
+    assert registry.exit_code(facts, registry.inspect(facts), fail_on=fail_on) == expected
 
 
 def test_summary():
     """One line, with correct singular and plural."""
     facts = healthy()
-    assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: no findings"
+    assert registry.summary(facts, registry.inspect(facts)) == "2 clusters, 1 pod: no findings"
     for kind in ("Pod", "Secret", "ConfigMap"):
         leaking(kind)(facts)
-    assert rules.summary(facts, rules.inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"
+    assert registry.summary(facts, registry.inspect(facts)) == "2 clusters, 1 pod: 1 error, 2 warnings"
 
 
 def test_a_cluster_has_the_replica_that_runs_it():

@@ -16,8 +16,9 @@ from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import from_dict
 from controller_runtime.resources import Resource
 from virtual_node.certificates.expiry import ExpiryLimits
-from virtual_node.commands.inspect import reading, rules
+from virtual_node.commands.inspect import reading
 from virtual_node.commands.inspect.facts import FOREIGN_POD
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.config.types import Config, LowerClusterConfig, NamespaceConfig
 
 
@@ -146,10 +147,10 @@ async def test_refusals_are_reported_and_judge_nothing(refused):
     }
     below = {refused: below[refused]} if refused in below else {}
     facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), ExpiryLimits())
-    found = rules.inspect(facts)
+    found = registry.inspect(facts)
     assert [one.subject.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
     assert not [one for one in found if one.check == "leaked"]
-    assert rules.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
+    assert registry.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
 
 
 async def test_rights_of_a_disabled_controller_are_not_required():
@@ -158,7 +159,7 @@ async def test_rights_of_a_disabled_controller_are_not_required():
     refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
     clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
     facts = await reading.read(clusters, ExpiryLimits())
-    assert not [one for one in rules.inspect(facts) if one.check == "unread"]
+    assert not [one for one in registry.inspect(facts) if one.check == "unread"]
     assert not facts.upper.knows("PersistentVolumeClaim")
 
 
@@ -169,7 +170,7 @@ async def test_an_unreachable_lower_cluster_does_not_hide_the_upper_one():
     assert facts.lowers[0].error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert lower.asked == []
     assert (facts.upper.error, facts.upper.version) == ("", "v1.34.1")
-    assert rules.exit_code(facts, [], fail_on="never") == rules.INCOMPLETE
+    assert registry.exit_code(facts, [], fail_on="never") == registry.INCOMPLETE
 
 
 async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
@@ -178,7 +179,7 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert {plural for plural, *_ in lower.asked} == {*UNSELECTED, "services"}
-    assert [(one.check, one.subject.object) for one in rules.inspect(facts) if one.subject.cluster == "paris"] == [
+    assert [(one.check, one.subject.object) for one in registry.inspect(facts) if one.subject.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),
     ]  # fmt: skip
 
@@ -189,7 +190,7 @@ async def test_an_upper_cluster_with_a_hidden_identity():
         opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), ExpiryLimits()
     )
     assert (facts.cluster_id, facts.upper.error) == ("", "")
-    assert {one.subject.object for one in rules.inspect(facts) if one.check == "unread"} == {
+    assert {one.subject.object for one in registry.inspect(facts) if one.check == "unread"} == {
         "*",
         "kube-system",
     }
@@ -202,7 +203,7 @@ async def test_missing_optional_rights_are_named():
         opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=("mutatingwebhookconfigurations",))),
         ExpiryLimits(),
     )
-    found = [one for one in rules.inspect(facts) if one.check == "unread"]
+    found = [one for one in registry.inspect(facts) if one.check == "unread"]
     assert [(one.severity, one.subject.cluster) for one in found] == [("info", "upper"), ("info", "paris")]
     assert found[0].message.endswith(
         "rights: list deployments.apps, list poddisruptionbudgets.policy, "
@@ -229,5 +230,5 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
         ("kube-system", "kubernetes.io/service-name=kube-dns"),
         ("other", "kubernetes.io/service-name=hook"),
     }
-    found = {one.check for one in rules.inspect(facts) if one.subject.cluster == "paris"}
+    found = {one.check for one in registry.inspect(facts) if one.subject.cluster == "paris"}
     assert found & {"dns", "webhook"} == (set() if refused else {"dns", "webhook"})

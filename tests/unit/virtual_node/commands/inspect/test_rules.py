@@ -29,8 +29,8 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     worries,
 )
 from virtual_node.certificates.expiry import Expiry
-from virtual_node.commands.inspect import rules
 from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, InspectFacts
+from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.base.ownership import ownership_labels
 
 SLICE = {
@@ -68,7 +68,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
     """Ready to paste, with the existing patterns."""
     facts = healthy()
     native_namespace(["team-*"])(facts)
-    (found,) = [one for one in rules.inspect(facts) if one.check == "adopt"]
+    (found,) = [one for one in registry.inspect(facts) if one.check == "adopt"]
     assert "shop (1)" in found.message
     assert "clusters[].namespaces.adopt of paris to [team-*, shop]" in found.next_step
 
@@ -234,7 +234,7 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     """The virtual node does not restore them; a registry mirror is no fault."""
     facts = healthy()
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
-    (told,) = [one for one in rules.inspect(facts) if one.check == "drift"]
+    (told,) = [one for one in registry.inspect(facts) if one.check == "drift"]
     assert (told.severity, *told.subject[:2]) == ("info", "paris", "Cluster")
     assert "of 1 pod, which" in told.message
     assert POD in told.message
@@ -260,7 +260,7 @@ def test_only_a_pods_own_uid_annotation_counts(whose, told):
     facts = healthy()
     facts.lowers[0].objects["Pod"].clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
-    (finding,) = [one for one in rules.inspect(facts) if one.check == "missing"]
+    (finding,) = [one for one in registry.inspect(facts) if one.check == "missing"]
     assert ("existed before" in finding.message) is told
 
 
@@ -317,7 +317,7 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts
 def test_different_releases_are_reported(facts: InspectFacts, expected: list[tuple[str, str, str, str]]):
     """Between this command and the virtual nodes, and between components; a rollout in progress must be seen twice."""
     assert worries(facts=facts) == expected
-    found = [one for one in rules.inspect(facts) if one.check == "release"]
+    found = [one for one in registry.inspect(facts) if one.check == "release"]
     assert all(one.transient for one in found)
 
 
@@ -367,7 +367,7 @@ def test_running_pods_that_break_the_policy_are_listed_by_rule():
     facts = healthy()
     sets(upper, "spec", "hostPID", True)(facts)
     sets(upper, "spec", "priorityClassName", "system-node-critical")(facts)
-    (found,) = [one for one in rules.inspect(facts) if one.check == "policy"]
+    (found,) = [one for one in registry.inspect(facts) if one.check == "policy"]
     assert found.message.startswith("its policy would refuse running pods (1)")
     assert found.message.endswith("hostNamespaces (shop/web); priorityClasses (shop/web)")
     assert "clusters[].policy of paris" in found.next_step

@@ -21,13 +21,13 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     upper,
     worries,
 )
-from virtual_node.commands.inspect import rules, rules_health
 from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,
     SERVICE_BACKEND,
     InspectFacts,
     InspectFinding,
 )
+from virtual_node.commands.inspect.rules import health, registry
 
 WEB = ("Deployment", "shop/web")
 TEMPLATE = {
@@ -163,14 +163,14 @@ def test_finding(change: Change, expected: list[tuple[str, str, str, str]]) -> N
     facts = healthy()
     change(facts)
     assert worries(facts=facts) == expected
-    assert all(one.next_step for one in rules.inspect(facts) if one.severity != "info")
+    assert all(one.next_step for one in registry.inspect(facts) if one.severity != "info")
 
 
 def test_a_missing_pre_stop_hook_is_information():
     """Most workloads have none."""
     facts = healthy()
     workload(template={**TEMPLATE, "spec": {"containers": [{"readinessProbe": {"periodSeconds": 1}}]}})(facts)
-    found = [one for one in rules.inspect(facts) if one.check == "no-pre-stop"]
+    found = [one for one in registry.inspect(facts) if one.check == "no-pre-stop"]
     assert [(one.severity, one.subject.object) for one in found] == [("info", "shop/web")]
 
 
@@ -183,7 +183,7 @@ def test_a_broken_rule_is_reported_and_skipped(monkeypatch: pytest.MonkeyPatch):
 
     facts = healthy()
     facts.upper.unread = {"Lease": "no"}
-    monkeypatch.setattr(rules, "RULES", (broken, *rules.RULES))
+    monkeypatch.setattr(registry, "RULES", (broken, *registry.RULES))
     assert worries(facts=facts) == [("error", "rule", "Rule", "broken"), ("warning", "unread", "Lease", "*")]
 
 
@@ -192,7 +192,7 @@ def test_every_check_is_known_and_documented():
     root = Path(__file__).parents[5]
     folder = root / "virtual_node" / "commands" / "inspect"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("rules_*.py"))
-    used = set(re.findall(r'check="([a-z-]+)"', source)) | set(rules_health._CHECKS.values())
-    assert used <= set(rules.CHECKS)
+    used = set(re.findall(r'check="([a-z-]+)"', source)) | set(health._CHECKS.values())
+    assert used <= set(registry.CHECKS)
     table = (root / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
-    assert [check for check in rules.CHECKS if f"| `{check}` |" not in table and check != "others"] == []
+    assert [check for check in registry.CHECKS if f"| `{check}` |" not in table and check != "others"] == []

@@ -26,7 +26,7 @@ from virtual_node.commands.inspect.facts import (
     key,
     labels_of,
 )
-from virtual_node.commands.inspect.rules_pods import mirrored
+from virtual_node.commands.inspect.rules.pods import mirrored
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01

@@ -1,8 +1,4 @@
-"""Applies all rules of ``inspect`` to facts. Does no IO. Rules do not depend on each other.
-
-The rules are in the modules beside this one: ownership, policy, pods, drift, skew, versions, health,
-network, capacity, disruption.
-"""
+"""All rules of ``inspect``, and their application to facts. Does no IO."""
 
 from __future__ import annotations
 
@@ -10,18 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from controller_runtime.api.readable import count
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect import (
-    rules_capacity,
-    rules_disruption,
-    rules_drift,
-    rules_health,
-    rules_network,
-    rules_ownership,
-    rules_pods,
-    rules_policy,
-    rules_skew,
-    rules_versions,
-)
 from virtual_node.commands.inspect.facts import (
     ERROR,
     SEVERITIES,
@@ -30,6 +14,18 @@ from virtual_node.commands.inspect.facts import (
     InspectFinding,
     Subject,
 )
+from virtual_node.commands.inspect.rules import (
+    capacity,
+    disruption,
+    drift,
+    health,
+    network,
+    ownership,
+    pods,
+    policy,
+    skew,
+    versions,
+)
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
@@ -37,36 +33,36 @@ FINE, FOUND, INCOMPLETE = 0, 1, 3
 
 Rule = Callable[[InspectFacts], Iterator[InspectFinding]]
 RULES: tuple[Rule, ...] = (
-    rules_skew.unread,
-    rules_ownership.leaked,
-    rules_ownership.leaked_namespaces,
-    rules_ownership.not_adopted,
-    rules_policy.refused_next,
-    rules_ownership.leaked_marks,
-    rules_ownership.doubled,
-    rules_pods.missing,
-    rules_drift.pod_drift,
-    rules_drift.copy_drift,
-    rules_pods.status_drift,
-    rules_skew.clocks,
-    rules_skew.versions,
-    rules_versions.of_nodes,
-    rules_versions.of_components,
-    rules_skew.expiring,
-    rules_skew.weak,
-    rules_health.faults,
-    rules_skew.lower_kubelets,
-    rules_network.webhooks,
-    rules_network.dns,
-    rules_network.services,
-    rules_capacity.pressure,
-    rules_capacity.lower_nodes,
-    rules_capacity.promises,
-    rules_capacity.oversized,
-    rules_pods.stuck_pods,
-    rules_pods.stuck_claims,
-    rules_disruption.disruption,
-    rules_ownership.of_other_upper_clusters,
+    skew.unread,
+    ownership.leaked,
+    ownership.leaked_namespaces,
+    ownership.not_adopted,
+    policy.refused_next,
+    ownership.leaked_marks,
+    ownership.doubled,
+    pods.missing,
+    drift.pod_drift,
+    drift.copy_drift,
+    pods.status_drift,
+    skew.clocks,
+    skew.versions,
+    versions.of_nodes,
+    versions.of_components,
+    skew.expiring,
+    skew.weak,
+    health.faults,
+    skew.lower_kubelets,
+    network.webhooks,
+    network.dns,
+    network.services,
+    capacity.pressure,
+    capacity.lower_nodes,
+    capacity.promises,
+    capacity.oversized,
+    pods.stuck_pods,
+    pods.stuck_claims,
+    disruption.disruption,
+    ownership.of_other_upper_clusters,
 )
 
 
@@ -149,7 +145,7 @@ def exit_code(facts: InspectFacts, findings: Sequence[InspectFinding], *, fail_o
     return FOUND if any(finding.severity in bad for finding in findings) else FINE
 
 
-def pods(facts: InspectFacts) -> int:
+def pod_count(facts: InspectFacts) -> int:
     """Return the number of upper pods on the configured virtual nodes."""
     ours = facts.virtual_nodes()
     return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.of("Pod"))
@@ -159,7 +155,7 @@ def summary(facts: InspectFacts, findings: Sequence[InspectFinding]) -> str:
     """Return the summary: ``3 clusters, 214 pods: 1 error, 2 warnings``."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in (ERROR, WARNING)}
     counted = [count(number, severity) for severity, number in counts.items() if number]
-    scope = f"{count(1 + len(facts.lowers), 'cluster')}, {count(pods(facts), 'pod')}"
+    scope = f"{count(1 + len(facts.lowers), 'cluster')}, {count(pod_count(facts), 'pod')}"
     return f"{scope}: {', '.join(counted) or 'no findings'}"
 
 

@@ -22,7 +22,7 @@ from virtual_node.commands.inspect.facts import (
     key,
     labels_of,
 )
-from virtual_node.commands.inspect.rules_pods import mirrored
+from virtual_node.commands.inspect.rules.pods import mirrored
 from virtual_node.translate.objects import copies
 from virtual_node.translate.pods import lower_pod, update
 

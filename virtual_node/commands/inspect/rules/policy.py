@@ -17,7 +17,7 @@ from virtual_node.commands.inspect.facts import (
     is_deleting,
     key,
 )
-from virtual_node.commands.inspect.rules_pods import mirrored
+from virtual_node.commands.inspect.rules.pods import mirrored
 from virtual_node.translate.pods import lower_pod
 
 _SHOWN = 3
