@@ -30,11 +30,11 @@ class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen
     """The value of the annotation ``virtual-node.io/drain``."""
 
     pod_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
-    """Time in which the replacement of a pod must become Ready. Otherwise its pod stays, and the drain stops."""
+    """Time in which the replacement of a pod must become Ready. Otherwise all pods of its owner stay."""
     delete_empty_dir_data: bool = False
     """Whether pods with emptyDir or hostPath volumes are moved. They lose this data."""
     requested_at: str = ""
-    """RFC 3339. A new value starts a stopped drain again."""
+    """RFC 3339. A new value tries again to move all pods."""
 
 
 class PodState(msgspec.Struct, frozen=True):

@@ -1,12 +1,14 @@
 """Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
 
-The request and its status are in ``controller_runtime/api/drain.py``. A drain moves only off a cordoned node. It stops when a
-replacement is not Ready in time, and continues when the request changes.
+The request and its status are in ``controller_runtime/api/drain.py``. A drain moves only off a cordoned node. If a replacement is
+not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
+stop it. A changed request starts it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -14,12 +16,13 @@ from typing import ClassVar
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api import drain, movable, names
+from controller_runtime.api import drain, movable, names, node_avoidance, timestamps
 from controller_runtime.api.drain import PodState, Request
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.moving.departure_plan import share
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Context, Params, Strategy
 from descheduler.strategies.imbalance import candidates_in_order
@@ -34,6 +37,10 @@ _SETTLE = 0.3
 """Seconds for which events of a node's pods are collected."""
 _POLL = 5.0
 _STAYING_POLL = 30.0
+_STOP_AFTER = 3
+"""Number of namespaces with failed moves after which a drain stops, because the cause is probably not in the pods."""
+_ENDING = 60.0
+"""Seconds after its grace period for which a deleted pod counts for the wave."""
 _NOT_CORDONED = "the node is not cordoned"
 
 
@@ -49,6 +56,10 @@ class _Drain:
     """By UID: the pods that are still on the node."""
     retry_at: dict[str, float] = field(default_factory=dict)
     """UID of a pod that cannot move → monotonic time of the next attempt."""
+    refused: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Owner whose pod could not move → monotonic time of the next attempt for any of its pods, and why."""
+    failed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Owner whose pods stay because a move was undone → its namespace, and why."""
 
 
 class Drain(Strategy):
@@ -92,10 +103,15 @@ class Drain(Strategy):
 
     def _ended(self, departure: Departure, why: str) -> None:
         found = self._drains.get(departure.node)
-        if found is not None and why and departure.request == found.text:
-            found.stopped = f"{departure.namespace}/{departure.pod_name} stays: {why}"
-        if found is not None:
-            self.controller.enqueue(departure.node)
+        if found is None:
+            return
+        if why and departure.request == found.text:
+            text = f"{departure.namespace}/{departure.pod_name} stays: {why}"
+            owner = node_avoidance.owner_key(departure.namespace, departure.owner_uid)
+            found.failed[owner] = (departure.namespace, text)
+            if len({namespace for namespace, _ in found.failed.values()}) >= _STOP_AFTER:
+                found.stopped = f"moves failed in {_STOP_AFTER} namespaces: {text}"
+        self.controller.enqueue(departure.node)
 
     async def _reconcile(self, name: str) -> Result | None:
         view = self.context.view
@@ -148,13 +164,28 @@ class Drain(Strategy):
             found.moved += 1
             del found.pods[uid]
             found.retry_at.pop(uid, None)
+        now = asyncio.get_running_loop().time()
+        found.refused = {owner: one for owner, one in found.refused.items() if now < one[0]}
         blocked: dict[str, str] = {}
         wave = self.context.mover.departures.wave
-        for pod in candidates_in_order(bound):
-            if sum(one.state == "moving" for one in found.pods.values()) >= wave:
+        moving = Counter(pod.namespace for pod in bound if self._is_in_wave(pod))
+        for pod in sorted(candidates_in_order(bound), key=lambda one: found.retry_at.get(one.uid, 0.0)):
+            if moving.total() >= wave:
                 blocked[""] = f"{wave} pods are moving (--pods-per-wave)"
+            elif moving[pod.namespace] >= share(wave):
+                blocked[f"{pod.namespace}/"] = (
+                    "other pods of its namespace are moving (half of --pods-per-wave)"
+                )
             state = await self._judge(pod, found, request, stopped or found.stopped, blocked)
             found.pods[pod.uid] = state
+            moving[pod.namespace] += state.state == "moving" and pod.metadata.deletion_timestamp is None
+
+    def _is_in_wave(self, pod: Object) -> bool:
+        """Report whether a deleted pod will end soon. One with a finalizer may never end, so it must not delay others."""
+        ends = pod.metadata.deletion_timestamp
+        if ends is None:
+            return False
+        return (self.context.now() - timestamps.parse(ends)).total_seconds() < _ENDING
 
     async def _judge(
         self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]
@@ -166,13 +197,20 @@ class Drain(Strategy):
             return PodState(pod.key, "moving", "its replacement is not Ready yet")
         if not self.concerns(pod):
             return PodState(pod.key, "stays", "the descheduler's policy excludes it")
-        now = asyncio.get_running_loop().time()
+        now, owner = asyncio.get_running_loop().time(), pods.owner_key(pod)
         before = found.pods.get(pod.uid)
-        if before is not None and before.state == "stays" and now < found.retry_at.get(pod.uid, 0.0):
+        is_early = before is not None and now < found.retry_at.get(pod.uid, 0.0)
+        if owner in found.failed:
+            return PodState(pod.key, "stays", found.failed[owner][1])
+        if before is not None and is_early and before.state == "stays":
             return before
-        owner = pods.owner_key(pod)
-        if why := stopped or blocked.get("") or blocked.get(owner, ""):
+        if why := stopped or blocked.get("") or blocked.get(f"{pod.namespace}/") or blocked.get(owner, ""):
             return PodState(pod.key, "waiting", why)
+        until, why = found.refused.get(owner, (0.0, ""))
+        if now < until:
+            return PodState(pod.key, "waiting", why)
+        if before is not None and is_early:
+            return before
         move = Move(
             strategy=self.name,
             reason=f"{(pod.spec or {}).get('nodeName')} is being drained",
@@ -190,6 +228,10 @@ class Drain(Strategy):
             return PodState(pod.key, "stays", outcome.why)
         if outcome.cause == "wave":
             blocked["" if outcome.is_total else owner] = outcome.why
+        else:  # its other pods would probably be refused, too; but the next attempt is for another of them
+            wait = outcome.retry_after or _POLL
+            found.retry_at[pod.uid] = now + wait
+            found.refused[owner] = (now + min(wait, _POLL), outcome.why)
         return PodState(pod.key, "waiting", outcome.why)
 
     async def _annotate(self, node: str, value: str | None) -> None:

@@ -65,7 +65,7 @@ async def test_without_make_before_break_endpoints_are_lost(
         assert min(seen) < REPLICAS, seen
 
 
-async def test_full_quota_stops_drain_and_pods_stay(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
+async def test_pods_stay_if_quota_is_full(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
     """No replacement can be created, so the same pods still belong to the Deployment afterwards."""
     before = await _web_on_small(upper, namespace, _full_quota())
     async with descheduler(sandbox, namespace), _endpoints(upper, namespace) as seen:

@@ -13,6 +13,7 @@ from controller_runtime.errors import ConnectionFailed, Forbidden, ServerTimeout
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
+from descheduler.view.departure import Departure
 from tests.unit.descheduler.bodies import node, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
@@ -42,6 +43,13 @@ def _process(cluster: Cluster, **options: Any) -> Process:
 
 def _status(cluster: Cluster) -> drain.Status | None:
     return drain.status_of(cluster.get("nodes", "a")["metadata"].get("annotations") or {})
+
+
+def _departure(owner: str, namespace: str) -> Departure:
+    return Departure(
+        namespace=namespace, pod_name="p", old_uid=owner, node="a", strategy="Drain", reason="", owner_name=owner,
+        owner_uid=owner, template_hash="h1", need=1, deadline="2026-01-01T00:00:00Z", request=_REQUEST,
+    )  # fmt: skip
 
 
 def _places(cluster: Cluster) -> str:
@@ -102,21 +110,86 @@ async def test_next_process_completes_drain_after_crash_at_any_write(number, is_
     assert _is_clean(cluster)
 
 
-async def test_stops_and_keeps_pods_whose_replacement_is_not_ready():
+async def test_pods_of_owner_whose_replacement_is_not_ready_stay_and_others_move():
+    """One tenant cannot stop the drain."""
     cluster = _cluster()
     owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=None)
     before = {found["metadata"]["uid"] for found in cluster.all("pods")}
     process = _process(cluster)
     async with owner.running(), process.running():
         await asyncio.sleep(200)
+        cluster.put("pods", pod("late", owner="x", kind="X", phase="Running", refused_at=None))
+        await asyncio.sleep(20)
     assert owner.fewest == REPLICAS
     assert {found["metadata"]["uid"] for found in cluster.all("pods")} == before
     assert _is_clean(cluster)
     status = _status(cluster)
     assert status is not None
-    assert "its replacement was not Ready in time" in status.stopped
-    assert (status.moved, status.moving, status.waiting) == (0, 0, REPLICAS)
+    assert "its replacement was not Ready in time" in status.pods[-1].why
+    assert (status.moved, status.moving, status.waiting, status.staying) == (1, 0, 0, REPLICAS)
+    assert (status.is_over, status.stopped) == (True, "")
     assert process.reasons().count("RescheduleRolledBack") == 2  # maxSurge
+
+
+@pytest.mark.parametrize(("namespaces", "is_stopped"), [("aaaa", False), ("aabb", False), ("abc", True)])
+async def test_stops_when_moves_fail_in_several_namespaces(namespaces, is_stopped):
+    cluster = _cluster()
+    process = Process(cluster)
+    drained = process.add(Drain, Params())
+    async with process.running():
+        await asyncio.sleep(5)
+        for number, namespace in enumerate(namespaces):
+            drained._ended(_departure(f"{namespace}{number}", namespace), "late")
+        cluster.put("pods", pod("bare", phase="Running", refused_at=None))
+        await asyncio.sleep(20)
+    status = _status(cluster)
+    assert status is not None
+    assert (bool(status.stopped), status.waiting) == (is_stopped, int(is_stopped))
+
+
+async def test_one_namespace_gets_half_of_wave():
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=None)
+    cluster.change("deployments", "default/web", spec={"strategy": {"rollingUpdate": {"maxSurge": "100%"}}})
+    async with owner.running(), _process(cluster, wave=4).running():
+        await asyncio.sleep(10)
+        status = _status(cluster)
+    assert status is not None
+    assert (status.moving, status.waiting) == (2, 2)
+
+
+async def test_pods_that_never_end_do_not_fill_the_wave():
+    cluster = _cluster()
+    for number in range(4):
+        body = pod(f"p{number}", owner="x", kind="X", phase="Running", refused_at=None, finalizers=["x/y"])
+        cluster.put(
+            "pods", {**body, "metadata": {**body["metadata"], "deletionTimestamp": "2025-01-01T00:00:00Z"}}
+        )
+    cluster.put("pods", pod("q", owner="q", kind="X", phase="Running", refused_at=None))
+    process = _process(cluster, wave=2)
+    async with process.running():
+        await asyncio.sleep(20)
+    assert process.client.writes.count("create eviction") == 1
+
+
+async def test_refused_pods_of_an_owner_take_turns():
+    """Each attempt for a pod of a StatefulSet lists all of its pods."""
+    cluster = _cluster()
+    count, seconds = 50, 300
+    for number in range(count):
+        cluster.put("pods", pod(f"p{number}", owner="x", kind="X", phase="Running", refused_at=None))
+    cluster.budget_denies = True
+    process = _process(cluster)
+    async with process.running():
+        await asyncio.sleep(seconds)
+        assert process.client.writes.count("create eviction") <= seconds
+        asked = {
+            key for verb, plural, key in process.client.calls if (verb, plural) == ("create", "pods/eviction")
+        }
+        assert len(asked) == count
+        cluster.budget_denies = False
+        await asyncio.sleep(400)
+    assert cluster.all("pods") == []
 
 
 async def test_cancelled_drain_restores_pods_that_wait():
