@@ -16,6 +16,7 @@ PAGES = [
     "security.md",
     "troubleshooting.md",
     "operate.md",
+    "replicas.md",
     "migrate-from-tensile-kube.md",
     "reference/annotations-and-labels.md",
 ]
