@@ -72,7 +72,10 @@ def test_webhook_accepts_the_manifests_arguments():
 
 
 def test_descheduler_accepts_the_manifests_arguments(tmp_path: Path):
-    """manifeasts/descheduler.yaml: each value is a separate argument, and PodLifeTime in the policy."""
+    """manifeasts/descheduler.yaml: each value is a separate argument, and PodLifeTime in the policy.
+
+    Drain runs with every policy, because only an administrator's annotation on a Node starts it.
+    """
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "apiVersion: descheduler/v1alpha1\nkind: DeschedulerPolicy\nstrategies:\n  PodLifeTime:\n"
@@ -82,7 +85,7 @@ def test_descheduler_accepts_the_manifests_arguments(tmp_path: Path):
     found = descheduler.flags.parse(
         ["--policy-config-file", str(policy), "--descheduling-interval", "10s", "--v", "3"]
     )
-    assert (found.interval, [one.name for one in found.strategies]) == (10, ["PodLifeTime"])
+    assert (found.interval, [one.name for one in found.strategies]) == (10, ["PodLifeTime", "Drain"])
     assert found.klog == Klog(3)
 
 
