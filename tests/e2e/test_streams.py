@@ -272,7 +272,7 @@ async def test_previous_logs_of_a_crash(upper: Cluster, namespace):
 
 
 async def test_open_streams_continue_when_another_replica_takes_the_cluster(sandbox: Sandbox, namespace):
-    """Far beyond the drain timeout, until the earlier replica ends; new streams reach the other replica."""
+    """Far beyond the drain timeout, until the cluster's configuration changes; new streams reach the other replica."""
     upper, node, election = sandbox.upper, "vn-moving", "virtual-node.io/election=moving"
     file = sandbox.directory / "moving.yaml"
     config = {
@@ -310,7 +310,6 @@ async def test_open_streams_continue_when_another_replica_takes_the_cluster(sand
     shell = await spawn(
         sandbox, "-n", namespace, "exec", "-i", "web", "--", "cat", stdin=asyncio.subprocess.PIPE
     )
-    assert log.stdout is not None
     try:
         assert await _echo(shell, "before") == "before"
         beats = [await _beat(log)]
@@ -336,16 +335,17 @@ async def test_open_streams_continue_when_another_replica_takes_the_cluster(sand
             return False
 
         await eventually(closed, what="new streams reach the second replica only")
-        done = await upper.kubectl("-n", namespace, "exec", "web", "--", "echo", "new")
-        assert done.stdout == "new\n"
+        assert (await upper.kubectl("-n", namespace, "exec", "web", "--", "echo", "new")).stdout == "new\n"
         last = await _last_beat(upper, namespace)
         while beats[-1] < last + 10:  # two seconds after the listener closed, twice the drain timeout
             beats.append(await _beat(log))
         assert beats == list(range(beats[0], beats[-1] + 1))
         assert await _echo(shell, "after") == "after"
-        await first.stop()
+        changed = json.dumps(config).replace('"namespaces"', '"labels": {"zone": "b"}, "namespaces"')
+        file.write_text(changed, encoding="utf-8")
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(log.communicate(), shell.wait())
+        await first.stop()
         await upper.kubectl("-n", namespace, "delete", "pod", "web")
         await second.stop()
         await upper.kubectl("delete", "node", node)

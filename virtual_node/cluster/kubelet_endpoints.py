@@ -94,7 +94,7 @@ class KubeletEndpoints:
         self._draining: set[asyncio.Task[None]] = set()
         self._lame_duck = 0.0
         self._another_works = False
-        """Whether clusters stop because another process will run them; then their open streams continue."""
+        """Whether another process will run the clusters that stop; then their open streams continue."""
         self._handed_over: list[tuple[LowerClusterConfig, asyncio.Event]] = []
         """Clusters that another process runs and that still have streams here; an event ends these streams."""
         self._collection: asyncio.TimerHandle | None = None
@@ -144,10 +144,9 @@ class KubeletEndpoints:
         self._lame_duck, self._another_works = lame_duck, True
 
     def keep(self, clusters: Sequence[LowerClusterConfig]) -> None:
-        """End the open streams of handed-over clusters after ``drainTimeout``, except those of these clusters.
+        """End the open streams of handed-over clusters after ``drainTimeout``, except those of configured clusters.
 
-        Args:
-            clusters: the current configuration. A changed cluster is another one, as for its owner, which restarts it.
+        Those of a changed cluster end, too, because its owner restarts it.
         """
         for cluster, ending in self._handed_over:
             if cluster not in clusters:
@@ -160,9 +159,7 @@ class KubeletEndpoints:
         *,
         cluster: LowerClusterConfig,
     ) -> None:
-        """Drain the streams of a lower cluster in the background.
-
-        The cluster's next instance, here or in another process, may start at once.
+        """Drain the streams of a lower cluster in the background; its next instance may start at once anywhere.
 
         Args:
             services: the cluster's kubelet APIs.
