@@ -17,7 +17,6 @@ from prometheus_client import Gauge
 from controller_runtime import log, resources
 from controller_runtime.api import drain, timestamps
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
@@ -81,6 +80,8 @@ class Departures:
         self._log = log.get_logger(component="departures")
         self._active: dict[str, Departure] = {}
         """By UID of the pod."""
+        self._releasing: set[str] = set()
+        """UIDs of pods whose release is being requested. Until its result is known, they are not decided."""
         self._held = Held(view.leaving)
         self._endings = Endings(client, recorder=recorder, now=now)
         self._listeners: list[Callable[[Departure, str], None]] = []
@@ -154,6 +155,7 @@ class Departures:
             request=request.drain,
         )
         await self._store.write(one)
+        self._releasing.add(one.old_uid)
         self._track(one)
         try:
             patch = steps.release(one, pod.resource_version)
@@ -163,6 +165,7 @@ class Departures:
                 await self._forget(one)
             raise
         finally:  # if the patch has failed with an unknown result, the pod is read and decided, too
+            self._releasing.discard(one.old_uid)
             self._enqueue(one)
         self._recorder.event(
             pod, "Normal", "Replacing", f"Leaves {one.node} when its replacement is Ready: {one.reason}"
@@ -195,6 +198,7 @@ class Departures:
         pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
         if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
             self._held.hold(one.old_uid)
+            self.controller.queue.add_after((one.namespace, one.pod_name, True), _POLL)
         elif one.old_uid not in self._held:
             self._view.leaving.discard(one.old_uid)
         _REPLACING.set(len(self._active))
@@ -227,13 +231,17 @@ class Departures:
         if is_pod:
             await self._restore_unrecorded(self._view.pods.store.get(f"{namespace}/{what}"))
             return None
-        mine = [one for one in self._active.values() if (one.namespace, one.owner_uid) == (namespace, what)]
+        mine = [
+            one
+            for one in self._active.values()
+            if (one.namespace, one.owner_uid) == (namespace, what) and one.old_uid not in self._releasing
+        ]
         if not mine:
             return None
         found = await owners.read(
             self._client, namespace, kind="ReplicaSet", name=mine[0].owner_name, uid=mine[0].owner_uid
         )
-        listed = found.pods if found is not None else await self._read(mine)
+        listed = found.pods if found is not None else await owners.read_pods(self._client, mine)
         decisions = steps.decide(
             mine,
             listed,
@@ -244,13 +252,6 @@ class Departures:
         for decision in decisions:
             await self._act(decision, listed)
         return Result(requeue_after=_POLL) if any(one.old_uid in self._active for one in mine) else None
-
-    async def _read(self, mine: list[Departure]) -> dict[str, dict[str, Any]]:
-        """Return the released pods of a deleted owner, by UID."""
-        found = [
-            await find(self._client, resources.PODS, one.pod_name, namespace=one.namespace) for one in mine
-        ]
-        return {pod["metadata"]["uid"]: pod for pod in found if pod is not None}
 
     def _why_cancelled(self, one: Departure) -> str:
         """Return why a pod must stay although its replacement may become Ready later; empty: it need not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from controller_runtime import resources
 from controller_runtime.api import drain, matching
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from descheduler.view.departure import Owner
+from descheduler.view.departure import Departure, Owner
 
 _RESOURCES = {"ReplicaSet": resources.REPLICA_SETS, "StatefulSet": resources.STATEFUL_SETS}
 
@@ -43,6 +43,16 @@ async def read(client: Client, namespace: str, *, kind: str, name: str, uid: str
     trouble = next((one.get("message") or "" for one in failures if one.get("status") == "True"), "")
     owner = Owner(int(spec.get("replicas", 1)), float(spec.get("minReadySeconds") or 0), trouble)
     return Owned(owner, body, {pod.uid: pod.to_dict() for pod in listed.items})
+
+
+async def read_pods(client: Client, departures: Iterable[Departure]) -> dict[str, dict[str, Any]]:
+    """Return the released pods of a deleted owner, by UID.
+
+    Raises:
+        ApiError: a request failed.
+    """
+    found = [await find(client, resources.PODS, one.pod_name, namespace=one.namespace) for one in departures]
+    return {pod["metadata"]["uid"]: pod for pod in found if pod is not None}
 
 
 async def deployment_of(client: Client, replica_set: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -41,6 +41,7 @@ _STOP_AFTER = 3
 """Number of namespaces with failed moves after which a drain stops, because the cause is probably not in the pods."""
 _ENDING = 60.0
 """Seconds after its grace period for which a deleted pod counts for the wave."""
+_STARTING = "its replacement is not Ready yet"
 _NOT_CORDONED = "the node is not cordoned"
 
 
@@ -176,15 +177,16 @@ class Drain(Strategy):
                 blocked[f"{pod.namespace}/"] = (
                     "other pods of its namespace are moving (half of --pods-per-wave)"
                 )
+            was_moving = self._is_in_wave(pod)
             state = await self._judge(pod, found, request, stopped or found.stopped, blocked)
             found.pods[pod.uid] = state
-            moving[pod.namespace] += state.state == "moving" and pod.metadata.deletion_timestamp is None
+            moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
-        """Report whether a deleted pod will end soon. One with a finalizer may never end, so it must not delay others."""
+        """Report whether a pod leaves soon. A deleted pod with a finalizer may never end, so it must not delay others."""
         ends = pod.metadata.deletion_timestamp
         if ends is None:
-            return False
+            return pod.uid in self.context.view.leaving
         return (self.context.now() - timestamps.parse(ends)).total_seconds() < _ENDING
 
     async def _judge(
@@ -194,7 +196,7 @@ class Drain(Strategy):
         if pod.metadata.deletion_timestamp is not None:
             return PodState(pod.key, "moving", "it is ending")
         if pod.uid in self.context.view.leaving:
-            return PodState(pod.key, "moving", "its replacement is not Ready yet")
+            return PodState(pod.key, "moving", _STARTING)
         if not self.concerns(pod):
             return PodState(pod.key, "stays", "the descheduler's policy excludes it")
         now, owner = asyncio.get_running_loop().time(), pods.owner_key(pod)
@@ -222,7 +224,7 @@ class Drain(Strategy):
         )
         outcome = await self.try_move(pod, move)
         if outcome.moved:
-            return PodState(pod.key, "moving", "its replacement is not Ready yet")
+            return PodState(pod.key, "moving", _STARTING)
         if outcome.cause in _STAYING:
             found.retry_at[pod.uid] = now + _STAYING_POLL
             return PodState(pod.key, "stays", outcome.why)

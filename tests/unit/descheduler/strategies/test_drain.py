@@ -299,6 +299,26 @@ async def test_release_with_unknown_result_is_decided(error, is_applied):
     assert _is_clean(cluster)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_slow_release_is_not_decided_before_its_result_is_known(when):
+    """The events of other pods trigger decisions of the owner at any time."""
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS)
+    process = _process(cluster)
+
+    async def delay(what: str) -> None:
+        if what == "patch pods":
+            await asyncio.sleep(3)
+
+    setattr(process.client, when, delay)
+    async with owner.running(), process.running():
+        await asyncio.sleep(60)
+    assert (owner.fewest, _places(cluster)) == (REPLICAS, "bbbb")
+    assert process.reasons().count("Replacing") == REPLICAS
+    assert process.client.writes.count("patch pods") == REPLICAS
+    assert _is_clean(cluster)
+
+
 async def test_restored_pod_is_not_moved_as_bare_pod_before_it_is_adopted():
     """The controller manager is slow, and the node is drained again."""
     cluster = _cluster()
