@@ -101,7 +101,7 @@ class Agent:
         return ""
 
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
-        """Note the nodes that passed the filters of all agents; the scheduler chooses among them."""
+        """Receive the nodes that passed the filters of all agents; the scheduler chooses among them."""
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
         """Return a score from 0 to 1 for each node; None: the agent does not score."""

@@ -57,8 +57,7 @@ class ListPages:
         self._number += 1
         if self._number > _MOST:
             raise ResponseTooLarge(f"the list has more than {_MOST:,} pages")
-        # Grow again, because the next objects may be smaller, and a long list in small pages exceeds
-        # ``_MOST``.
+        # Grow again, because the next objects may be smaller, and a list may have at most ``_MOST`` pages.
         self._size = min(self._most, self._size * 2)
         self.params = {**self._query, "limit": str(self._size), "continue": token}
         self.params.pop("resourceVersion", None)

@@ -34,7 +34,7 @@ from controller_runtime.leaderelection import record
 _LEADER = Gauge("virtual_node_leader", "1 while this process leads, else 0.", ["name"])
 
 JITTER = 1.2
-"""Factor by which a retry may be later than ``retry_period``, as in client-go."""
+"""The longest pause before a retry, as a multiple of ``retry_period``."""
 
 
 class LeaderElector:

@@ -47,7 +47,7 @@ class MetricsPage:
             async with asyncio.timeout(_WRITE_SECONDS):
                 return await self._answer(request)
         except TimeoutError:
-            # Close the connection, because unread data must not stay in memory.
+            # Abort, because data that the client does not read would stay in memory.
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()

@@ -62,7 +62,7 @@ def shrink(pod: Object) -> Object:
 
 
 def by_node(pod: Object) -> Iterable[str]:
-    """Return the values of ``INDEX_NODE``: the node that the pod is bound to; empty for a pending pod."""
+    """Return the values of ``INDEX_NODE``: the name of the pod's node; ``""`` for a pending pod."""
     return ((pod.spec or {}).get("nodeName") or "",)
 
 

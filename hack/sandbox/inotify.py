@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 async def available(count: int, *, patience: float = _PATIENCE) -> None:
-    """Wait until this user has so many instances left.
+    """Wait until this user has ``count`` inotify instances left.
 
     Raises:
         SandboxError: too few after ``patience`` seconds; the text says what to do.

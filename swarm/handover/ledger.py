@@ -53,7 +53,7 @@ class Ledger(msgspec.Struct, kw_only=True, omit_defaults=True):
     table: int = 0
     """Version of the last change of the assignment."""
     settings: str = ""
-    """Digest of other settings in shares; a change gives all shares a new version."""
+    """Digest of the settings that all shares contain; a change gives all shares a new version."""
     slots: dict[str, Slot] = {}
     holders: dict[str, Holder] = {}
     """By pod UID."""

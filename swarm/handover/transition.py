@@ -207,7 +207,7 @@ def _stop(holder: Holder, jobs: Collection[str]) -> None:
 
 
 def _number(before: Ledger, after: Ledger) -> None:
-    """Give changed shares the next version."""
+    """Give the next version to changed shares (to all if settings changed) and to a changed table."""
     was = contents(before)
     for uid, now in contents(after).items():
         if before.settings != after.settings or was.get(uid) != now:

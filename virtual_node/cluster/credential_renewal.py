@@ -26,7 +26,7 @@ from virtual_node.controllers.base.preconditions import patch_only
 FIELD = "token"
 """Key of the Secret's data that holds the token."""
 _LOOK = 3600.0
-"""Seconds between two checks of a Secret whose token is not due for renewal."""
+"""Longest pause, in seconds, between two checks of a token that is not due for renewal."""
 _RETRY = 60.0
 
 

@@ -45,7 +45,7 @@ class View:
     detail: str = ""
 
     def has(self, row: Row) -> bool:
-        """Report whether a pod is selected, ignoring ``state``."""
+        """Report whether all filters except ``state`` select a row."""
         return (
             (not self.namespace or row.shown["namespace"] == self.namespace)
             and (not self.cluster or row.shown["cluster"] == self.cluster)

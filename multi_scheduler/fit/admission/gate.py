@@ -66,8 +66,8 @@ class AdmissionGate:
         Args:
             config: configuration of the cluster.
             admission: admission rules of the cluster's namespaces.
-            enforces: refuse pods by quotas and limit ranges; False: only apply their defaults.
-            allowed: the last pod that a policy allowed, shared by all clusters.
+            enforces: refuse pods by quotas and limit ranges; False: limit ranges only give defaults.
+            allowed: cache of the last pod that a policy allowed, shared by all clusters.
         """
         self._name = config.name
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
@@ -124,7 +124,7 @@ class AdmissionGate:
 
 
 def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """Return a lower spec with the selector of the domain of the pod's group, which the pod gets when it is bound."""
+    """Return a lower spec with the key of the node selector that the pod of a group gets at binding; its value is empty."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     if names.ANNOTATION_GROUP_TOPOLOGY not in annotations:

@@ -141,7 +141,7 @@ class Admission:
     # --- questions ----------------------------------------------------------------------------------
 
     def ranges(self, namespace: str) -> tuple[LimitRange, ...]:
-        """Return the limit ranges of a namespace, ordered by name."""
+        """Return the first limit ranges of a namespace, ordered by name. Further ones are ignored."""
         there = self._ranges.get(namespace)
         if not there or LIMIT_RANGES.plural in self.unknown:
             return ()

@@ -35,7 +35,7 @@ class Membership:
         self.fenced = False
         """Whether this session is over: all jobs are being stopped, then a new session begins."""
         self.problem = ""
-        """Why the last share is not used; empty if it is used."""
+        """Why the last share was refused; empty: it was not refused."""
 
     @property
     def wanted(self) -> Mapping[str, Job]:

@@ -126,7 +126,7 @@ async def _lower(
     try:
         if (
             not cluster.kubeconfig
-        ):  # a rejected configuration; with an empty path, another kubeconfig would be used
+        ):  # as in a rejected configuration; an empty path would mean kubectl's default
             raise ConfigError("it has no kubeconfig")
         async with connect.by_file(
             cluster.kubeconfig,

@@ -47,8 +47,7 @@ class Identity:
 
     name: str
     is_exclusive: bool
-    """Whether no two processes of that name run at once, as under leader election. Otherwise a local socket
-    ensures that."""
+    """Whether only one process uses ``name``, as under leader election. Otherwise a socket per node decides who does."""
 
 
 def this_process() -> Identity:

@@ -256,9 +256,9 @@ class PodCreator:
             return await self._name_conflict(
                 upper, record, f"a pod {existing.key} that stands for {namespace}/{upper.name}"
             )
-        # The pod belongs to an older upper pod of the same name. Its deletion requeues this pod. The process
-        # that should delete it may be gone (a virtual node removed from the configuration), so we delete it
-        # if the upper cluster has this pod under the name.
+        # The lower pod is of an older upper pod of the same name. Its deletion requeues ``upper``. The process that
+        # should delete it may be gone (a virtual node removed from the configuration), so delete it here if
+        # ``upper`` still exists.
         if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
             self._context, upper.uid, existing
         ):

@@ -79,7 +79,7 @@ class ServiceController:
         self._refused: set[str] = set()
         """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
-        """Set, and replaced by a new event, whenever the copy of a Service is created or cannot be created."""
+        """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
         self.controller: Controller[str] = Controller(
             f"services-{context.name}",
             self.reconcile,

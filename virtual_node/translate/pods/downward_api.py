@@ -34,7 +34,7 @@ _SIMPLE_ESCAPES = {
 def literal(
     variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """Return an environment variable of the lower pod; replace its reference by the upper value if they differ.
+    """Return an environment variable for the lower pod. The upper value replaces a reference that has another value there.
 
     Args:
         variable: variable of a container of the upper pod.
