@@ -55,7 +55,7 @@ class NamespaceMap:
         return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
     def conflicting_upper(self, upper: str) -> str:
-        """Return the upper namespace whose explicit entry names this one's lower namespace; empty: none."""
+        """Return another upper namespace explicitly mapped to ``upper``'s lower namespace; empty: none."""
         if upper in self.explicit:
             return ""
         lower = self(upper)

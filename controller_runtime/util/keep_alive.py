@@ -6,7 +6,7 @@ import socket
 
 
 def keep_alive(connection: socket.socket, *, probes: int) -> None:
-    """Probe after 30 s of silence every 10 s, and end the connection after this many probes without an answer.
+    """After 30 s of silence, probe every 10 s, and end the connection after ``probes`` without an answer.
 
     While sent bytes are unacknowledged, the kernel ends the connection only after all retransmissions, a
     quarter of an hour, as everywhere in Kubernetes. A shorter limit (TCP_USER_TIMEOUT) would also end streams

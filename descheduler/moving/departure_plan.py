@@ -39,8 +39,8 @@ async def plan(
         client: client of the upper cluster.
         pod: cached pod.
         active: all pods whose replacements are not Ready yet.
-        wave: maximum number of such pods. Those of one namespace are at most half of it, so that the replacements
-            of one tenant, if they do not become Ready, do not delay those of all others.
+        wave: maximum number of pods in ``active``; for one namespace half of it, rounded up, so that replacements
+            of one tenant that do not become Ready do not delay other tenants.
         now: wall clock.
 
     Raises:

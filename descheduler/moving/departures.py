@@ -211,7 +211,7 @@ class Departures:
         if one is not None:
             self._enqueue(one)
         elif pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
-            # Released by an earlier leader without a record, or marked by a user.
+            # No record: an earlier leader released the pod, or a user marked it.
             self.controller.queue.add_after((pod.namespace, pod.name, True), _POLL)
         else:
             if _has_owner(pod):

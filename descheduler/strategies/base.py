@@ -168,7 +168,7 @@ class PeriodicStrategy(Strategy):
                 if not self.context.interval:
                     await asyncio.sleep(_RETRY)
                     continue
-            except Exception:  # must not end the other strategies
+            except Exception:  # must not end periodic strategies
                 self.log.exception("pass failed")
                 if not self.context.interval:
                     raise

@@ -19,7 +19,7 @@ from multi_scheduler.fit.devices import parts
 from multi_scheduler.fragmentation.workload import Shape, Typical
 
 _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
-"""Size of a large node; scales the remaining cpu and devices before they are added."""
+"""Size of a large node. Free cpu and devices are divided by it, then summed."""
 _LEVEL = 1000.0
 BETWEEN_CLUSTERS = 4
 """``width`` for clusters. Each offers one node, the lower scheduler's choice, so there are few ties by single classes, and

@@ -37,7 +37,7 @@ def of_webhooks(cluster: str, configuration: Mapping[str, Any]) -> list[Expiry]:
                 base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
             )
         except ValueError:
-            continue  # The API server does not accept the connection either; the webhook's own checks report it.
+            continue  # There is no readable CA. ``doctor`` reports an invalid caBundle of our webhook.
         last = max(bundle, key=lambda one: one.not_valid_after_utc)
         name, start = f"{configuration['metadata']['name']}/{webhook['name']}", last.not_valid_before_utc
         found.append(

@@ -71,7 +71,7 @@ def _shrink(swarm: Object) -> Object:
 
 
 def swarm_table(swarms: Sequence[Json]) -> dict[str, Any]:
-    """Return the page's table of Swarms: the first rows, those with problems before others, and the number of all."""
+    """Return the page's table of Swarms: the first ``_MOST`` rows, problems first, and the total number of Swarms."""
     rows = [_row(swarm) for swarm in swarms]
     rows.sort(key=lambda row: (row["state"] == "converged", row["name"]))
     return {"rows": rows[:_MOST], "all": len(rows)}

@@ -26,7 +26,7 @@ class PlanningBudget:
         self.cpu = cpu
         self._clock = clock
         self._full_at: dict[str, float] = {}
-        """By namespace: when its complete time will be available again."""
+        """By namespace: monotonic time when its budget is full again."""
 
     def left(self, namespace: str) -> float:
         """Return the CPU seconds that groups of a namespace may be planned now."""

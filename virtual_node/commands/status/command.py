@@ -86,7 +86,7 @@ def _show(
     above: Sequence[dict[str, Any]] = (),
     health: Health | None = None,
 ) -> None:
-    """Print nodes and faults, or changed nodes aligned with the rows in ``above``."""
+    """Print nodes and faults, or changes, aligned with earlier rows (``above``)."""
     if options.output in output.DATA:
         verdict = health.data() if health is not None else None
         output.data({"nodes": nodes, "health": verdict, "missingRights": reader.rights()}, options.output)

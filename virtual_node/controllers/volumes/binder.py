@@ -3,7 +3,7 @@
 kube-scheduler binds a pod only after its claims are bound, but a lower WaitForFirstConsumer claim is bound
 only after a pod uses it, so each would wait for the other. Therefore a placeholder pod is created in the
 lower cluster. It has the pod's resources, selectors and claims, and is deleted as soon as its claims are
-bound, which is before it starts. If no lower node fits, the upper scheduler must choose another virtual node.
+bound, normally before it starts. If no lower node fits, the upper scheduler must choose another virtual node.
 """
 
 from __future__ import annotations

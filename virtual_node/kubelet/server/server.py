@@ -176,7 +176,7 @@ class KubeletServer:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            # Even if a second cancellation arrives, stop, so that the port is closed.
+            # A second cancellation can interrupt stop only after the port is closed.
             with contextlib.suppress(asyncio.CancelledError):
                 await self.stop()
 
