@@ -82,7 +82,8 @@ class TestRunUntilSignal:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     async def test_signal_cancels_main_and_awaits_its_cleanup(self, number: signal.Signals) -> None:
-        """The exit code is 0."""
+        """The exit code is 0. Tests that nohup started inherit an ignored SIGHUP."""
+        inherited = signal.signal(number, signal.SIG_DFL)
         steps: list[str] = []
 
         async def main() -> None:
@@ -93,8 +94,25 @@ class TestRunUntilSignal:
                 await asyncio.sleep(0)
                 steps.append("cleaned up")
 
-        assert await lifecycle.run_until_signal(main()) == 0
+        try:
+            assert await lifecycle.run_until_signal(main()) == 0
+        finally:
+            signal.signal(number, inherited)
         assert steps == ["cleaned up"]
+
+    async def test_ignored_sighup_stays_ignored(self) -> None:
+        """As nohup requests."""
+        inherited = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        async def main() -> None:
+            await kill_self(signal.SIGHUP)
+            await asyncio.sleep(0.01)
+
+        try:
+            assert await lifecycle.run_until_signal(main()) == 0
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGHUP, inherited)
 
     async def test_main_may_catch_its_cancellation_and_return(self) -> None:
         """Exit code 0."""
