@@ -27,7 +27,7 @@ def best_fit(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
 
 
 def dot_product(cluster: Cluster, task: Task, slots: Sequence[int]) -> list[float]:
-    """Prefer the smallest product of free and requested resources (Tetris)."""
+    """Prefer the smallest dot product of free and requested resources."""
     free, gpu = cluster.index.free("cpu"), cluster.index.free(GPU)
     cpu_factor = task.cpu / LARGEST_CPU**2 / 2
     gpu_factor = task.units / LARGEST_GPU**2 / 2

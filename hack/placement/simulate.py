@@ -125,7 +125,7 @@ class Simulation:
         return number, slot, step.device
 
     def _by_sums(self, task: Task) -> tuple[int, int, int] | None:
-        """Return the virtual node with the largest free share among those with room in total, as LeastAllocated."""
+        """Choose the virtual node with room and the largest free share, by sums over its nodes (LeastAllocated)."""
         demand = demand_of(task)
         shares = [
             sum(free[resource] / cluster.index.total[resource] for resource in ("cpu", "memory"))

@@ -129,7 +129,7 @@ async def helm(
         values: written to a file that helm reads.
         check: whether a failure is an error.
         timeout: seconds for the command.
-        program: helm; None: the project's, of the major version that tests use.
+        program: helm binary; None: the project's build, which tests use.
 
     Raises:
         SandboxError: it failed, when ``check`` is set; quotes its output.

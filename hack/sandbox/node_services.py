@@ -100,7 +100,7 @@ class NodeServices:
             f"--cluster-cidr={self._bridge.subnet}",
             "--iptables-min-sync-period=0s",
             "--metrics-bind-address=127.0.0.1:10249",
-            # 0 keeps these settings of the whole machine, which a network namespace shares or may not write.
+            # 0 leaves sysctls unchanged, because a network namespace shares them or cannot write them.
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0s",
             "--conntrack-tcp-timeout-close-wait=0s",

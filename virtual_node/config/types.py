@@ -176,7 +176,7 @@ class ServicesConfig(_Base):
     """Upper Services that are mirrored in lower clusters, in addition to those of namespaces with pods there."""
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
-    """Shell patterns of ``namespace/name``. No other objects are created in the lower kube-system."""
+    """Shell patterns of Services: ``namespace/name``. Lower kube-system gets no other Services."""
 
 
 class LimitsConfig(_Base):

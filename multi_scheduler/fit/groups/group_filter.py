@@ -238,7 +238,7 @@ class GroupFilter:
         return self._reserve(ready)
 
     def _reserve(self, ready: Standing) -> Shortfall | None:
-        """Reserve room for a group; return what is lacking, None: nothing."""
+        """Reserve room for a group. Return the shortfall; None: reserved."""
         key = ready.group.key
         state = (
             (

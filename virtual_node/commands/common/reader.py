@@ -124,7 +124,7 @@ class Reader:
         )
 
     async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return the last log lines of a pod's first terminated container; empty: none, or not readable."""
+        """Return the log tail of a pod's first failed, otherwise ended container; empty: none readable."""
         try:
             return await probes.previous_log(self.client, pod)
         except Forbidden:

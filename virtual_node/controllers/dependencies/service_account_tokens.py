@@ -37,8 +37,8 @@ from virtual_node.translate.pods.token_secrets import TokenSecret
 
 _WORKERS = 4
 _SETTLED = 60.0
-"""Seconds until a Secret found at start is checked, because its pod may have been deleted while no process ran, and
-between two checks of a shared one, because a recreated Node causes no event here."""
+"""Seconds between checks of a shared Secret, because a recreated Node causes no event here. Also seconds until a
+Secret found at start is checked, because its pod may be gone."""
 _FOREIGN_AGAIN = 60.0
 """Seconds between two tries while the Secret name is taken, because the deletion of an unmanaged Secret
 causes no event here."""

@@ -191,7 +191,7 @@ class PodController:
             record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            self._creator.refusals.forget(uid)  # or pods of its namespace would wait for its next try
+            self._creator.refusals.forget(uid)  # otherwise pods of its namespace wait for its retry
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:

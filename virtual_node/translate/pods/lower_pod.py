@@ -114,7 +114,7 @@ def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collecti
 def _literal_fields(
     container: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str]
 ) -> Mapping[str, Any]:
-    """Replace environment references that would have another value in the lower pod by the upper value."""
+    """Replace environment references by the upper value where the lower pod's value would differ."""
     env = container.get("env")
     if not env or not any("valueFrom" in variable for variable in env):
         return container

@@ -32,7 +32,7 @@ from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 _CAPACITY_TOLERANCE = 1.01
 """Factor by which a promise may exceed the lower nodes' sum, because percentages in the reserve are rounded."""
 _UNUSABLE_SHARE = 0.25
-"""Unusable share of the lower nodes' allocatable from which a warning is reported; less is normal maintenance."""
+"""Minimum unusable share of the lower nodes' allocatable for a warning; less is normal maintenance."""
 _SHOWN = ("cpu", "memory")
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 """Conditions of nodes that are True in case of a problem."""
