@@ -78,8 +78,8 @@ class Departures:
         """Maximum number of pods whose replacements start at the same time."""
         self._now = now
         self._log = log.get_logger(component="departures")
-        self._active: dict[str, Departure] = {}
-        """By UID of the pod."""
+        self.active: dict[str, Departure] = {}
+        """By UID of the pod: those with a record. The mark of a pod alone proves nothing."""
         self._releasing: set[str] = set()
         """UIDs of pods whose release is being requested. Until its result is known, they are not decided."""
         self._held = Held(view.leaving)
@@ -121,7 +121,7 @@ class Departures:
     async def plan(self, pod: Object) -> Plan:
         """Return how a Ready pod with a controller leaves now (``departure_plan.plan``)."""
         return await departure_plan.plan(
-            self._client, pod, active=self._active.values(), wave=self.wave, now=self._now()
+            self._client, pod, active=self.active.values(), wave=self.wave, now=self._now()
         )
 
     async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
@@ -187,27 +187,27 @@ class Departures:
                 break
 
     def _track(self, one: Departure) -> None:
-        self._active[one.old_uid] = one
+        self.active[one.old_uid] = one
         self._held.release(one.old_uid)
         self._view.leaving.add(one.old_uid)
-        _REPLACING.set(len(self._active))
+        _REPLACING.set(len(self.active))
 
     async def _forget(self, one: Departure) -> None:
         await self._store.remove(one)
-        self._active.pop(one.old_uid, None)
+        self.active.pop(one.old_uid, None)
         pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
         if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
             self._held.hold(one.old_uid)
             self.controller.queue.add_after((one.namespace, one.pod_name, True), _POLL)
         elif one.old_uid not in self._held:
             self._view.leaving.discard(one.old_uid)
-        _REPLACING.set(len(self._active))
+        _REPLACING.set(len(self.active))
 
     def _enqueue(self, one: Departure) -> None:
         self.controller.queue.add_after((one.namespace, one.owner_uid, False), _SETTLE)
 
     def _pod_changed(self, pod: Object) -> None:
-        one = self._active.get(pod.uid)
+        one = self.active.get(pod.uid)
         if one is not None:
             self._enqueue(one)
         elif pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
@@ -216,14 +216,14 @@ class Departures:
         else:
             if _has_owner(pod):
                 self._held.release(pod.uid)
-            if self._active and (owner := pods.controller_of(pod)) is not None:
+            if self.active and (owner := pods.controller_of(pod)) is not None:
                 key = (pod.namespace, str(owner.get("uid")), False)
-                if any(key == (one.namespace, one.owner_uid, False) for one in self._active.values()):
+                if any(key == (one.namespace, one.owner_uid, False) for one in self.active.values()):
                     self.controller.queue.add_after(key, _SETTLE)
 
     def _pod_deleted(self, pod: Object) -> None:
         self._held.release(pod.uid)
-        if one := self._active.get(pod.uid):
+        if one := self.active.get(pod.uid):
             self._enqueue(one)
 
     async def _reconcile(self, key: Key) -> Result | None:
@@ -233,7 +233,7 @@ class Departures:
             return None
         mine = [
             one
-            for one in self._active.values()
+            for one in self.active.values()
             if (one.namespace, one.owner_uid) == (namespace, what) and one.old_uid not in self._releasing
         ]
         if not mine:
@@ -251,7 +251,7 @@ class Departures:
         )
         for decision in decisions:
             await self._act(decision, listed)
-        return Result(requeue_after=_POLL) if any(one.old_uid in self._active for one in mine) else None
+        return Result(requeue_after=_POLL) if any(one.old_uid in self.active for one in mine) else None
 
     def _why_cancelled(self, one: Departure) -> str:
         """Return why a pod must stay although its replacement may become Ready later; empty: it need not."""
@@ -287,7 +287,7 @@ class Departures:
 
     async def _restore_unrecorded(self, pod: Object | None) -> None:
         """Restore the label of a pod that is marked as released but has no record."""
-        if pod is None or pod.uid in self._active or not self._view.is_on_virtual_node(pod):
+        if pod is None or pod.uid in self.active or not self._view.is_on_virtual_node(pod):
             return
         if pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
             self._held.hold(pod.uid)

@@ -40,7 +40,7 @@ _STAYING_POLL = 30.0
 _STOP_AFTER = 3
 """Number of namespaces with failed moves after which a drain stops, because the cause is probably not in the pods."""
 _ENDING = 60.0
-"""Seconds after its grace period for which a deleted pod counts for the wave."""
+"""Seconds after its deletion for which a pod counts for the wave. Its author chooses the grace period, so that does not count."""
 _STARTING = "its replacement is not Ready yet"
 _NOT_CORDONED = "the node is not cordoned"
 
@@ -171,7 +171,7 @@ class Drain(Strategy):
         wave = self.context.mover.departures.wave
         moving = Counter(pod.namespace for pod in bound if self._is_in_wave(pod))
         for pod in sorted(candidates_in_order(bound), key=lambda one: found.retry_at.get(one.uid, 0.0)):
-            if moving.total() >= wave:
+            if sum(min(count, share(wave)) for count in moving.values()) >= wave:
                 blocked[""] = f"{wave} pods are moving (--pods-per-wave)"
             elif moving[pod.namespace] >= share(wave):
                 blocked[f"{pod.namespace}/"] = (
@@ -183,11 +183,16 @@ class Drain(Strategy):
             moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
-        """Report whether a pod leaves soon. A deleted pod with a finalizer may never end, so it must not delay others."""
-        ends = pod.metadata.deletion_timestamp
-        if ends is None:
-            return pod.uid in self.context.view.leaving
-        return (self.context.now() - timestamps.parse(ends)).total_seconds() < _ENDING
+        """Report whether others wait for a pod. A pod that its author lets end late or never must not delay them."""
+        if pod.metadata.deletion_timestamp is None:
+            return pod.uid in self.context.mover.departures.active
+        return self._since_deletion(pod) < _ENDING
+
+    def _since_deletion(self, pod: Object) -> float:
+        """Return the seconds since a pod was deleted; its ``deletionTimestamp`` is later by its grace period."""
+        metadata = pod.metadata
+        ended = (self.context.now() - timestamps.parse(metadata.deletion_timestamp or "")).total_seconds()
+        return ended + (metadata.deletion_grace_period_seconds or 0)
 
     async def _judge(
         self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]

@@ -158,17 +158,43 @@ async def test_one_namespace_gets_half_of_wave():
     assert (status.moving, status.waiting) == (2, 2)
 
 
-async def test_pods_that_never_end_do_not_fill_the_wave():
+@pytest.mark.parametrize(
+    ("ends", "grace", "namespace", "seconds"),
+    [
+        ("2025-01-01T00:00:00Z", 30, "default", 20),
+        ("2056-01-01T00:00:00Z", 30 * 365.25 * 86400, "default", 90),
+        ("2056-01-01T00:00:00Z", 30 * 365.25 * 86400, "ns", 20),
+    ],
+    ids=["finalizer", "long grace period", "of another namespace"],
+)
+async def test_pods_that_never_end_do_not_fill_the_wave(ends, grace, namespace, seconds):
     cluster = _cluster()
+    cluster.dead_nodes.add("a")
+    deleted = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": int(grace)}
     for number in range(4):
         body = pod(f"p{number}", owner="x", kind="X", phase="Running", refused_at=None, finalizers=["x/y"])
-        cluster.put(
-            "pods", {**body, "metadata": {**body["metadata"], "deletionTimestamp": "2025-01-01T00:00:00Z"}}
-        )
-    cluster.put("pods", pod("q", owner="q", kind="X", phase="Running", refused_at=None))
+        cluster.put("pods", {**body, "metadata": {**body["metadata"], **deleted}})
+    cluster.put("pods", pod("q", owner="q", kind="X", phase="Running", refused_at=None, namespace=namespace))
     process = _process(cluster, wave=2)
     async with process.running():
-        await asyncio.sleep(20)
+        await asyncio.sleep(seconds)
+        assert len(cluster.all("pods")) == 5
+        assert process.client.writes.count("create eviction") == 1
+
+
+async def test_marked_pods_do_not_fill_the_wave():
+    """A user can mark them again whenever their label was restored."""
+    cluster = _cluster()
+    labels = {"pod-template-hash": "h1-leaving"}
+    marks = {names.ANNOTATION_LEAVING: "h1"}
+    for number in range(4):
+        body = pod(f"p{number}", phase="Running", refused_at=None, labels=labels, annotations=marks)
+        cluster.put("pods", body)
+    process = _process(cluster, wave=2)
+    async with process.running():
+        await asyncio.sleep(10)
+        cluster.put("pods", pod("q", owner="q", kind="X", phase="Running", refused_at=None))
+        await asyncio.sleep(10)
     assert process.client.writes.count("create eviction") == 1
 
 
