@@ -7,6 +7,9 @@ from urllib.parse import quote
 
 from controller_runtime.errors import NotFound
 
+_LONGEST = 253
+"""Maximum length of an object's name. Servers refuse much longer URLs with other errors than NotFound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -40,12 +43,14 @@ class Resource:
             subresource: such as ``status``, ``binding`` or ``eviction``.
 
         Raises:
-            NotFound: no object can have the name: it is empty, ``.`` or ``..``, or has a slash or a percent sign.
+            NotFound: no object can have the name: it is empty, ``.`` or ``..``, too long, or has a slash or a percent sign.
                 Servers or proxies would read it as another path. Users can write such names into references, so
                 callers handle them like names of deleted objects.
             ValueError: a namespaced object without a namespace.
         """
         for what, value in (("namespace", namespace or "-"), ("name", "-" if name is None else name)):
+            if len(value) > _LONGEST:
+                raise _no_object(f"{self.kind}: no object can have a {what} of {len(value)} characters")
             if not value or "/" in value or "%" in value or value in {".", ".."}:
                 raise _no_object(f"{self.kind}: no object can have the {what} {value!r}")
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]

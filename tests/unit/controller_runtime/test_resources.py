@@ -26,6 +26,7 @@ from controller_runtime.resources import Resource
             "/api/v1/namespaces/a/pods/b/status",
         ),
         (resources.NODES, {"name": "n"}, "/api/v1/nodes/n"),
+        (resources.NODES, {"name": "n" * 253}, f"/api/v1/nodes/{'n' * 253}"),
         (resources.NODES, {"name": "n", "namespace": "ignored"}, "/api/v1/nodes/n"),
         (
             resources.LEASES,
@@ -48,6 +49,8 @@ def test_paths(resource: Resource, arguments: dict[str, str], path: str) -> None
         ({"namespace": "a", "name": "b%2Fc"}, "the name 'b%2Fc'"),
         ({"namespace": "a", "name": "../secrets/b"}, "the name '../secrets/b'"),
         ({"namespace": "..", "name": "b"}, r"the namespace '\.\.'"),
+        ({"namespace": "a", "name": "b" * 254}, "a name of 254 characters"),
+        ({"namespace": "a" * 254}, "a namespace of 254 characters"),
     ],
 )
 def test_object_with_impossible_name_does_not_exist(arguments: dict[str, str], message: str) -> None:
@@ -62,7 +65,7 @@ def test_namespace_is_required() -> None:
         resources.PODS.path(name="b")
 
 
-@given(st.text(min_size=1).filter(lambda text: not {"/", "%"} & set(text) and text not in {".", ".."}))
+@given(st.text(min_size=1, max_size=253).filter(lambda text: not {"/", "%"} & set(text) and text not in {".", ".."}))
 def test_any_name_stays_one_segment(name: str) -> None:
     """Special characters are escaped."""
     path = resources.CONFIG_MAPS.path(namespace="a", name=name)
