@@ -146,9 +146,7 @@ class FitAgent(Agent):
     def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
         """Keep the pod's reservations only on nodes that the scheduler may still choose."""
         uid = pod["metadata"].get("uid", "")
-        if (
-            self.groups.held.node(uid) is None
-        ):  # otherwise the group keeps its room, also while the pod is rejected
+        if self.groups.held.node(uid) is None:  # otherwise the group keeps its room
             self.reservations.narrow(uid, {node.name for node in passing})
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
@@ -238,7 +236,8 @@ class FitAgent(Agent):
 
     def _seen_below(self, uid: str) -> None:
         self._growing.landed(uid)
-        self.reservations.arrived(uid)  # not called before if the lower pod had a node when it was first seen
+        # Not called before if the lower pod had a node when it was first seen.
+        self.reservations.arrived(uid, has_node=True)
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)
 

@@ -26,8 +26,6 @@ class _FutureNode:
     kind: Kind
     deadline: float = math.inf
     """Until when the node must appear; infinite: no pod waits for it."""
-    is_requested: bool = False
-    """Whether a lower pod waits for it. Before that, the autoscaler cannot know that a node is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,8 @@ class FutureNodes:
         """Names of existing nodes that are or were usable."""
         self._moved: set[str] = set()
         """Keys of reservations that moved to an existing node."""
+        self._arrived: set[str] = set()
+        """Keys of reservations whose lower pods exist."""
         self._refresh()
 
     def __bool__(self) -> bool:
@@ -157,7 +157,7 @@ class FutureNodes:
         self.index.place(key, placed)
         node = self._nodes[placed.node]
         if math.isinf(node.deadline):
-            node.deadline = self._clock() + node.kind.pool.autoscaling.provision_seconds
+            self._restart(node)
             node.kind.expected += 1
             node.kind.spare = ""
             self._refresh()
@@ -165,19 +165,26 @@ class FutureNodes:
     def arrived(self, key: str) -> None:
         """Note that the lower pod of a reservation exists. The first one starts the time in which its node must appear."""
         placed = self.index.placed(key)
-        if placed is None:
-            return
-        node = self._nodes[placed.node]
-        if not node.is_requested:
-            node.is_requested = True
-            node.deadline = self._clock() + node.kind.pool.autoscaling.provision_seconds
+        if placed is not None and not self._is_requested(placed.node):
+            self._restart(self._nodes[placed.node])
+        if placed is not None or key in self._moved:
+            self._arrived.add(key)
 
     def remove(self, key: str) -> None:
-        """Remove a reservation; a node without reservations is no longer expected."""
+        """Remove a reservation; a node without reservations is no longer expected.
+
+        When the last lower pod that waits for a node is gone, the autoscaler no longer adds the node, so its time restarts.
+        """
+        had_arrived = key in self._arrived
         self._moved.discard(key)
+        self._arrived.discard(key)
         placed = self.index.remove(key)
-        if placed is not None and not self.index.on(placed.node):
+        if placed is None:
+            return
+        if not self.index.on(placed.node):
             self._forget(self._nodes[placed.node])
+        elif had_arrived and not self._is_requested(placed.node):
+            self._restart(self._nodes[placed.node])
 
     def node_changed(self, name: str, node: Node | None) -> list[str]:
         """Note an existing node that was added, changed or, with None, deleted; return keys of reservations that moved to it."""
@@ -215,11 +222,14 @@ class FutureNodes:
             (one for one, placed in there.items() if _is_at_most(placed.requests, mine.requests)), ""
         )
         if other:
+            was_requested = self._is_requested(mine.node)
             self.real.remove(other)
             self._moved.discard(other)
             self.index.place(other, replace(there[other], node=mine.node))
             self.index.remove(key)
             self.real.place(key, replace(mine, node=name))
+            if self._is_requested(mine.node) != was_requested:
+                self._restart(self._nodes[mine.node])
         return other
 
     def expire(self) -> list[Failure]:
@@ -227,11 +237,20 @@ class FutureNodes:
         now = self._clock()
         return [
             Failure(
-                node.kind, list(self.index.on(node.name)), node.kind.failed(now) if node.is_requested else 0.0
+                node.kind,
+                list(self.index.on(node.name)),
+                node.kind.failed(now) if self._is_requested(node.name) else 0.0,
             )
             for node in self._nodes.values()
             if node.deadline <= now
         ]
+
+    def _is_requested(self, name: str) -> bool:
+        """Report whether a lower pod waits for a node. Otherwise, the autoscaler cannot know that it is needed."""
+        return not self._arrived.isdisjoint(self.index.on(name))
+
+    def _restart(self, node: _FutureNode) -> None:
+        node.deadline = self._clock() + node.kind.pool.autoscaling.provision_seconds
 
     def _kinds(self) -> Iterator[Kind]:
         return (kind for pool in self._pools for kind in pool.kinds)

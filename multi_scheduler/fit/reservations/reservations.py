@@ -167,15 +167,16 @@ class Reservations:
                 if other is not None:
                     other.deadline = math.inf
 
-    def arrived(self, uid: str) -> None:
+    def arrived(self, uid: str, *, has_node: bool = False) -> None:
         """Release the pod's charges, because its lower pod exists and quotas count it even before it has a node.
 
-        If the pod waits for a new lower node, the autoscaler sees this from now on.
+        If the lower pod has no node and waits for a new one, the autoscaler sees this from now on.
         """
         if (held := self._held.get(uid)) is not None:
             for node, cluster in held.on.items():
                 self._admissions[cluster].arrived(uid)
-                self._futures[cluster].arrived(_key(uid, node))
+                if not has_node:
+                    self._futures[cluster].arrived(_key(uid, node))
             self._note()
 
     def release(self, uid: str) -> None:

@@ -65,7 +65,11 @@ def test_namespace_is_required() -> None:
         resources.PODS.path(name="b")
 
 
-@given(st.text(min_size=1, max_size=253).filter(lambda text: not {"/", "%"} & set(text) and text not in {".", ".."}))
+@given(
+    st.text(min_size=1, max_size=253).filter(
+        lambda text: not {"/", "%"} & set(text) and text not in {".", ".."}
+    )
+)
 def test_any_name_stays_one_segment(name: str) -> None:
     """Special characters are escaped."""
     path = resources.CONFIG_MAPS.path(namespace="a", name=name)

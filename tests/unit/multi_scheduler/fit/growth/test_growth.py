@@ -190,6 +190,28 @@ async def test_pods_without_lower_pods_do_not_make_a_shape_fail():
     assert "NodeNotAdded" in {reason for _, reason, _ in world.events}
 
 
+@pytest.mark.parametrize("end", ["deleted", "lands elsewhere", "lands at once"])
+async def test_lower_pods_that_left_do_not_make_a_shape_fail(end):
+    """The other pod of the expected node has no lower pod, so the autoscaler adds no node."""
+    world = World(a=[], growth={"a": _growth(provision_seconds=60)})
+    world.create(pod("leaves"), pod("lacks-a-config-map"))
+    await world.run()
+    if end != "lands at once":
+        world.agent.reservations.arrived("leaves")
+    await world.later(50)
+    if end == "deleted":
+        world.agent.reservations.release("leaves")
+    else:
+        world.add_node("a", "other", 1)
+        world.land("leaves", "a", "other", {"cpu": 1000, "pods": 1})
+    await world.later(70)
+    assert (_expected(world)["a"], len(world.agent.reservations)) == (0, 0)
+    assert {reason for _, reason, _ in world.events} == {"WaitingForNode"}
+    world.create(pod("good"))
+    await world.run()
+    assert world.node_of["good"] == "vn-a", "the shape is still used"
+
+
 async def test_deleted_pods_are_not_waited_for():
     """The last one of a node takes the node with it."""
     world = World(a=[], growth={"a": _growth()})
