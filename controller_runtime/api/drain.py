@@ -24,6 +24,8 @@ _LONGEST = 63
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SHOWN = 50
 """Maximum number of pods in a status. The annotations of a Node may have 256 KiB."""
+_LONGEST_REASON = 500
+"""Maximum characters of a reason in a status, because it may contain text of a tenant. In JSON, 6 bytes each."""
 
 
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -129,9 +131,13 @@ def summary(pods: Mapping[str, PodState], *, request: str, moved: int, stopped: 
         moving=count["moving"],
         waiting=count["waiting"],
         staying=count["stays"],
-        stopped=stopped,
-        pods=tuple(listed[:_SHOWN]),
+        stopped=_short(stopped),
+        pods=tuple(PodState(one.pod, one.state, _short(one.why)) for one in listed[:_SHOWN]),
     )
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
 
 
 def how(

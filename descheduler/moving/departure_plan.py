@@ -54,6 +54,8 @@ async def plan(
     found = await owners.read(client, pod.namespace, kind=kind, name=reference["name"], uid=uid)
     if found is None:
         return Plan(How.EVICTED)
+    if found.owner.is_orphaning:
+        return Plan(how, f"its {kind} is being deleted without its pods")
     surge = 1
     if how is How.REPLACED_FIRST:
         deployment = await owners.deployment_of(client, found.body)

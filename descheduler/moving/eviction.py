@@ -9,7 +9,14 @@ from prometheus_client import Counter
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, Conflict, NotFound, TooManyRequests, error_from_status
+from controller_runtime.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    NotFound,
+    TooManyRequests,
+    error_from_status,
+)
 from controller_runtime.objects import Object
 
 MOVED = Counter(
@@ -17,6 +24,8 @@ MOVED = Counter(
 )
 
 
+NO_DRY_RUN = "does not support dry run"
+"""Text of the API server's error if an admission webhook has side effects. Then a rehearsal is impossible."""
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message for a pod that several budgets match. API servers refuse its eviction with code 500."""
 
@@ -65,6 +74,9 @@ async def rehearse(client: Client, pod: Object) -> None:
         await evict(client, pod, dry_run=True)
     except (NotFound, Conflict):
         return  # the caller's next request fails in the same way
+    except BadRequest as error:
+        if NO_DRY_RUN not in error.message:
+            raise
     except TooManyRequests as error:
         if is_final(error):
             raise

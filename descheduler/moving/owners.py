@@ -25,7 +25,7 @@ class Owned:
 
 
 async def read(client: Client, namespace: str, *, kind: str, name: str, uid: str) -> Owned | None:
-    """Return a ReplicaSet or StatefulSet with its pods; None: it was deleted or is being deleted.
+    """Return a ReplicaSet or StatefulSet with its pods; None: it was deleted or is being deleted with its pods.
 
     The owner must exist in the namespace of the pod with this UID, because users can write any ownerReference.
 
@@ -33,7 +33,10 @@ async def read(client: Client, namespace: str, *, kind: str, name: str, uid: str
         ApiError: a request failed.
     """
     body = await find(client, _RESOURCES[kind], name, namespace=namespace)
-    if body is None or body["metadata"]["uid"] != uid or body["metadata"].get("deletionTimestamp"):
+    if body is None or body["metadata"]["uid"] != uid:
+        return None
+    is_deleted = bool(body["metadata"].get("deletionTimestamp"))
+    if is_deleted and "orphan" not in (body["metadata"].get("finalizers") or ()):
         return None
     spec, status = body.get("spec") or {}, body.get("status") or {}
     wanted = (spec.get("selector") or {}).get("matchLabels") or {}
@@ -41,7 +44,7 @@ async def read(client: Client, namespace: str, *, kind: str, name: str, uid: str
     listed = await client.list(resources.PODS, namespace=namespace, label_selector=selector or None)
     failures = (one for one in status.get("conditions") or () if one.get("type") == "ReplicaFailure")
     trouble = next((one.get("message") or "" for one in failures if one.get("status") == "True"), "")
-    owner = Owner(int(spec.get("replicas", 1)), float(spec.get("minReadySeconds") or 0), trouble)
+    owner = Owner(int(spec.get("replicas", 1)), float(spec.get("minReadySeconds") or 0), trouble, is_deleted)
     return Owned(owner, body, {pod.uid: pod.to_dict() for pod in listed.items})
 
 

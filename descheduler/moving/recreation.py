@@ -22,6 +22,7 @@ from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.moving.eviction import NO_DRY_RUN
 from descheduler.moving.record_store import NotRecordedError, RecordStore
 from descheduler.view import record as records
 from descheduler.view.record import Record, Step
@@ -32,8 +33,6 @@ _KEY_RETRY = 60.0
 """Seconds after which a record is verified again if the key was missing."""
 _WORKERS = 8
 _QUOTA = "exceeded quota"
-_NO_DRY_RUN = "does not support dry run"
-"""Text of the API server's error if an admission webhook has side effects. Then a rehearsal is impossible."""
 _CREATED = Counter("virtual_node_descheduler_recreated_total", "Bare pods re-created.", ["node"])
 
 
@@ -139,7 +138,7 @@ class Recreator:
             if _QUOTA not in error.message:  # ignored, because the old pod still uses its part of the quota
                 raise
         except BadRequest as error:
-            if _NO_DRY_RUN not in error.message:
+            if NO_DRY_RUN not in error.message:
                 raise
 
     def _namespace(self, key: str) -> str:

@@ -40,7 +40,10 @@ _STAYING_POLL = 30.0
 _STOP_AFTER = 3
 """Number of namespaces with failed moves after which a drain stops, because the cause is probably not in the pods."""
 _ENDING = 60.0
-"""Seconds after its deletion for which a pod counts for the wave. Its author chooses the grace period, so that does not count."""
+"""Seconds after its deletion for which a pod counts for the wave, and after its grace period in which it must end.
+
+Its author chooses the grace period, so the wave does not wait for it.
+"""
 _STARTING = "its replacement is not Ready yet"
 _NOT_CORDONED = "the node is not cordoned"
 
@@ -59,6 +62,8 @@ class _Drain:
     """UID of a pod that cannot move → monotonic time of the next attempt."""
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Owner whose pod could not move → monotonic time of the next attempt for any of its pods, and why."""
+    failing: dict[str, float] = field(default_factory=dict)
+    """Owner for whose pods every request has failed → monotonic time of the first failure."""
     failed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Owner whose pods stay because a move was undone → its namespace, and why."""
 
@@ -186,24 +191,31 @@ class Drain(Strategy):
         """Report whether others wait for a pod. A pod that its author lets end late or never must not delay them."""
         if pod.metadata.deletion_timestamp is None:
             return pod.uid in self.context.mover.departures.active
-        return self._since_deletion(pod) < _ENDING
+        return self._overdue(pod) + (pod.metadata.deletion_grace_period_seconds or 0) < _ENDING
 
-    def _since_deletion(self, pod: Object) -> float:
-        """Return the seconds since a pod was deleted; its ``deletionTimestamp`` is later by its grace period."""
-        metadata = pod.metadata
-        ended = (self.context.now() - timestamps.parse(metadata.deletion_timestamp or "")).total_seconds()
-        return ended + (metadata.deletion_grace_period_seconds or 0)
+    def _overdue(self, pod: Object) -> float:
+        """Return the seconds since the end of a deleted pod's grace period."""
+        ends = timestamps.parse(pod.metadata.deletion_timestamp or "")
+        return (self.context.now() - ends).total_seconds()
 
-    async def _judge(
-        self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]
-    ) -> PodState:
-        """Request the move of a pod unless it is moving or must wait; return its state."""
+    def _unchanged(self, pod: Object) -> PodState | None:
+        """Return the state of a pod that is already leaving or that the policy excludes; None: it may be moved."""
         if pod.metadata.deletion_timestamp is not None:
+            if self._overdue(pod) >= _ENDING:
+                return PodState(pod.key, "stays", "it was deleted, but does not end (finalizers?)")
             return PodState(pod.key, "moving", "it is ending")
         if pod.uid in self.context.view.leaving:
             return PodState(pod.key, "moving", _STARTING)
         if not self.concerns(pod):
             return PodState(pod.key, "stays", "the descheduler's policy excludes it")
+        return None
+
+    async def _judge(
+        self, pod: Object, found: _Drain, request: Request, stopped: str, blocked: dict[str, str]
+    ) -> PodState:
+        """Request the move of a pod unless it is moving or must wait; return its state."""
+        if (state := self._unchanged(pod)) is not None:
+            return state
         now, owner = asyncio.get_running_loop().time(), pods.owner_key(pod)
         before = found.pods.get(pod.uid)
         is_early = before is not None and now < found.retry_at.get(pod.uid, 0.0)
@@ -228,9 +240,13 @@ class Drain(Strategy):
             local_storage=request.delete_empty_dir_data,
         )
         outcome = await self.try_move(pod, move)
+        since = found.failing.setdefault(owner, now)
+        if outcome.cause != "request failed":
+            since = now
+            del found.failing[owner]
         if outcome.moved:
             return PodState(pod.key, "moving", _STARTING)
-        if outcome.cause in _STAYING:
+        if outcome.cause in _STAYING or now - since >= request.pod_timeout_seconds:
             found.retry_at[pod.uid] = now + _STAYING_POLL
             return PodState(pod.key, "stays", outcome.why)
         if outcome.cause == "wave":

@@ -69,6 +69,8 @@ class Owner:
     """Seconds that a pod must be Ready before it counts as available."""
     trouble: str = ""
     """Why the owner cannot create pods, such as an exceeded quota; empty: it can."""
+    is_orphaning: bool = False
+    """Whether it is being deleted with ``--cascade=orphan``, so that its pods stay without an owner."""
 
 
 class Step(enum.Enum):
@@ -140,6 +142,8 @@ def _step(
     status = pod.get("status")
     if owner is None:
         return Step.DELETE, ""
+    if owner.is_orphaning:
+        return Step.RESTORE, "its ReplicaSet is being deleted without its pods"
     if is_finished(status) or not is_true(status, "Ready"):
         return Step.EVICT, ""
     if why := cancelled.get(one.old_uid):

@@ -27,6 +27,9 @@ from virtual_node.config import program
 
 _LEASE = "virtual-node-descheduler"
 _POLL = 1.0
+_SILENCE = 30.0
+"""Seconds without a status after which possible causes are printed."""
+_CAUSES = "Its --node-selector may exclude this node, or it runs with --dry-run; see its log"
 _INTERRUPTED = "interrupted"
 
 
@@ -95,6 +98,7 @@ def _is_fresh(lease: Object, now: datetime) -> bool:
 async def _follow(client: Client, wanted: Sequence[str]) -> dict[str, Status]:
     """Print the status of each node when it changes; return all when no pod moves any more."""
     shown: dict[str, str] = {}
+    silent_at = asyncio.get_running_loop().time() + _SILENCE
     while True:
         statuses: dict[str, Status] = {}
         for name in wanted:
@@ -109,6 +113,9 @@ async def _follow(client: Client, wanted: Sequence[str]) -> dict[str, Status]:
                 if shown.get(name) != line:
                     _say(line)
                     shown[name] = line
+            elif name not in shown and asyncio.get_running_loop().time() >= silent_at:
+                shown[name] = f"node/{name}: the descheduler has not answered for {_SILENCE:g} s. {_CAUSES}"
+                _say(shown[name])
         if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):
             return statuses
         await asyncio.sleep(_POLL)

@@ -6,14 +6,16 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller_runtime.api import drain, names
-from controller_runtime.errors import ConnectionFailed, Forbidden, ServerTimeout
+from controller_runtime.errors import BadRequest, ConnectionFailed, Forbidden, ServerTimeout
 from descheduler.config.options import EvictionOptions
 from descheduler.strategies.base import Params
 from descheduler.strategies.drain import Drain
 from descheduler.view.departure import Departure
+from tests.fakes.apiserver.client import refusing
 from tests.unit.descheduler.bodies import node, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
@@ -196,6 +198,83 @@ async def test_marked_pods_do_not_fill_the_wave():
         cluster.put("pods", pod("q", owner="q", kind="X", phase="Running", refused_at=None))
         await asyncio.sleep(10)
     assert process.client.writes.count("create eviction") == 1
+
+
+async def test_drain_is_over_although_a_deleted_pod_does_not_end():
+    cluster = _cluster()
+    cluster.dead_nodes.add("a")
+    body = pod("p", owner="x", kind="X", phase="Running", refused_at=None, finalizers=["x/y"])
+    ends = {"deletionTimestamp": "2025-12-31T23:59:30Z", "deletionGracePeriodSeconds": 30}
+    cluster.put("pods", {**body, "metadata": {**body["metadata"], **ends}})
+    async with _process(cluster).running():
+        await asyncio.sleep(20)
+        early = _status(cluster)
+        await asyncio.sleep(20)
+        late = _status(cluster)
+    assert early is not None
+    assert late is not None
+    assert (early.moving, early.is_over) == (1, False)
+    assert (late.staying, late.is_over) == (1, True)
+
+
+async def test_drain_is_over_although_requests_fail():
+    cluster = _cluster()
+    for number in range(2):
+        cluster.put("pods", pod(f"p{number}", owner="x", kind="X", phase="Running", refused_at=None))
+    process = _process(cluster)
+    served, process.client.fault = process.client.fault, refusing(BadRequest("no", code=400), "pods/eviction")
+    async with process.running():
+        await asyncio.sleep(20)
+        early = _status(cluster)
+        await asyncio.sleep(60)
+        late = _status(cluster)
+        process.client.fault = served
+        await asyncio.sleep(60)
+    assert early is not None
+    assert late is not None
+    assert (early.waiting, early.is_over) == (2, False)
+    assert (late.staying, late.is_over) == (2, True)
+    assert cluster.all("pods") == []
+
+
+async def test_webhook_without_dry_run_does_not_keep_pods(monkeypatch):
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    evict = cluster.evict
+
+    def refuse(key: str, body: Any, *, who: str = "", dry_run: bool = False) -> Any:
+        if dry_run:
+            raise BadRequest("admission webhook x does not support dry run", code=400)
+        return evict(key, body, who=who)
+
+    monkeypatch.setattr(cluster, "evict", refuse)
+    async with owner.running(), _process(cluster).running():
+        await asyncio.sleep(60)
+    assert (owner.fewest, _places(cluster)) == (2, "bb")
+
+
+async def test_released_pod_of_orphaning_owner_stays():
+    """Its siblings stay, too: ``kubectl delete replicaset --cascade=orphan``."""
+    cluster = _cluster()
+    owner = ReplicaSets(cluster, replicas=2, ready_after=None)
+    before = {found["metadata"]["uid"] for found in cluster.all("pods")}
+    async with _process(cluster).running():
+        async with owner.running():
+            await asyncio.sleep(5)
+        assert not _is_clean(cluster)
+        deleted = {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["orphan"]}
+        cluster.change("replicasets", "default/web-h1", metadata=deleted)
+        await asyncio.sleep(5)
+        assert _hashes(cluster) == {"h1"}
+        assert before <= {found["metadata"]["uid"] for found in owner.active()}
+
+
+async def test_status_fits_into_annotations_of_node():
+    """A tenant writes a part of the reasons."""
+    text = "\x01" * 6000
+    states = {str(number): drain.PodState(f"{'n' * 63}/{'p' * 253}", "stays", text) for number in range(100)}
+    status = drain.summary(states, request=_REQUEST, moved=0, stopped=text)
+    assert len(msgspec.json.encode(status)) < 200 * 1024
 
 
 async def test_refused_pods_of_an_owner_take_turns():
@@ -386,7 +465,10 @@ async def test_each_pod_that_cannot_move_is_listed_with_its_reason():
     status = _status(cluster)
     assert status is not None
     assert {one.pod: (one.state, one.why) for one in status.pods} == {
-        "default/cache": ("stays", "it has local storage (--evict-local-storage-pods)"),
+        "default/cache": (
+            "stays",
+            "it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)",
+        ),
         "default/tied": ("stays", "no other ready virtual node admits it"),
     }
     assert (status.moved, status.is_over, status.is_complete) == (1, True, False)
