@@ -116,6 +116,12 @@ async def test_new_copies_have_the_upper_address_if_the_lower_range_contains_it(
         await lower.kubectl("annotate", "--overwrite", "servicecidr", "upper", f"read={time.monotonic()}")
         added = await get(lower, "default", "servicecidr", "upper")
         row = await _check(file)
+        if not row["ok"]:
+            tried = await lower.kubectl(
+                "create", "service", "clusterip", "probe", "--tcp=80", "--dry-run=server",
+                f"--clusterip={upper_addresses}", check=False,
+            )  # fmt: skip
+            row["detail"] += f"; {tried.stderr}"
         return row["ok"], row["detail"], added.get("status", {}).get("conditions", [{}])[0].get("status")
 
     wanted = (True, f"contains {upper.service_cidr}", "True")
