@@ -32,6 +32,8 @@ _RUNS = 100
 """Number of runs that are kept."""
 _FINDINGS = 1000
 """Maximum number of findings, the most severe first, because a ConfigMap has at most 1 MiB."""
+_OBJECT, _MESSAGE = 320, 300
+"""Maximum bytes of an object and a message as JSON, so that ``_FINDINGS`` findings have less than 900 KiB."""
 
 
 def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectFinding]) -> Inspection:
@@ -45,30 +47,30 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
         findings: the findings of this run.
     """
     now = timestamps.rfc3339(facts.now)
-    known = {one.identity: one for one in before.findings if one.state != FIXED}
+    known = {one.identity: one for one in map(_limited, before.findings) if one.state != FIXED}
     # A full history may lack findings of the previous run that are at most as severe as the last one that it has.
     cut = before.findings[-1].severity if len(before.findings) >= _FINDINGS else None
     found: dict[tuple[str, str, str, str], RecordedFinding] = {}
     for one in findings:
-        earlier = known.get((one.check, *one.subject))
+        earlier = known.get(identity(one))
         if one.severity != INFO:
             severity: Literal["error", "warning"] = "error" if one.severity == ERROR else "warning"
             is_new = earlier is None and (cut is None or severity < cut)
-            found[one.check, *one.subject] = RecordedFinding(
+            found[identity(one)] = RecordedFinding(
                 state=NEW if is_new else PERSISTING,
                 since=now if is_new else earlier.since if earlier else before.runs[-1].time,
                 severity=severity,
                 check=one.check,
                 cluster=one.subject.cluster,
                 kind=one.subject.kind,
-                object=one.subject.object,
-                message=one_line(one.message),
+                object=identity(one)[-1],
+                message=_cut(one.message, _MESSAGE),
             )
     is_complete = not any(one.check == "rule" for one in findings)
-    for identity, earlier in known.items():
-        if identity not in found:
+    for key, earlier in known.items():
+        if key not in found:
             is_judged = is_complete and _is_judged(facts, earlier)
-            found[identity] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
+            found[key] = msgspec.structs.replace(earlier, state=FIXED if is_judged else UNKNOWN)
     # Current findings before fixed ones, and old before young, so that as few as possible are cut off.
     recorded = sorted(found.values(), key=lambda one: (one.severity, one.state == FIXED, one.since))
     run = InspectionRun(
@@ -79,6 +81,24 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
         fixed=sum(one.state == FIXED for one in recorded),
     )
     return Inspection(findings=recorded[:_FINDINGS], runs=[*before.runs, run][-_RUNS:])
+
+
+def identity(finding: InspectFinding) -> tuple[str, str, str, str]:
+    """Return the identity of a finding in the history, in which long names of objects are cut off."""
+    return finding.check, finding.subject.cluster, finding.subject.kind, _cut(finding.subject.object, _OBJECT)
+
+
+def _limited(one: RecordedFinding) -> RecordedFinding:
+    """Return a finding of an earlier history, which may have had no limits."""
+    return msgspec.structs.replace(one, object=_cut(one.object, _OBJECT), message=_cut(one.message, _MESSAGE))
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the text in one line that has at most ``limit`` bytes as JSON without quotes."""
+    line = one_line(text, limit)
+    while (excess := len(msgspec.json.encode(line)) - 2 - limit) > 0:
+        line = f"{line[: -2 - excess // 4]}…"  # a character has at most 4 bytes
+    return line
 
 
 def _is_judged(facts: InspectFacts, finding: RecordedFinding) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,6 +51,8 @@ _UPPER_KINDS = (
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
     *(resources.DEPLOYMENTS, resources.STATEFUL_SETS, resources.POD_DISRUPTION_BUDGETS),
 )
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Names that a node or a namespace can have."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
@@ -110,7 +113,7 @@ async def read(
             *opened.credentials,
             *served,
             *await _served(_kubelets(upper)),
-            *_of_webhooks(upper, *lowers),
+            *(found for cluster in (upper, *lowers) for found in _of_webhooks(cluster)),
         ],
         limits=limits,
         weaknesses=_weaknesses(opened),
@@ -158,6 +161,14 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
         cluster.error = cluster.error or str(trouble)
     except ConfigError as error:
         cluster.error = cluster.error or str(error)
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        _malformed(cluster, error)
+
+
+def _malformed(cluster: ClusterFacts, error: Exception) -> None:
+    """Record that a cluster sent an object that cannot be read, and forget its objects, which rules could not read either."""
+    cluster.objects.clear()
+    cluster.error = cluster.error or f"it sent a malformed object: {type(error).__name__}: {error}"
 
 
 async def _read_upper(client: Client, upper: ClusterFacts) -> None:
@@ -225,19 +236,24 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
         if names.LABEL_TOKEN_OF in labels_of(secret) and names.LABEL_NODE in labels_of(secret)
     }
     upper.objects["Pod"] = []
+    # A name that no upper object can have would make the request fail, and all objects of its kind unread.
     reading = [
         list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
         for node in sorted(nodes)
+        if _NAME.fullmatch(node)
     ]
     for resource in (resources.CONFIG_MAPS, resources.SECRETS):
         upper.objects[resource.kind] = []
         namespaces = {
-            annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE, copy["metadata"]["namespace"])
+            annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
+            or copy["metadata"].get("namespace", "")
             for copy in _owned(lowers, resource.kind)
             if names.LABEL_TOKEN_OF not in labels_of(copy)
         }
         reading += [
-            list_into(client, upper, resource, namespace=namespace) for namespace in sorted(namespaces)
+            list_into(client, upper, resource, namespace=namespace)
+            for namespace in sorted(namespaces)
+            if _NAME.fullmatch(namespace)
         ]
     upper.objects["Lease"] = []
     reading += [lease_into(client, upper, name) for name in sorted(_virtual_nodes(upper, lowers))]
@@ -264,11 +280,15 @@ def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
     )
 
 
-def _of_webhooks(*clusters: ClusterFacts) -> Iterable[Expiry]:
-    for cluster in clusters:
-        for kind in WEBHOOKS:
-            for one in cluster.of(kind):
-                yield from certificate_expiries.of_webhooks(cluster.name, one)
+def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:
+    configurations = [one for kind in WEBHOOKS for one in cluster.of(kind)]
+    try:
+        return [
+            found for one in configurations for found in certificate_expiries.of_webhooks(cluster.name, one)
+        ]
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        _malformed(cluster, error)
+        return []
 
 
 async def _served(pending: Iterable[Awaitable[Expiry | None]]) -> list[Expiry]:

@@ -11,6 +11,7 @@ from controller_runtime.api import timestamps
 from virtual_node.certificates.expiry import span
 from virtual_node.commands.common import output
 from virtual_node.commands.inspect.facts import ERROR, INFO, WARNING, InspectFacts, InspectFinding, Subject
+from virtual_node.commands.inspect.history import identity
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.health.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
 
@@ -55,7 +56,7 @@ def show(
             for cluster in (facts.upper, *facts.lowers)
         ],
         "pods": registry.pod_count(facts),
-        "findings": [_row(finding, recorded.get(_key(finding))) for finding in findings],
+        "findings": [_row(finding, recorded.get(identity(finding))) for finding in findings],
         "summary": summary,
     }
     if history:
@@ -89,7 +90,7 @@ def _table(
         return
     rows, entries = [], []
     for one in (*findings, *past):
-        state = _state(facts, recorded.get(_key(one))) if has_history else ""
+        state = _state(facts, recorded.get(identity(one))) if has_history else ""
         subject = (one.severity, one.subject.cluster, one.check, *one.subject[1:])
         rows.append((*([state] if has_history else []), *subject, one.message, one.next_step))
         entries.append(
@@ -103,10 +104,6 @@ def _table(
         )
     columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS
     output.report(columns, rows, entries, headers=headers)
-
-
-def _key(finding: InspectFinding) -> tuple[str, str, str, str]:
-    return finding.check, *finding.subject
 
 
 def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from controller_runtime.api.readable import count
 from virtual_node.certificates.expiry import UPPER
@@ -10,6 +11,7 @@ from virtual_node.commands.inspect.facts import (
     ERROR,
     SEVERITIES,
     WARNING,
+    ClusterFacts,
     InspectFacts,
     InspectFinding,
     Subject,
@@ -111,18 +113,38 @@ def inspect(facts: InspectFacts) -> list[InspectFinding]:
 
 
 def _applied(rule: Rule, facts: InspectFacts) -> list[InspectFinding]:
+    """Return a rule's findings. A lower cluster of which an object makes it fail counts as unread."""
+    found = _tried(rule, facts)
+    if not isinstance(found, Exception):
+        return found
+    failed = [one for one in facts.lowers if isinstance(_tried(rule, _only(facts, [one])), Exception)]
+    rest = _tried(rule, _only(facts, [one for one in facts.lowers if all(one is not bad for bad in failed)]))
+    where = "all clusters" if isinstance(rest, Exception) else ", ".join(one.name for one in failed)
+    failure = InspectFinding(
+        severity=ERROR,
+        check="rule",
+        subject=Subject(UPPER, "Rule", rule.__name__),
+        message=f"failed, so its findings about {where} are missing: {type(found).__name__}: {found}",
+        next_step="report this as a bug",
+    )
+    return [failure, *([] if isinstance(rest, Exception) else rest)]
+
+
+def _tried(rule: Rule, facts: InspectFacts) -> list[InspectFinding] | Exception:
     try:
         return list(rule(facts))
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        return [
-            InspectFinding(
-                severity=ERROR,
-                check="rule",
-                subject=Subject(UPPER, "Rule", rule.__name__),
-                message=f"failed, so its findings are missing: {type(error).__name__}: {error}",
-                next_step="report this as a bug",
-            )
-        ]
+        return error
+
+
+def _only(facts: InspectFacts, kept: Sequence[ClusterFacts]) -> InspectFacts:
+    """Return the facts without the objects of all other lower clusters."""
+    names = {one.name for one in kept}
+    lowers = [
+        one if one.name in names else replace(one, error=one.error or "omitted", objects={})
+        for one in facts.lowers
+    ]
+    return replace(facts, lowers=lowers)
 
 
 def confirmed(first: Sequence[InspectFinding], second: Sequence[InspectFinding]) -> list[InspectFinding]:

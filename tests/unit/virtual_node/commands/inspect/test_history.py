@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from controller_runtime.client.client import Client
@@ -15,7 +16,7 @@ from controller_runtime.errors import ConfigError, NotFound
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
 from virtual_node.commands.inspect import history, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding, Subject
-from virtual_node.health.inspections import Inspection
+from virtual_node.health.inspections import Inspection, RecordedFinding
 
 NOBODY = cast("Client", None)
 
@@ -99,6 +100,28 @@ def test_findings_that_were_cut_off_are_not_new():
     ]
     hours = [int(one.since[11:13]) for one in recorded.findings[1:]]
     assert hours == [0] * 700 + [1] * 100 + [2] * 199
+
+
+@pytest.mark.parametrize("text", ["\U0001f4a5", '"', "\x01x", "a"])
+def test_a_history_fits_into_a_config_map(text: str, capsys: pytest.CaptureFixture[str]):
+    """Names and messages are cut off, also those of earlier histories; a finding with a long name keeps its age."""
+    many = [
+        replace(one, message=text * 400, subject=one.subject._replace(object=one.subject.object + text * 400))
+        for one in (found(f"{number}-", "no-disruption-budget") for number in range(1000))
+    ]
+    huge = RecordedFinding(
+        state="persisting", since="2025-12-31T00:00:00Z", severity="error", check="pressure", cluster="paris",
+        kind="Node", object=text * 10_000, message="",
+    )  # fmt: skip
+    facts = replace(healthy(), upper=replace(healthy().upper, error="no answer"))
+    recorded = history.compare(Inspection(findings=[huge]), facts, many)
+    recorded = history.compare(recorded, facts, many)
+    assert (len(recorded.findings), recorded.findings[0].state) == (1000, "unknown")
+    assert len(msgspec.json.encode(recorded)) < 900 * 1024
+    assert {one.state for one in recorded.findings[1:]} == {"persisting"}
+    report.show(facts, many, recorded, form="json", headers=True)
+    states = [one.get("state") for one in json.loads(capsys.readouterr().out)["findings"]]
+    assert states[:999] == ["persisting"] * 999
 
 
 async def test_a_file_is_created_and_replaced(tmp_path: Path):

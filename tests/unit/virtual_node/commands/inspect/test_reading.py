@@ -232,3 +232,43 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
     }
     found = {one.check for one in registry.inspect(facts) if one.subject.cluster == "paris"}
     assert found & {"dns", "webhook"} == (set() if refused else {"dns", "webhook"})
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        {"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "status": "x"}]},
+        {"mutatingwebhookconfigurations": [{"metadata": {"name": "c", "uid": "c"}, "webhooks": [{}]}]},
+        {
+            "mutatingwebhookconfigurations": [
+                {"metadata": {"name": "c", "uid": "c"}, "webhooks": [{"clientConfig": {"caBundle": 1}}]}
+            ]
+        },
+    ],
+)
+async def test_a_malformed_object_concerns_only_its_cluster(objects: dict[str, list[dict[str, Any]]]):
+    """The cluster counts as unread, and the others are read."""
+    facts = await reading.read(opened(FakeClient({}), FakeClient(objects)), ExpiryLimits())
+    assert facts.lowers[0].error.startswith("it sent a malformed object: ")
+    assert (facts.upper.error, facts.lowers[0].objects) == ("", {})
+    assert not [one for one in registry.inspect(facts) if one.check == "rule"]
+
+
+async def test_impossible_names_are_not_asked_for():
+    """A lower cluster cannot make upper objects unread, or the upper cluster fail, by labels and annotations."""
+    labels = {
+        "virtual-node.io/upper-cluster": "me",
+        "virtual-node.io/upper-uid": "u",
+        "virtual-node.io/node": "vn,a=b",
+    }
+    above = {"virtual-node.io/upper-namespace": "a/b"}
+    secret = {
+        "metadata": {"name": "key", "namespace": "x", "uid": "l", "labels": labels, "annotations": above}
+    }
+    nowhere = {"metadata": {"name": "key", "uid": "m", "labels": labels}}
+    pod = {"metadata": {"name": "p", "namespace": "x", "uid": "p", "labels": labels}, "spec": {}}
+    upper, lower = FakeClient({}), FakeClient({"secrets": [secret, nowhere], "pods": [pod]})
+    facts = await reading.read(opened(upper, lower), ExpiryLimits())
+    assert (facts.upper.error, facts.upper.unread, facts.upper.objects["Secret"]) == ("", {}, [])
+    assert not [one for one in upper.asked if one[0] == "secrets"]
+    assert "spec.nodeName=vn,a=b" not in {fields for *_, fields in upper.asked}

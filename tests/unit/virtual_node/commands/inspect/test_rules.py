@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -62,6 +63,21 @@ def lower_version(version: str) -> Change:
             one["status"]["nodeInfo"]["kubeletVersion"] = version
 
     return change
+
+
+def test_a_rule_that_fails_for_one_lower_cluster_keeps_the_findings_about_others():
+    """Whichever comes first; the history then judges nothing that is missing."""
+    for names in (("paris", "rome"), ("rome", "paris")):
+        facts = healthy()
+        leaking("Pod")(facts)
+        bad = copy.deepcopy(facts.lowers[0])
+        bad.name = "rome"
+        bad.objects["Pod"][-1]["metadata"]["creationTimestamp"] = "x"
+        by_name = {"paris": facts.lowers[0], "rome": bad}
+        found = registry.inspect(replace(facts, lowers=[by_name[name] for name in names]))
+        assert [one.subject.cluster for one in found if one.check == "leaked"] == ["paris"]
+        (failure,) = [one for one in found if one.check == "rule" and one.subject.object == "leaked"]
+        assert failure.message.startswith("failed, so its findings about rome are missing: ValueError")
 
 
 def test_namespaces_to_adopt_are_listed_with_the_setting():
