@@ -126,7 +126,7 @@ def _configuration(case: str) -> virtual_node.config.types.Config:
     file = next(
         item["data"]["virtual-node.yaml"]
         for item in objects(case)
-        if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item["data"]
+        if item["kind"] == "ConfigMap" and "virtual-node.yaml" in item.get("data", ())
     )
     return virtual_node.config.file.parse(file)
 
@@ -135,7 +135,7 @@ def _scheduler(case: str) -> dict[str, Any]:
     found: dict[str, Any] = next(
         yaml.safe_load(item["data"]["scheduler.yaml"])
         for item in objects(case)
-        if item["kind"] == "ConfigMap" and "scheduler.yaml" in item["data"]
+        if item["kind"] == "ConfigMap" and "scheduler.yaml" in item.get("data", ())
     )
     return found
 
@@ -370,7 +370,7 @@ def test_arguments_are_valid_flags(case, tmp_path):
     """No flag is misspelt, none lacks what it needs, and files that are named are valid."""
     for item in objects(case):
         if item["kind"] == "ConfigMap":
-            for name, text in item["data"].items():
+            for name, text in item.get("data", {}).items():
                 (tmp_path / name).write_text(text, encoding="utf-8")
     programs: dict[str, Callable[[list[str]], object]] = {
         "-descheduler": descheduler.flags.parse,
