@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Sequence
 
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.drain import nodes
 from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:
     """Cordon the nodes and return 0."""
-    asyncio.run(_run(parser().parse_args(argv)))
+    asyncio.run(nodes.change_all(parser().parse_args(argv), unschedulable=True, annotations={}))
     return 0
-
-
-async def _run(options: argparse.Namespace) -> None:
-    async with connect.upper(options, agent="virtual-node-cordon") as client:
-        for node in await nodes.find(Reader(client), options.targets):
-            await nodes.change(client, node.name, unschedulable=True, annotations={})
-            print(f"node/{node.name} cordoned")  # noqa: T201 - the answer
 
 
 def parser() -> Parser:

@@ -12,6 +12,7 @@ from controller_runtime.api.readable import guess
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
+from virtual_node.commands.common import connect
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import VIRTUAL_NODES, Reader
 
@@ -51,6 +52,21 @@ async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:
             raise ConfigError(f"there is no lower cluster and no virtual node {target!r}{hint}")
         found |= {node.name: node for node in mine}
     return [found[name] for name in sorted(found)]
+
+
+async def change_all(
+    options: argparse.Namespace, *, unschedulable: bool, annotations: Mapping[str, Any]
+) -> None:
+    """Change the virtual nodes of ``options.targets`` as ``change`` does, and print a line for each.
+
+    Raises:
+        ConfigError, ApiError: as ``find`` and ``change``.
+    """
+    verb = "cordon" if unschedulable else "uncordon"
+    async with connect.upper(options, agent=f"virtual-node-{verb}") as client:
+        for node in await find(Reader(client), options.targets):
+            await change(client, node.name, unschedulable=unschedulable, annotations=annotations)
+            print(f"node/{node.name} {verb}ed")  # noqa: T201 - the answer
 
 
 async def change(client: Client, node: str, *, unschedulable: bool, annotations: Mapping[str, Any]) -> None:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Sequence
 
 from controller_runtime.api import names
 from controller_runtime.process.argparser import Parser
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.drain import nodes
 from virtual_node.config import program
 
 
 def main(argv: Sequence[str]) -> int:
     """Uncordon the nodes and return 0."""
-    asyncio.run(_run(parser().parse_args(argv)))
-    return 0
-
-
-async def _run(options: argparse.Namespace) -> None:
     removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
-    async with connect.upper(options, agent="virtual-node-uncordon") as client:
-        for node in await nodes.find(Reader(client), options.targets):
-            await nodes.change(client, node.name, unschedulable=False, annotations=removed)
-            print(f"node/{node.name} uncordoned")  # noqa: T201 - the answer
+    asyncio.run(nodes.change_all(parser().parse_args(argv), unschedulable=False, annotations=removed))
+    return 0
 
 
 def parser() -> Parser:
