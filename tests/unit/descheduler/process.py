@@ -129,5 +129,21 @@ class Process:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    async def run_until(self, reaches: Callable[[str], bool], *, is_done: bool = False) -> None:
+        """Run it, and crash before the first write for which ``reaches`` is true; with ``is_done``, after it."""
+        reached = asyncio.Event()
+
+        async def stop(what: str) -> None:
+            if reaches(what):
+                reached.set()
+                await asyncio.Event().wait()
+
+        if is_done:
+            self.client.after = stop
+        else:
+            self.client.before = stop
+        async with self.running():
+            await asyncio.wait_for(reached.wait(), 60)
+
     def _record(self, involved: Any, type_: str, reason: str, message: str, **_: Any) -> None:
         self.events.append((type_, reason, message))

@@ -177,16 +177,7 @@ async def test_without_key_bare_pods_stay_and_event_has_remedy():
 async def test_completes_record_when_key_is_readable_again():
     cluster = cluster_with(pod())
     first = process_on(cluster)
-    crashed = asyncio.Event()
-
-    async def crash(what: str) -> None:
-        if what == "create pods":
-            crashed.set()
-            await asyncio.Event().wait()
-
-    first.client.before = crash
-    async with first.running():
-        await crashed.wait()
+    await first.run_until(lambda what: what == "create pods")
     second = process_on(cluster)
     read = second.client.get
 

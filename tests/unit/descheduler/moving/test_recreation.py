@@ -61,19 +61,7 @@ async def test_move_makes_exactly_these_writes():
 async def test_next_process_completes_move_after_crash_at_any_write(number, is_done):
     cluster = cluster_with(pod())
     first = process_on(cluster)
-    crashed = asyncio.Event()
-
-    async def crash(what: str) -> None:
-        if len(first.client.writes) == number + is_done:
-            crashed.set()
-            await asyncio.Event().wait()
-
-    if is_done:
-        first.client.after = crash
-    else:
-        first.client.before = crash
-    async with first.running():
-        await asyncio.wait_for(crashed.wait(), 60)
+    await first.run_until(lambda _what: len(first.client.writes) == number + is_done, is_done=is_done)
     await asyncio.sleep(5)
     second = process_on(cluster)
     async with second.running():
@@ -127,16 +115,7 @@ async def test_repeated_crashes_lose_and_duplicate_no_pod(seed):
 async def test_delayed_deletion_does_not_delete_changed_pod():
     cluster = cluster_with(pod())
     first = process_on(cluster)
-    crashed = asyncio.Event()
-
-    async def crash(what: str) -> None:
-        if what == "delete pods":
-            crashed.set()
-            await asyncio.Event().wait()
-
-    first.client.before = crash
-    async with first.running():
-        await crashed.wait()
+    await first.run_until(lambda what: what == "delete pods")
     started = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     cluster.replace("pods", "default/p", status=started)
     second = process_on(cluster)

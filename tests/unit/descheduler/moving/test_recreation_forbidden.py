@@ -40,20 +40,12 @@ async def test_forbidden_deletion_keeps_record_of_earlier_process():
     """An earlier deletion may still take effect, and then only the record restores the pod."""
     cluster = cluster_with(pod())
     first = process_on(cluster)
-    crashed = asyncio.Event()
-
-    async def crash(what: str) -> None:
-        if what == "delete pods":
-            crashed.set()
-            await asyncio.Event().wait()
 
     async def refuse(what: str) -> None:
         if what == "delete pods":
             raise Forbidden("denied by ValidatingAdmissionPolicy", code=403)
 
-    first.client.before = crash
-    async with first.running():
-        await crashed.wait()
+    await first.run_until(lambda what: what == "delete pods")
     second = process_on(cluster)
     second.client.before = refuse
     async with second.running():

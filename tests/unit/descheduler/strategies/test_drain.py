@@ -90,20 +90,8 @@ async def test_next_process_completes_drain_after_crash_at_any_write(number, is_
     cluster = _cluster()
     owner = ReplicaSets(cluster, replicas=2)
     first = _process(cluster)
-    crashed = asyncio.Event()
-
-    async def crash(_what: str) -> None:
-        if len(first.client.writes) == number + is_done:
-            crashed.set()
-            await asyncio.Event().wait()
-
-    if is_done:
-        first.client.after = crash
-    else:
-        first.client.before = crash
     async with owner.running():
-        async with first.running():
-            await asyncio.wait_for(crashed.wait(), 60)
+        await first.run_until(lambda _what: len(first.client.writes) == number + is_done, is_done=is_done)
         await asyncio.sleep(5)
         async with _process(cluster).running():
             await asyncio.sleep(120)

@@ -124,7 +124,7 @@ async def test_pods_of_another_scheduler_are_no_members():
     world = World(a=[12])
     others = [pod(f"a{number}", "train") for number in range(1, 8)]
     for one in others:
-        one["spec"]["schedulerName"] = "nobody"
+        one["spec"]["schedulerName"] = "another-scheduler"
     world.create(*others)
     world.queue.clear()
     world.create(pod("a0", "train"))

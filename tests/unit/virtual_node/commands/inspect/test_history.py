@@ -18,7 +18,7 @@ from virtual_node.commands.inspect import history, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding, Subject
 from virtual_node.health.inspections import Inspection, RecordedFinding
 
-NOBODY = cast("Client", None)
+NO_CLIENT = cast("Client", None)
 
 
 def found(
@@ -127,14 +127,14 @@ def test_a_history_fits_into_a_config_map(text: str, capsys: pytest.CaptureFixtu
 async def test_a_file_is_created_and_replaced(tmp_path: Path):
     """Its content is as it was written; other content is not overwritten."""
     target = str(tmp_path / "history.json")
-    assert await history.read(target, NOBODY) == Inspection()
+    assert await history.read(target, NO_CLIENT) == Inspection()
     recorded = runs(([found("a")], {}))
-    await history.write(target, NOBODY, recorded)
-    assert await history.read(target, NOBODY) == recorded
+    await history.write(target, NO_CLIENT, recorded)
+    assert await history.read(target, NO_CLIENT) == recorded
     assert [path.name for path in tmp_path.iterdir()] == ["history.json"]
     (tmp_path / "clusters.yaml").write_text("clusters: []", encoding="utf-8")
     with pytest.raises(ConfigError, match="is not a history of inspect"):
-        await history.read(str(tmp_path / "clusters.yaml"), NOBODY)
+        await history.read(str(tmp_path / "clusters.yaml"), NO_CLIENT)
 
 
 async def test_a_config_map_is_created_and_patched():
