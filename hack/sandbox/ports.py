@@ -9,7 +9,7 @@ dozen before the first is bound, and a server that a test has killed is restarte
 from __future__ import annotations
 
 import contextlib
-import random
+import secrets
 import socket
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
     highest = first_ephemeral - 1 if first_ephemeral > _LOWEST + 1000 else 65_535
     found: list[int] = []
     while len(found) < count:
-        port = random.randint(_LOWEST, highest)  # noqa: S311 - no secret
+        port = _LOWEST + secrets.randbelow(highest - _LOWEST + 1)
         if port not in _given and _is_free(port):
             _given.add(port)
             found.append(port)

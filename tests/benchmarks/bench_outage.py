@@ -24,6 +24,7 @@ from controller_runtime import resources
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
+from hack.sandbox.ports import free_ports
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
@@ -81,9 +82,7 @@ def _requests() -> int:
 
 
 async def _measure(objects: int, seconds: float) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    (port,) = free_ports(1)
     server = _start(port, "1")
     client = Client(ConnectionConfig(f"http://127.0.0.1:{port}"), qps=500, burst=1000, cluster="bench")
     informers = [Informer(client, resources.PODS, name=f"informer-{number}") for number in range(_INFORMERS)]

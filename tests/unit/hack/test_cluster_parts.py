@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
-import random
+import secrets
 import socket
 import ssl
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_port_is_given_once(monkeypatch):
     one, other = free_ports(2)
     monkeypatch.setattr(ports, "_given", set())
     drawn = iter([one, one, other])
-    monkeypatch.setattr(random, "randint", lambda *_: next(drawn))
+    monkeypatch.setattr(secrets, "randbelow", lambda _count: next(drawn) - 10_000)
     assert [*free_ports(1), *free_ports(1)] == [one, other]
 
 

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
+from hack.sandbox.ports import free_ports
 from multi_scheduler import config_waiting, flags
 from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.flags import Options
@@ -45,11 +46,11 @@ async def _readyz(port: int) -> tuple[int, str]:
     ],
 )
 async def test_waits_with_an_invalid_configuration(
-    tmp_path: Path, unused_tcp_port_factory, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
 ):
     """Found by the parser, or only by an agent: alive, not ready, with one log line."""
     monkeypatch.setattr(config_waiting, "_POLL", 0.01)
-    port, file = unused_tcp_port_factory(), tmp_path / "config.yaml"
+    (port,), file = free_ports(1), tmp_path / "config.yaml"
     file.write_text(HEAD + wrong, encoding="utf-8")
     arguments = [f"--config={file}", f"--health-addr=127.0.0.1:{port}"]
     works = asyncio.Event()

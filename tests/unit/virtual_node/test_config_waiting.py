@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from controller_runtime.auth import kubeconfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import self_signed
+from hack.sandbox.ports import free_ports
 from virtual_node import config_waiting
 from virtual_node.cluster import start_checks
 from virtual_node.config import command_line
@@ -52,11 +53,9 @@ async def _get(port: int, path: str) -> tuple[int, str]:
         ("{", "not YAML"),
     ],
 )
-async def test_a_replica_waits_until_its_configuration_is_usable(
-    tmp_path: Path, unused_tcp_port_factory, wrong: str, told: str
-):
+async def test_a_replica_waits_until_its_configuration_is_usable(tmp_path: Path, wrong: str, told: str):
     """It is alive and not ready; metric and page have the reason; a valid file is then used."""
-    metrics, web = unused_tcp_port_factory(), unused_tcp_port_factory()
+    metrics, web = free_ports(2)
     file = tmp_path / "virtual-node.yaml"
     file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")
     arguments = [f"--config={file}", "--wait-for-config", f"--metrics-addr=127.0.0.1:{metrics}"]
@@ -91,11 +90,9 @@ async def test_a_replica_waits_until_its_configuration_is_usable(
         "kubelet: {{tlsCertFile: {}, tlsPrivateKeyFile: {}}}",
     ],
 )
-async def test_a_file_named_in_the_configuration_is_waited_for(
-    tmp_path: Path, unused_tcp_port_factory, field: str
-):
+async def test_a_file_named_in_the_configuration_is_waited_for(tmp_path: Path, field: str):
     """Missing or malformed, it would end the process repeatedly; the replica names the file."""
-    port, named = unused_tcp_port_factory(), tmp_path / "named.pem"
+    (port,), named = free_ports(1), tmp_path / "named.pem"
     file = tmp_path / "virtual-node.yaml"
     file.write_text(
         f"{HEAD}{field.format(named, named)}, clusters: [{{name: a, kubeconfig: k}}]}}", encoding="utf-8"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
+from hack.sandbox.ports import free_ports
 from tests.thorough import IS_THOROUGH
 
 _SECONDS = 6.0 if IS_THOROUGH else 2.0
@@ -66,9 +66,7 @@ async def _attacked(port: int) -> None:
 
 def test_memory_and_stalls_are_bounded() -> None:
     """For every kind of response."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    (port,) = free_ports(1)
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.hostile_server", str(port)], stdout=subprocess.PIPE
     )

@@ -15,15 +15,13 @@ from controller_runtime import resources
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConnectionFailed, NotConnected, NotFound
+from hack.sandbox.ports import free_ports
 from tests.unit.controller_runtime.loopback import answers, client_of, failure, reply, serve, silence
 
 
 def closed_port() -> int:
     """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 async def test_refused_connection_names_the_server() -> None:

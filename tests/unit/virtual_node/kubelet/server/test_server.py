@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hack.sandbox.ports import free_ports
 from virtual_node.kubelet import Authenticator, KubeletServer
 
 NO_PODS: Any = SimpleNamespace(pods=list, running_pods=list)
@@ -26,15 +27,10 @@ def _server(port: int) -> KubeletServer:
     )
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 async def test_a_cancelled_start_leaves_no_port_in_use():
     """At any point; the restarted cluster needs the same port."""
     for turns in range(20):
-        port = _free_port()
+        (port,) = free_ports(1)
         server = _server(port)
         task = asyncio.create_task(server.start())
         for _ in range(turns):
