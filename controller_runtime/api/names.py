@@ -11,7 +11,7 @@ not changed."""
 LABEL_UPPER_UID = f"{DOMAIN}/upper-uid"
 """Uid of the upper object."""
 LABEL_NODE = f"{DOMAIN}/node"
-"""Name of the virtual node of a lower pod."""
+"""Name of the virtual node of a lower pod, and of an upper Event that was copied."""
 LABEL_TOKEN_OF = f"{DOMAIN}/token-of"
 """On a Secret with tokens: uid of the upper pod that the tokens are bound to. With ``identities.tokens: node``: a
 hash of the account, audience, lifetime and virtual node."""

@@ -64,8 +64,8 @@ class Series:
         return str(self.body["metadata"]["name"])
 
     def changing(self) -> dict[str, Any]:
-        """Return the fields that differ between occurrences, as a merge patch."""
-        return {key: self.body[key] for key in _CHANGING if key in self.body}
+        """Return the fields that differ between occurrences, as a merge patch. A server's null means absent."""
+        return {key: self.body[key] for key in _CHANGING if self.body.get(key) is not None}
 
     def fingerprint(self) -> int:
         """Return a hash of ``changing()``; a hash, because thousands of Events are remembered."""

@@ -14,6 +14,9 @@ _SHOWN = 0.02
 """Requests per pod below which a row is not shown. They depend on time, such as leases, and not on pods."""
 _TIMED = frozenset({"leases", "nodes", "nodes/status"})
 """Resources that heartbeats write and read, independent of pods."""
+_NO_WRITES = ("reviews", "endpoints")
+"""Resources whose writes do not count: reviews store nothing, and API servers write their own Endpoints."""
+_READS = ("GET", "LIST", "WATCH", "CONNECT")
 
 
 async def served(cluster: Cluster) -> Counter[str]:
@@ -34,6 +37,15 @@ def per_pod(before: Mapping[str, int], after: Mapping[str, int], pods: int) -> d
     """Return the requests per pod between two results of ``served``, without rows that pods do not cause."""
     grown = {row: (count - before.get(row, 0)) / pods for row, count in after.items()}
     return {row: count for row, count in grown.items() if count >= _SHOWN}
+
+
+def writes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the requests between two results of ``served`` that may have changed objects."""
+    return {
+        row: count - before.get(row, 0)
+        for row, count in after.items()
+        if count != before.get(row, 0) and not row.startswith(_READS) and not row.endswith(_NO_WRITES)
+    }
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:

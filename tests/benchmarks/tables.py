@@ -75,7 +75,7 @@ def many_pods(record: Record) -> str:
     text = (
         f"With {found['pods']:,} pods the process needs {found['fullMiB']:.0f} MiB ({found['emptyMiB']:.0f} MiB without "
         f"pods, at most {found['peakMiB']:.0f} MiB), and {found['idleCpu']:.1%} of a core when idle. The restart took "
-        f"{found['adoptCpuSeconds']:.1f} s of CPU, and wrote {found['eventWrites']:,} events again."
+        f"{found['adoptCpuSeconds']:.1f} s of CPU."
     )
     return f"{text}\n\n{targets(record)}"
 

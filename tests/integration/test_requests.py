@@ -1,4 +1,4 @@
-"""The number of requests that a pod on a virtual node causes in both clusters, with tokens per pod and shared ones."""
+"""The number of requests that a pod on a virtual node causes in both clusters, and those of a restart."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 import pytest_asyncio
 
+from controller_runtime import resources
 from controller_runtime.api import names
 from hack.sandbox import Sandbox
+from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.ports import free_ports
+from tests.benchmarks import request_counts
 from tests.benchmarks.bench_load import measure
-from tests.benchmarks.stage import client_of
-from tests.waiting import get, node_ready
+from tests.benchmarks.bench_many_pods import has_handled
+from tests.benchmarks.load import PodWatch, pod
+from tests.benchmarks.stage import client_of, entry, start_nodes
+from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -29,6 +35,9 @@ OF_POD = {
 """The same with a token per pod."""
 NOISE = 0.2
 """Requests per pod that do not depend on pods, such as for the namespace, and repeated ones."""
+
+PODS = 200
+"""Pods that exist during the restart."""
 
 SLOW = 5.0
 """Seconds from creation to Running with which a pod's status may be written twice, because a busy lower cluster has
@@ -90,3 +99,54 @@ async def test_a_shared_token_saves_the_requests_for_tokens(sandbox: Sandbox):
     user = review["status"]["user"]
     assert user["username"] == "system:serviceaccount:load:default"
     assert user["extra"]["authentication.kubernetes.io/node-name"] == ["vn-node"]
+
+
+async def test_a_restart_writes_only_what_changed_meanwhile(sandbox: Sandbox):
+    """Events that were mirrored before are not written again; one that happened while stopped is mirrored."""
+    upper, [lower] = sandbox.upper, sandbox.lower
+    (port,) = free_ports(1)
+    process = await start_nodes(sandbox, [entry(lower)], metricsAddress=f"{LOOPBACK}:{port}")
+    await make_namespace(upper, "quiet")
+    async with (
+        await client_of(upper) as client,
+        PodWatch(client, namespace="quiet") as watch,
+    ):
+        for number in range(PODS):
+            body = pod(f"p-{number}", namespace="quiet", node="vn-lower1")
+            await client.create(resources.PODS, body, namespace="quiet")
+        await watch.until(watch.ran, PODS)
+
+    async def events() -> list[int]:
+        return [len((await get(one, "quiet", "events"))["items"]) for one in (lower, upper)]
+
+    await becomes(events, [PODS, PODS], within=40, what="each pod's event in the lower cluster is mirrored")
+    served = {one.name: await request_counts.served(one) for one in sandbox.clusters}
+    await process.stop()
+    last = (await get(lower, "quiet", "pods"))["items"][-1]
+    meanwhile = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        # The last of the list, so that a copy of any other event would be written before.
+        "metadata": {"name": "zz-meanwhile", "namespace": "quiet"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{key: last["metadata"][key] for key in ("namespace", "name", "uid")},
+        },
+        "type": "Normal",
+        "reason": "Meanwhile",
+        "message": "while the virtual node was stopped",
+    }
+    await create(lower, "quiet", meanwhile)
+    await process.start()
+
+    async def is_current() -> bool:
+        found = await get(upper, "quiet", "events", fields="reason=Meanwhile")
+        return bool(found["items"]) and await has_handled(f"http://{LOOPBACK}:{port}/metrics", PODS)
+
+    await eventually(is_current, what="the virtual node has read everything")
+    assert {
+        one.name: request_counts.writes(served[one.name], await request_counts.served(one))
+        for one in sandbox.clusters
+    } == {"upper": {"POST events": 1}, lower.name: {"POST events": 1}}  # in the lower cluster by this test
+    await process.stop()

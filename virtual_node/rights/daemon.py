@@ -40,7 +40,7 @@ UPPER: tuple[Right, ...] = (
         "mirrored volumes need no attachment (PVControllers)",
         names=(DRIVER,),
     ),
-    Right("", "events", ("create", "patch"), "events of pods and nodes"),
+    Right("", "events", ("list", "create", "patch"), "events of pods and nodes, once also after a restart"),
     Right("authentication.k8s.io", "tokenreviews", ("create",), "authenticate kubelet API callers"),
     Right("authorization.k8s.io", "subjectaccessreviews", ("create",), "authorise kubelet API callers"),
 )
@@ -67,7 +67,6 @@ UPPER_SHARDS: tuple[Right, ...] = (
 """Needed in the upper cluster instead of ``UPPER_ELECTION`` with ``leaderElection.mode: Sharded``."""
 
 UPPER_PAGE: tuple[Right, ...] = (
-    Right("", "events", ("list",), "events of other programs about the pod that the live page shows"),
     Right(SWARMS.group, SWARMS.plural, ("list",), "the Swarms that the live page shows"),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``webAddress``."""

@@ -1,7 +1,8 @@
 """Copies lower events about our pods to the upper pods, so that ``kubectl describe`` shows all of them.
 
 It uses a reflector without an informer's cache, because events are many, short-lived and read once. The
-copy's name is derived from the lower event's uid, so an event that is seen twice is written once.
+copy's name is derived from the lower event's uid, so an event that is seen twice is written once. After each
+list, such as at start, copies are listed too, and an event that has not changed since it was copied is skipped.
 
 Warnings are written at once. Normal events are rate-limited, because in a burst of a thousand pods, a
 thousand "Scheduled" events would halve the rate at which pods are written. So Normal events arrive a little
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.reflector import Reflector
-from controller_runtime.objects import Object
+from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.events.correlator import Series
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
 from virtual_node.controllers.base.context import ClusterContext
@@ -31,6 +34,9 @@ _NORMAL_BUFFER = 5000
 """Maximum number of waiting Normal events; the oldest are dropped first."""
 _PAGE = 500
 _SELECTION = {"field_selector": "involvedObject.kind=Pod"}
+_NOTHING = from_dict({"metadata": {}})
+_LATE = 2.0
+"""Seconds after which an event is tried again if its pod is unknown: watches of pods and events have no common order."""
 
 
 class EventMirror:
@@ -86,31 +92,59 @@ class EventMirror:
                 self._context.recorder.record(self._waiting.popleft())
 
     async def replace(self, items: list[Object]) -> None:
-        """Copy all existing events; an event that was seen before keeps its name, so it is not written twice."""
+        """Copy all existing events except those whose copy is up to date."""
+        copied = await self._copied() if items else {}
         slicer = Slicer()
         for event in items:
-            self._mirror(event)
+            self._mirror(event, copied)
             await slicer.tick()
 
     def change(self, kind: str, changed: Object) -> None:
         """Copy a new or repeated event; ignore deletions, because events expire after an hour."""
-        if kind != "DELETED":
-            self._mirror(changed)
+        if kind != "DELETED" and not self._mirror(changed, {}):
+            asyncio.get_running_loop().call_later(_LATE, self._mirror, changed, {})
 
-    def _mirror(self, event: Object) -> None:
+    async def _copied(self) -> dict[str, int]:
+        """Return the fingerprints of our copies in the upper cluster by key; without an answer, none.
+
+        A tenant can write such an event, too. But its fingerprint covers the content, so it only replaces an equal
+        copy in the tenant's own namespace.
+        """
+        found: dict[str, int] = {}
+
+        def take(event: Object) -> Object:
+            found[event.key] = Series(event.to_dict()).fingerprint()
+            return _NOTHING  # events may be large
+
+        try:
+            await self._context.upper.list(
+                resources.EVENTS,
+                label_selector=f"{names.LABEL_NODE} in ({','.join(self._context.nodes)})",
+                page_size=_PAGE,
+                transform=take,
+            )
+        except (ApiError, ConfigError) as error:
+            self._context.log.warning("copied events not listed; events are written again", error=str(error))
+        return found
+
+    def _mirror(self, event: Object, copied: Mapping[str, int]) -> bool:
+        """Copy an event unless its copy is up to date; return False if its lower pod is unknown."""
         involved = event.field("involvedObject") or {}
         lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
         if lower is None or lower.uid != involved.get("uid"):
-            return
+            return False
         upper = self._find_upper(lower.labels.get(names.LABEL_UPPER_UID, ""))
         if upper is None:
-            return
+            return True
         spec = upper.spec or {}
         copy = events.upper_event(
             event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
         )
+        if copied.get(f"{upper.namespace}/{copy['metadata']['name']}") == Series(copy).fingerprint():
+            return True
         if copy.get("type") == "Warning":
             self._context.recorder.record(copy)
-            return
-        self._waiting.append(copy)
-        self._arrived.set()
+        else:
+            self._waiting.append(copy)
+            self._arrived.set()
+        return True

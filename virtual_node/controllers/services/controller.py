@@ -240,12 +240,10 @@ class ServiceController:
         self._copies.foreign[upper.key] = upper.uid
         self._progressed()
         metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
-        # A Service in services.always may have a namesake in every cluster (kubernetes, kube-dns), so no
-        # warning.
-        is_always = self._copies.is_always(upper.namespace, upper.name)
-        self._context.recorder.event(
-            upper, "Normal" if is_always else "Warning", problem.event_reason, problem.message
-        )
+        # A Service in services.always has a namesake in every cluster (kubernetes, kube-dns). An event would be
+        # written at each start.
+        if not self._copies.is_always(upper.namespace, upper.name):
+            self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
 
     async def _choose(self) -> EndpointMirror:
         backoff = ExponentialBackoff(0.5, 30.0)

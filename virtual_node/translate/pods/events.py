@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller_runtime.api import names
+
 _CARRIED = (
     "reason",
     "message",
@@ -55,7 +57,11 @@ def upper_event(
     event: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name'][:230]}.{suffix}", "namespace": namespace},
+        "metadata": {
+            "name": f"{metadata['name'][:230]}.{suffix}",
+            "namespace": namespace,
+            "labels": {names.LABEL_NODE: node_name},
+        },
         "involvedObject": reference,
         "source": source,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +13,11 @@ import structlog
 from controller_runtime.api import names
 from controller_runtime.client.client import Batch, ObjectList
 from controller_runtime.client.reconnect_queue import Outage
-from controller_runtime.errors import Expired
+from controller_runtime.errors import Expired, Forbidden
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.unit.background import working
 from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.translate.pods import events
 
 pytestmark = pytest.mark.looptime
 
@@ -76,17 +77,38 @@ class _Server:
             raise self._error
 
 
+class _Copies:
+    """The upper cluster, which has these events."""
+
+    def __init__(self, *there: Any, error: Exception | None = None) -> None:
+        self.there = there
+        self._error = error
+
+    async def list(self, *_what: Any, transform: Callable[[Object], Object], **_more: Any) -> None:
+        for event in self.there:
+            transform(from_dict(event))
+        if self._error is not None:
+            raise self._error
+
+
 class _Mirroring:
     """A mirror of one pod's events, and the messages that it has mirrored."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: _Server, copied: _Copies | None = None) -> None:
         self.sent: list[str] = []
-        self.upper = {"above": _pod("above")}
+        self.upper, self.lower = {"above": _pod("above")}, {"ours": _pod("below")}
         recorder = SimpleNamespace(record=lambda event: self.sent.append(event["message"]))
-        context: Any = SimpleNamespace(name="a", lower=server, recorder=recorder, log=structlog.get_logger())
+        context: Any = SimpleNamespace(
+            name="a",
+            lower=server,
+            upper=copied or _Copies(),
+            nodes=["vn"],
+            recorder=recorder,
+            log=structlog.get_logger(),
+        )
         self.mirror = EventMirror(
             context,
-            find_lower=lambda _namespace, name: _pod("below") if name == "ours" else None,
+            find_lower=lambda _namespace, name: self.lower.get(name),
             find_upper=self.upper.get,
         )
 
@@ -107,6 +129,16 @@ async def test_events_of_other_pods_are_not_mirrored():
     """Of unmanaged pods, and of an earlier pod with the same name."""
     server = _Server(_event("stranger", pod="other"), _event("before", pod_uid="earlier"), _event("ours"))
     assert await _Mirroring(server).run(0.05) == ["ours"]
+
+
+async def test_an_event_that_is_read_before_its_pod_is_mirrored():
+    """The watches of pods and of events are two connections."""
+    mirroring = _Mirroring(_Server(change=WatchEvent("ADDED", _event("new", pod="late"))))
+    async with working(mirroring.mirror.run()):
+        await asyncio.sleep(0.01)
+        mirroring.lower["late"] = mirroring.lower["ours"]
+        await asyncio.sleep(3)
+    assert "new" in mirroring.sent
 
 
 async def test_deletion_of_an_event_is_ignored():
@@ -154,3 +186,40 @@ async def test_waiting_normal_events_of_pods_that_are_gone_are_dropped():
         await asyncio.sleep(60)
     assert 50 <= sent < 200
     assert len(mirroring.sent) == sent
+
+
+def _copy(lower: Object, **changes: Any) -> dict[str, Any]:
+    """Return the upper event that was made for a lower event, as a server returns it."""
+    made = events.upper_event(lower.to_dict(), _pod("above").to_dict(), node_name="vn", namespace="n")
+    return {"firstTimestamp": None, "eventTime": None, **made, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_written"),
+    [
+        ({}, False),
+        ({"involvedObject": {}, "source": {"component": "else"}}, False),
+        ({"count": 2}, True),
+        ({"lastTimestamp": "2026-01-02T03:04:05Z"}, True),
+        ({"series": {"count": 2}}, True),
+        ({"message": "else"}, True),
+        ({"message": 10**3000, "count": "x", "series": [1e300], "type": None}, True),
+        ({"metadata": {"name": "ours.uid", "namespace": "of-others"}}, True),
+        ({"metadata": {}}, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Warning", "Normal"])
+async def test_only_events_that_differ_from_their_copy_are_written(
+    *, kind: str, changes: dict[str, Any], is_written: bool
+):
+    """After a restart, nothing is written if nothing changed; a tenant's event is no reason to skip another."""
+    event = _event("uid", kind=kind)
+    server = _Server(event, _event("new", kind=kind))
+    sent = await _Mirroring(server, _Copies(_copy(event, **changes))).run(0.05)
+    assert sent == (["uid", "new"] if is_written else ["new"])
+
+
+async def test_events_are_written_again_if_their_copies_cannot_be_listed():
+    """For example until the chart of a new version grants the right."""
+    copies = _Copies(_copy(_event("listed")), error=Forbidden("no right", code=403))
+    assert await _Mirroring(_Server(_event("listed"), _event("unlisted")), copies).run(0.05) == ["unlisted"]
