@@ -11,7 +11,7 @@ from aiohttp import web
 
 from controller_runtime.api.timestamps import micro_time
 from hack.sandbox import Cluster
-from hack.sandbox.metrics_server import register_metrics_api
+from hack.sandbox.components.metrics_server import register_metrics_api
 from hack.sandbox.ports import free_ports
 
 _GROUP = "/apis/metrics.k8s.io/v1beta1"

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from hack.chart.template import NAMESPACE, template
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.builds.programs import KUBERNETES_VERSION
 
 DIRECTORY = Path(__file__).resolve().parents[1]
 NAMESPACE_FILE = DIRECTORY / "namespace.yaml"

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from hack.chart.rights import CHART
-from hack.sandbox import binaries
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.builds import binaries
+from hack.sandbox.builds.programs import KUBERNETES_VERSION
 
 NAMESPACE = "virtual-node-system"
 _BETWEEN = re.compile(r"\n{2,}---\n")

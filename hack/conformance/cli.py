@@ -18,13 +18,14 @@ from rich.console import Console
 from hack.conformance import report, suite
 from hack.conformance.images import made_images
 from hack.conformance.report import Outcome
-from hack.sandbox import Sandbox, binaries
-from hack.sandbox.cli import Reporter
+from hack.sandbox import Sandbox
+from hack.sandbox.builds import binaries
+from hack.sandbox.builds.packages import ensure_packages, install
+from hack.sandbox.commands.cli import Reporter
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.network import forward_node_ports
-from hack.sandbox.network import run as run_program
-from hack.sandbox.node_services import NodeServices
-from hack.sandbox.packages import ensure_packages, install
+from hack.sandbox.nodes.network import forward_node_ports
+from hack.sandbox.nodes.network import run as run_program
+from hack.sandbox.nodes.services import NodeServices
 
 SIG_NODE = r"\[sig-node\].*\[Conformance\]"
 _PROGRAMS = ("ginkgo", "e2e.test", "agnhost", "nonewprivs", "kubectl", "pause")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller_runtime.tls.key_pairs import self_signed
-from hack.sandbox.images import Image
+from hack.sandbox.builds.images import Image
 
 _BUSYBOX = Path("/bin/busybox")
 _TOOLS = ("curl", "dig", "bash", "ss", "ip", "nc", "iperf", "getent")

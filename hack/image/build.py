@@ -18,8 +18,8 @@ from pathlib import Path
 
 from hack.image import archive, debian, rootfs, sbom
 from hack.image.python_packages import project
-from hack.sandbox.images import architecture
-from hack.sandbox.programs import cache_directory
+from hack.sandbox.builds.images import architecture
+from hack.sandbox.builds.programs import cache_directory
 
 REPOSITORY = "ghcr.io/virtual-node/virtual-node"
 ENVIRONMENT = (

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from hack.sandbox.cli import main
+from hack.sandbox.commands.cli import main
 
 sys.exit(main())

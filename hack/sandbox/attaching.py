@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from hack.sandbox.builds.programs import Progress
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.process import Identity
-from hack.sandbox.programs import Progress
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import running, silent
 

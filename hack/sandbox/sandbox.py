@@ -11,17 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hack.sandbox import binaries, etcd, inotify, node_services
 from hack.sandbox import directory as folder
+from hack.sandbox import etcd, inotify
+from hack.sandbox.builds import binaries
+from hack.sandbox.builds.packages import ensure_packages
+from hack.sandbox.builds.programs import Progress, control_planes, with_servers
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
-from hack.sandbox.kwok import add_nodes, kwok_process
-from hack.sandbox.network import Bridge, connect, make_bridge, remove_bridge
-from hack.sandbox.packages import ensure_packages
+from hack.sandbox.nodes import services
+from hack.sandbox.nodes.kwok import add_nodes, kwok_process
+from hack.sandbox.nodes.network import Bridge, connect, make_bridge, remove_bridge
+from hack.sandbox.nodes.real_node import RealNode
 from hack.sandbox.process import Process
-from hack.sandbox.programs import Progress, control_planes, with_servers
-from hack.sandbox.real_node import RealNode
 from hack.sandbox.stopping import running, silent
 
 
@@ -191,7 +193,7 @@ class Sandbox:
         if self._kwok_nodes or self._upper_kwok_nodes:
             wanted.append("kwok")
         if self._real_node or self._upper_real_node:
-            wanted += ["kubelet", "pause", *node_services.PROGRAMS]
+            wanted += ["kubelet", "pause", *services.PROGRAMS]
             packages = asyncio.to_thread(ensure_packages, self._progress)
             self.binaries, _ = await asyncio.gather(
                 binaries.ensure(wanted, progress=self._progress), packages

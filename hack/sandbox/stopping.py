@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hack.sandbox import directory as folder
-from hack.sandbox.network import remove_bridge
-from hack.sandbox.node_remains import clean_directory, clean_node
+from hack.sandbox.nodes.network import remove_bridge
+from hack.sandbox.nodes.remains import clean_directory, clean_node
 from hack.sandbox.process import Identity, stop
 
 _PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from controller_runtime.api.timestamps import rfc3339
-from hack.sandbox.kwok import kwok_node
+from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates
 
 HOST = "127.0.0.1"

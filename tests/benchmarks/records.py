@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.builds.programs import KUBERNETES_VERSION
 
 RESULTS = Path("tests/benchmarks/results")
 Record = Mapping[str, Any]

@@ -15,7 +15,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.attaching import attached
 from hack.sandbox.cluster import LOOPBACK
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
 from tests.waiting import PATIENCE, becomes, create, eventually, get, make_namespace, node_ready, ready
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.helm import NAMESPACE
+from hack.sandbox.commands.helm import NAMESPACE
 
 from .conftest import create, pod, ready
 from .test_volumes import STATIC, claim, storage_class, volume

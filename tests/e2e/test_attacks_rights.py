@@ -20,7 +20,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.helm import CHART, NAMESPACE, RELEASE, helm
+from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 
 from .conftest import create, eventually, make_namespace, pod
 from .installation import read

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Sandbox
-from hack.sandbox.kwok import kwok_node
-from hack.sandbox.scheduling import start_multi_scheduler
+from hack.sandbox.components.scheduling import start_multi_scheduler
+from hack.sandbox.nodes.kwok import kwok_node
 from tests.waiting import create, eventually, get, node_ready, own_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

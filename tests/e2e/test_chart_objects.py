@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Sandbox
-from hack.sandbox.helm import CHART, NAMESPACE, RELEASE, helm
+from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 
 from .installation import read
 

@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Sandbox
-from hack.sandbox.helm import CHART, NAMESPACE, RELEASE, helm
+from hack.sandbox.commands.helm import CHART, NAMESPACE, RELEASE, helm
 
 from .chart_values import Values, refused_by_helm, refused_by_server, valid
 from .installation import read

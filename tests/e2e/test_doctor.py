@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hack.sandbox import Sandbox, scheduling
+from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.components import scheduling
 from hack.sandbox.process import Process
 from tests.e2e.conftest import becomes, create, eventually, node_ready, pod, ready
 from virtual_node.cli import COMMANDS

@@ -23,10 +23,12 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from hack.sandbox import Cluster, Sandbox, binaries, environment
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.builds import binaries
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.command import Completed, command
-from hack.sandbox.scheduling import start_webhook
+from hack.sandbox.commands import environment
+from hack.sandbox.components.scheduling import start_webhook
 
 from .conftest import node_ready
 from .documents import PAGES, ROOT, blocks, commands

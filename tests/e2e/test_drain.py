@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hack.sandbox import Cluster, Sandbox, network
+from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.nodes import network
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
 from tests.integration.descheduler.setup import command, pods_of
 

@@ -21,10 +21,10 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox import helm as charts
+from hack.sandbox.builds.programs import HELM_MAJOR, KUBERNETES_VERSION
 from hack.sandbox.command import command
-from hack.sandbox.helm import NAMESPACE, RELEASE, helm
-from hack.sandbox.programs import HELM_MAJOR, KUBERNETES_VERSION
+from hack.sandbox.commands import helm as charts
+from hack.sandbox.commands.helm import NAMESPACE, RELEASE, helm
 from tests.waiting import own_namespace
 
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready

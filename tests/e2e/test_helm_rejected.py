@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox import helm as charts
 from hack.sandbox.command import command
-from hack.sandbox.helm import NAMESPACE, RELEASE, helm
+from hack.sandbox.commands import helm as charts
+from hack.sandbox.commands.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import eventually, node_ready
 from .installation import left_above, read

@@ -19,7 +19,7 @@ from controller_runtime.resources import SWARMS
 from controller_runtime.rights import INSPECTION_HISTORY, Right, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from swarm import crd

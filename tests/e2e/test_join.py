@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hack.sandbox import Cluster, Sandbox, binaries
-from hack.sandbox import helm as charts
+from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.builds import binaries
 from hack.sandbox.command import Completed, command
-from hack.sandbox.helm import NAMESPACE, RELEASE, helm
+from hack.sandbox.commands import helm as charts
+from hack.sandbox.commands.helm import NAMESPACE, RELEASE, helm
 
 from .conftest import becomes, create, make_namespace, pod, ready
 from .installation import names, read

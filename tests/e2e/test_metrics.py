@@ -13,7 +13,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.metrics_server import start_metrics_server
+from hack.sandbox.components.metrics_server import start_metrics_server
 from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, get, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
-from hack.sandbox.metrics_server import start_metrics_server
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.metrics_server import start_metrics_server
 from tests.e2e.conftest import REAL, create, eventually, make_namespace, node_ready, pod, ready
 from tests.e2e.test_inspect import least
 from virtual_node.rights.daemon import LOWER

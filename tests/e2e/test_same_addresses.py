@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
 from tests.e2e.conftest import (
     SIMULATED,
     becomes,

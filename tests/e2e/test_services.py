@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hack.sandbox import Cluster, Sandbox, network
+from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.nodes import network
 from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]

@@ -21,9 +21,9 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_annotator, start_descheduler, start_multi_scheduler
 from hack.sandbox.ports import free_ports
-from hack.sandbox.scheduling import start_annotator, start_descheduler, start_multi_scheduler
 from multi_scheduler.rights import LOWER_KUBELETS
 from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.kubelets import Resource, Summary

@@ -17,9 +17,9 @@ import pytest_asyncio
 
 from controller_runtime import resources
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
-from hack.sandbox.kwok import kwok_node
-from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler
+from hack.sandbox.nodes.kwok import kwok_node
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

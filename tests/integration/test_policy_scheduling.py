@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hack.sandbox import Sandbox
-from hack.sandbox.demo import configuration
-from hack.sandbox.scheduling import start_multi_scheduler
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_multi_scheduler
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
 
 pytestmark = [pytest.mark.e2e]

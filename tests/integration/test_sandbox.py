@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from hack.sandbox import Sandbox, SandboxError
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.node_remains import cgroup_hierarchies
+from hack.sandbox.nodes.remains import cgroup_hierarchies
 from hack.sandbox.process import start_time
 from hack.sandbox.stopping import running, stop_all
 from tests.waiting import PATIENCE, becomes

@@ -17,10 +17,10 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
-from hack.sandbox.kwok import kwok_node
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler, start_webhook
+from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.process import Process
-from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler, start_webhook
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace, ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]

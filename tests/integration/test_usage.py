@@ -17,10 +17,10 @@ import pytest_asyncio
 from controller_runtime.rights import VIRTUAL_NODE, Right, resolved
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_annotator, start_multi_scheduler, write_configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from hack.sandbox.scheduling import start_annotator, start_multi_scheduler, write_configuration
 from multi_scheduler.annotator.rights import LOWER_ANNOTATE
 from multi_scheduler.annotator.rights import UPPER as ANNOTATOR
 from multi_scheduler.extender.decisions import REASON as SCORED

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
-from hack.sandbox.kwok import kwok_node
+from hack.sandbox.commands.demo import configuration
+from hack.sandbox.nodes.kwok import kwok_node
 from tests.integration.descheduler.setup import LARGE, SMALL
 from tests.waiting import node_ready, own_namespace
 

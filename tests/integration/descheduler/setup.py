@@ -11,8 +11,8 @@ from typing import Any
 
 from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
+from hack.sandbox.components.scheduling import start_webhook, stop_webhook
 from hack.sandbox.process import Process
-from hack.sandbox.scheduling import start_webhook, stop_webhook
 from tests.waiting import eventually, get, node_ready
 
 SMALL, LARGE = "vn-lower1", "vn-lower2"

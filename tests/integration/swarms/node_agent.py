@@ -23,7 +23,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object
 from hack.sandbox import Cluster
-from hack.sandbox.kwok import kwok_node
+from hack.sandbox.nodes.kwok import kwok_node
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 _RENEW = 5.0

@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from controller_runtime.resources import SWARMS
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.demo import configuration
+from hack.sandbox.commands.demo import configuration
 from hack.sandbox.process import Process
 from swarm import crd
 from tests.integration.swarms.node_agent import NodeAgent

@@ -14,7 +14,7 @@ import yaml
 
 from hack.chart import template
 from hack.chart.rights import CHART
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.builds.programs import KUBERNETES_VERSION
 from tests.unit.charts import rendering
 
 ONE = "virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}\n"

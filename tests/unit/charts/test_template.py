@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hack.chart import dashboard, readme, template
-from hack.sandbox.programs import KUBERNETES_VERSION
+from hack.sandbox.builds.programs import KUBERNETES_VERSION
 from tests.thorough import some
 from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, COMMAND, GOLDEN, objects

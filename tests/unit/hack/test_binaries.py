@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.sandbox import binaries, go_build, images, programs
-from hack.sandbox.binaries import Installed, usable
+from hack.sandbox.builds import binaries, go_build, images, programs
+from hack.sandbox.builds.binaries import Installed, usable
+from hack.sandbox.builds.programs import CONTROL_PLANE, PROGRAMS, parse_version
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import CONTROL_PLANE, PROGRAMS, parse_version
 
 TRIO = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 

@@ -13,11 +13,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hack.sandbox import cli, inotify, ports
+from hack.sandbox import inotify, ports
 from hack.sandbox.cluster import Cluster
+from hack.sandbox.commands import cli
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.kwok import kwok_node
-from hack.sandbox.network import Bridge
+from hack.sandbox.nodes.kwok import kwok_node
+from hack.sandbox.nodes.network import Bridge
 from hack.sandbox.pki import USERS
 from hack.sandbox.ports import free_ports
 

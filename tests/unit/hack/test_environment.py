@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from hack.sandbox import environment
+from hack.sandbox.commands import environment
 
 
 def test_a_shell_reads_paths_with_blanks(tmp_path):

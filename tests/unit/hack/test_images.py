@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from hack.sandbox.images import PAUSE, busybox_image, pause_image, write_archive
+from hack.sandbox.builds.images import PAUSE, busybox_image, pause_image, write_archive
 
 
 def read(path: Path) -> tuple[Any, Any, dict[str, tarfile.TarInfo], str]:

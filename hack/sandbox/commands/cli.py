@@ -17,14 +17,17 @@ from rich.console import Console
 from hack.chromium import is_installed as chromium_here
 from hack.image import build
 from hack.image.commands import BuildError
-from hack.sandbox import attaching, binaries, demo, helm, node_services
+from hack.sandbox import attaching
+from hack.sandbox.builds import binaries
+from hack.sandbox.builds.packages import ensure_packages, install
+from hack.sandbox.builds.programs import CONTROL_PLANE, OTHER_KUBERNETES, servers
+from hack.sandbox.commands import demo, helm
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.packages import ensure_packages, install
-from hack.sandbox.programs import CONTROL_PLANE, OTHER_KUBERNETES, servers
+from hack.sandbox.nodes import services
 from hack.sandbox.sandbox import Sandbox
 from hack.sandbox.stopping import read_state, running, stop_all
 
-DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / ".sandbox"
+DEFAULT_DIRECTORY = Path(__file__).resolve().parents[3] / ".sandbox"
 
 
 class Reporter:
@@ -188,7 +191,7 @@ def _debian(report: Reporter) -> None:
 async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
-        wanted += ["metrics-server", "kubelet", "pause", *node_services.PROGRAMS]
+        wanted += ["metrics-server", "kubelet", "pause", *services.PROGRAMS]
         for minor in OTHER_KUBERNETES:  # tests/e2e/test_version_skew.py
             wanted += servers(minor).values()
         # In parallel: compiling needs the processors, packages need the network.

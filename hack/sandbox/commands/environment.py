@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hack.sandbox.builds.programs import TOOLS
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import TOOLS
 from hack.sandbox.sandbox import Sandbox
 
 FILE = "env"

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.sandbox import go_build
-from hack.sandbox.images import architecture
-from hack.sandbox.programs import (
+from hack.sandbox.builds import go_build
+from hack.sandbox.builds.images import architecture
+from hack.sandbox.builds.programs import (
     KUBERNETES_VERSION,
     PROGRAMS,
     Program,

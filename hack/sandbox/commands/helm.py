@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from hack.image import build
-from hack.sandbox import binaries, environment, images
+from hack.sandbox.builds import binaries, images
+from hack.sandbox.builds.programs import KUBERNETES_VERSION, Progress
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.command import Completed, command
+from hack.sandbox.commands import environment
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import KUBERNETES_VERSION, Progress
 from hack.sandbox.sandbox import Sandbox
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
+CHART = Path(__file__).resolve().parents[3] / "charts" / "virtual-node"
 NAMESPACE = "virtual-node-system"
 RELEASE = "vn"
 

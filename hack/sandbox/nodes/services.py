@@ -16,7 +16,7 @@ import aiohttp
 from controller_runtime.tls.key_pairs import KeyPair, sign
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.network import Bridge
+from hack.sandbox.nodes.network import Bridge
 from hack.sandbox.process import Process
 
 PROGRAMS = ("kube-proxy", "coredns")

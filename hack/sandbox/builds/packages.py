@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from hack.sandbox.builds.programs import Progress
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import Progress
 
 _PACKAGES = {
     "containerd": "containerd",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.sandbox import binaries
+from hack.sandbox.builds import binaries
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process

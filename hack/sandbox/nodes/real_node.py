@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from controller_runtime.tls.key_pairs import KeyPair, sign
-from hack.sandbox import images
+from hack.sandbox.builds import images
+from hack.sandbox.builds.programs import Progress
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.network import Bridge, run
-from hack.sandbox.node_remains import cgroup_hierarchies, clean_directory, clean_node
-from hack.sandbox.node_services import NodeServices, dns_address
+from hack.sandbox.nodes.network import Bridge, run
+from hack.sandbox.nodes.remains import cgroup_hierarchies, clean_directory, clean_node
+from hack.sandbox.nodes.services import NodeServices, dns_address
 from hack.sandbox.process import Process
-from hack.sandbox.programs import Progress
 
 _READY_SECONDS = 150
 

@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import (
+from hack.sandbox.builds.programs import (
     TOOLS,
     Program,
     Progress,
@@ -25,6 +24,7 @@ from hack.sandbox.programs import (
     kubernetes_version,
     parse_version,
 )
+from hack.sandbox.errors import SandboxError
 
 _OLDEST_GO = (1, 24)
 """The first version with ``tool`` directives in go.mod."""

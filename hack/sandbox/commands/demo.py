@@ -14,11 +14,11 @@ import aiohttp
 from rich.console import Console
 from rich.text import Text
 
-from hack.sandbox import demo_scheduling, environment
+from hack.sandbox.builds.programs import Progress
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.commands import demo_scheduling, environment
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
-from hack.sandbox.programs import Progress
 from hack.sandbox.sandbox import Sandbox
 
 _PORT = 8080

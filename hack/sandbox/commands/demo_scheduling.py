@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
+from hack.sandbox.builds.programs import Progress
+from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler, start_webhook
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.programs import Progress
 from hack.sandbox.sandbox import Sandbox
-from hack.sandbox.scheduling import start_descheduler, start_multi_scheduler, start_webhook
 
 Show = Callable[[str, Sequence[str]], Awaitable[None]]
 """Runs kubectl in a cluster and prints command and output."""

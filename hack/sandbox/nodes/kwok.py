@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hack.sandbox.builds.images import architecture
 from hack.sandbox.cluster import GO_ENVIRONMENT, LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError
-from hack.sandbox.images import architecture
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 

@@ -13,7 +13,7 @@ from hack.sandbox.errors import SandboxError
 
 Progress = Callable[[str], None]
 Version = tuple[int, int]
-TOOLS = Path(__file__).resolve().parent.parent / "tools"
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 KUBERNETES_VERSION = "1.34.4"
 OTHER_KUBERNETES = {"1.31": "1.31.0", "1.35": "1.35.4"}
 """Further control planes, for tests of version skew: minor version → the newest patch that is complete in the Go module proxy.
