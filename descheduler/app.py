@@ -20,6 +20,7 @@ from descheduler.command_line import PROGRAM
 from descheduler.config.options import Options
 from descheduler.config.policy import convert
 from descheduler.memory.store import Memory
+from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.departures import Departures
 from descheduler.moving.mover import Mover
 from descheduler.moving.record_store import RecordStore
@@ -80,7 +81,7 @@ class App:
             client,
             resources.PODS,
             transform=pods.shrink,
-            indexers={pods.INDEX_NODE: pods.by_node},
+            indexers=pods.INDEXERS,
             name="pods",
         )
         self._informers = [nodes, cached]
@@ -160,6 +161,7 @@ class App:
             if not options.eviction.dry_run:
                 group.create_task(recreator.run(), name="recreation")
                 group.create_task(departures.run(), name="departures")
+                group.create_task(DeletionCosts(client, view=view).run(), name="deletion costs")
                 await departures.loaded.wait()  # strategies must know the pods that are being moved
                 group.create_task(memory.run(), name="memory")
             for strategy in strategies:

@@ -12,7 +12,12 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "virtual nodes"),
     Right("", "nodes", ("patch",), "taint virtual nodes of lost clusters", names=(VIRTUAL_NODE,)),
     Right("", "pods", (*READ, "create", "delete"), "move bare pods"),
-    Right("", "pods", ("patch",), "start the replacement of a pod before its eviction"),
+    Right(
+        "",
+        "pods",
+        ("patch",),
+        "start the replacement of a pod before its eviction, and keep divisions when workloads scale down",
+    ),
     Right("", "services", ("list",), "whether a Service would lose such a pod"),
     *(
         Right(

@@ -7,7 +7,7 @@ Agents are entry points in group ``virtual_node.multi_scheduler.agents``. Each e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -53,6 +53,8 @@ class AgentContext:
     """The state of all lower clusters, shared by all agents."""
     recorder: EventRecorder | None = None
     """Writes events to the upper cluster. None: no events are written."""
+    cluster_of: Callable[[str], str | None] = lambda _node: None
+    """Returns the lower cluster of a virtual node by the node's name; None: there is no such virtual node."""
 
     def use_view(self) -> View:
         """Return the view, and mark it as used, so that the multi-scheduler fills it.

@@ -49,9 +49,9 @@ class App:
         async with contextlib.AsyncExitStack() as stack:
             bound = bound_pods(upper)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
-            shared = Shared(options.config, upper, lower, bound, recorder)
-            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             directory = NodeDirectory(upper, options.config)
+            shared = Shared(options.config, upper, lower, bound, recorder, directory=directory)
+            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper, scores_real_nodes=shared.view.has_real_nodes)
             bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))

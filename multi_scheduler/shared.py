@@ -12,6 +12,7 @@ from controller_runtime.events.recorder import EventRecorder
 from multi_scheduler import upper_nodes
 from multi_scheduler.agent import Agent, AgentContext, load
 from multi_scheduler.config import AgentConfig, Config
+from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.fit.agent import FitAgent
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.formulas import congestion
@@ -35,6 +36,8 @@ class Shared:
         lower: Mapping[str, Client],
         bound_pods: Informer | None = None,
         recorder: EventRecorder | None = None,
+        *,
+        directory: NodeDirectory | None = None,
     ) -> None:
         """Create the fit agent, usage stores and feeds; ``run`` fills them.
 
@@ -44,11 +47,13 @@ class Shared:
             lower: clients of the lower clusters, by name.
             bound_pods: informer of the bound upper pods; None: the fit agent runs its own informer.
             recorder: writes events to the upper cluster; None: the agents write no events.
+            directory: the virtual nodes; None: agents do not know the cluster of a node that is no candidate.
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
         """
         self._upper, self._lower, self._bound_pods, self._recorder = upper, lower, bound_pods, recorder
+        self._directory = directory
         self._clusters = {cluster.name: cluster for cluster in config.clusters}
         self._fits = any(agent.name == FIT for agent in config.agents)
         settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
@@ -104,7 +109,12 @@ class Shared:
             self._bound_pods,
             self.view,
             self._recorder,
+            self._cluster_of,
         )
+
+    def _cluster_of(self, node: str) -> str | None:
+        found = self._directory.find(node, None) if self._directory is not None else None
+        return found.cluster if found is not None else None
 
     @property
     def indexes(self) -> Mapping[str, ClusterIndex]:

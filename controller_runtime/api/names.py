@@ -74,6 +74,14 @@ ANNOTATION_SCOPE = f"{DOMAIN}/scope"
 ``any``: in several."""
 ANNOTATION_GROUP_TOPOLOGY = f"{DOMAIN}/pod-group-topology"
 """On an upper pod of a group: label key of lower nodes; all pods of the group get nodes with one value."""
+ANNOTATION_DIVISION = f"{DOMAIN}/division"
+"""On an upper pod with a controller: how the controller's pods are divided over lower clusters. ``lower1=3,lower2=1``,
+``room`` or ``price``."""
+ANNOTATION_DIVISION_MAX_SKEW = f"{DOMAIN}/division-max-skew"
+"""On an upper pod with a division: how many pods above its share a lower cluster may get if others have no room."""
+ANNOTATION_DELETION_COST_WRITTEN = f"{DOMAIN}/deletion-cost"
+"""On a pod with a division: the value of ``controller.kubernetes.io/pod-deletion-cost`` that the descheduler wrote. Another
+value there is the user's. The pod's user can write both."""
 ANNOTATION_PREFERRED_NODE = f"{DOMAIN}/preferred-node"
 """On an upper pod: lower node that the lower pod prefers. The multi-scheduler writes it when it binds the pod;
 users can write it as well, so it is only a preference."""
@@ -138,3 +146,5 @@ TAINT_PROVIDER = "virtual-kubelet.io/provider"
 # --- Kubernetes' own --------------------------------------------------------------------------------
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
+ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""On a pod of a ReplicaSet: pods with a lower number are deleted first."""

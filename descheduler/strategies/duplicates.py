@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
+from controller_runtime.api import names
 from controller_runtime.objects import Object
 from descheduler.moving.request import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
@@ -46,6 +47,8 @@ class Duplicates(PeriodicStrategy):
         for node in self.context.view.virtual_nodes():
             for pod in self.context.view.pods_on(node.name):
                 owner = pods.controller_of(pod) or {}
+                if names.ANNOTATION_DIVISION in pod.annotations:
+                    continue  # the division decides how many pods are on a node
                 if owner.get("kind") not in excluded and self.is_candidate(pod):
                     found[pods.owner_key(pod)].append(pod)
         return found

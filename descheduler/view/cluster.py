@@ -23,7 +23,7 @@ class ClusterView:
 
         Args:
             nodes: informer of the upper cluster's nodes.
-            pods: informer of the upper cluster's pods with ``pods.shrink`` and ``pods.INDEX_NODE``.
+            pods: informer of the upper cluster's pods with ``pods.shrink`` and ``pods.INDEXERS``.
             node_selector: label selector of the virtual nodes to deschedule from; empty: all.
 
         Raises:
@@ -44,6 +44,12 @@ class ClusterView:
     def is_on_virtual_node(self, pod: Object) -> bool:
         """Report whether a pod is bound to a selected virtual node."""
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
+
+    def lower_cluster(self, name: str) -> str:
+        """Return the lower cluster of a virtual node, as its labels name it; otherwise the node's name."""
+        node = self.nodes.store.get(name)
+        labels = node.labels if node is not None else {}
+        return labels.get(names.LABEL_LOWER_CLUSTER) or labels.get(names.LABEL_CLUSTER_ID) or name
 
     def provision_seconds(self, pod: Object) -> float:
         """Return the seconds for which a bound pod must not be moved, because its lower cluster may add a node; 0: it adds none."""

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import movable, node_avoidance, timestamps
+from controller_runtime.api import movable, names, node_avoidance, timestamps
 from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.objects import Object
+from controller_runtime.store import Indexer
 
 INDEX_NODE = "node"
+INDEX_DIVISION = "division"
+"""Index of pods that a ReplicaSet divides over lower clusters, by namespace and UID of the ReplicaSet."""
 PENDING, RUNNING = "Pending", "Running"
 
 _SPEC = (
@@ -64,6 +67,16 @@ def shrink(pod: Object) -> Object:
 def by_node(pod: Object) -> Iterable[str]:
     """Return the values of ``INDEX_NODE``: the name of the pod's node; ``""`` for a pending pod."""
     return ((pod.spec or {}).get("nodeName") or "",)
+
+
+def by_division(pod: Object) -> Iterable[str]:
+    """Return the values of ``INDEX_DIVISION``; none for a pod without division, or without a ReplicaSet."""
+    owner = controller_of(pod) if pod.annotations.get(names.ANNOTATION_DIVISION) else None
+    return (f"{pod.namespace}/{owner.get('uid')}",) if owner and owner.get("kind") == "ReplicaSet" else ()
+
+
+INDEXERS: Mapping[str, Indexer] = {INDEX_NODE: by_node, INDEX_DIVISION: by_division}
+"""Indexers of the informer of pods."""
 
 
 def controller_of(pod: Object) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
 from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
 from multi_scheduler.agents.cost import CostSettings
+from multi_scheduler.agents.division import DivisionSettings
 from multi_scheduler.agents.fragmentation import FragmentationSettings
 from multi_scheduler.agents.learned import LearnedSettings
 from multi_scheduler.agents.load import LoadSettings
@@ -25,6 +26,7 @@ Schema = dict[str, Any]
 AGENTS: Mapping[str, type[msgspec.Struct]] = {
     "congestion": CongestionSettings,
     "cost": CostSettings,
+    "division": DivisionSettings,
     "fit": FitSettings,
     "fragmentation": FragmentationSettings,
     "learned": LearnedSettings,

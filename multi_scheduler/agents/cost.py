@@ -108,7 +108,7 @@ class CostAgent(Agent):
         for node in nodes:
             lower = next(iter(self._view.nodes(pod, node)), None)
             labels = lower.labels if lower is not None else {}
-            price = _labelled(labels) or _labelled(node.labels) or self._configured(node.cluster)
+            price = labelled_price(labels) or labelled_price(node.labels) or self._configured(node.cluster)
             rank, discount = self._ranks.get(node.cluster, last), 0.0
             found = self._settings.preemptible
             if found is not None and found.node_selector.items() <= labels.items():
@@ -132,7 +132,8 @@ class CostAgent(Agent):
             raise ConfigError(f"agents[{self._name}].config: file: {self._settings.file}: {error}") from None
 
 
-def _labelled(labels: Mapping[str, str]) -> Price | None:
+def labelled_price(labels: Mapping[str, str]) -> Price | None:
+    """Return the price in a node's labels; None: they have none, or an invalid one."""
     if names.LABEL_PRICE_CPU not in labels and names.LABEL_PRICE_MEMORY not in labels:
         return None
     try:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
@@ -45,6 +46,11 @@ _CSR = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OWN = f"/api/v1/namespaces/{NAMESPACE}"
 _NOTE = {"metadata": {"annotations": {"a": "b"}}}
+_COST = {
+    "metadata": {
+        "annotations": {names.ANNOTATION_DELETION_COST: "7", names.ANNOTATION_DELETION_COST_WRITTEN: "7"}
+    }
+}
 _RELEASED, _RESTORED = (
     {"metadata": {"labels": {"pod-template-hash": label}, "annotations": {"virtual-node.io/leaving": mark}}}
     for label, mark in (("x", "h1"), ("h1", None))
@@ -373,6 +379,7 @@ ALLOWED: list[Attack] = [
     (DESCHEDULER, "DELETE", f"{_PODS}/replacement", _FORCED),
     (DESCHEDULER, "POST", f"{_PODS}/c-ours/eviction", _eviction("c-ours", SHOP)),
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RELEASED),
+    (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _COST),
     (DESCHEDULER, "PATCH", f"{_PODS}/web-ours", _RESTORED),
     (DESCHEDULER, "PATCH", f"/api/v1/nodes/{OURS}", _NOTE),
     (WEBHOOK, "GET", f"{_OWN}/secrets?fieldSelector=metadata.name={WEBHOOK}-tls", None),

@@ -43,7 +43,7 @@ class Process:
             client,
             resources.PODS,
             transform=pods.shrink,
-            indexers={pods.INDEX_NODE: pods.by_node},
+            indexers=pods.INDEXERS,
         )
         self.view = ClusterView(nodes=nodes, pods=cache)
         self.recorder = EventRecorder(client, component="descheduler")

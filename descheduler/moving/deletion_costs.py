@@ -1,0 +1,83 @@
+"""Writes the deletion costs of pods with a division (``view/deletion_costs.py``), one ReplicaSet at a time."""
+
+from __future__ import annotations
+
+from controller_runtime import log, resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client, PatchType
+from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.view import deletion_costs, pods
+from descheduler.view.cluster import ClusterView
+
+_SETTLE = 1.0
+"""Seconds for which changes of a ReplicaSet's pods are collected, so that a burst is numbered once."""
+_RETRY = 1.0
+_WORKERS = 2
+
+
+class DeletionCosts:
+    """Keeps divisions while ReplicaSets scale down.
+
+    Args:
+        client: client of the upper cluster.
+        view: the caches.
+    """
+
+    def __init__(self, client: Client, *, view: ClusterView) -> None:
+        self._client = client
+        self._view = view
+        self._log = log.get_logger(component="deletion-costs")
+        self._controller: Controller[str] = Controller(
+            "deletion-costs",
+            self._reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.5, 60.0),
+            flow=lambda key: key.partition("/")[0],
+        )
+
+    async def run(self) -> None:
+        """Follow pods until cancelled."""
+        registration = self._view.pods.on_change(self._changed, self._changed, with_old=True)
+        try:
+            await self._controller.run()
+        finally:
+            registration.remove()
+
+    def _changed(self, pod: Object) -> None:
+        for key in pods.by_division(pod):
+            self._controller.queue.add_after(key, _SETTLE)
+
+    async def _reconcile(self, key: str) -> Result | None:
+        found = {pod.name: pod for pod in self._view.pods.store.by_index(pods.INDEX_DIVISION, key)}
+        costs = deletion_costs.new_costs(list(found.values()), self._view.lower_cluster)
+        is_complete = True
+        for name, cost in costs.items():
+            is_complete &= await self._write(found[name], cost)
+        return None if is_complete else Result(requeue_after=_RETRY)
+
+    async def _write(self, pod: Object, cost: int) -> bool:
+        """Write a pod's deletion cost; return False if the pod has changed.
+
+        Raises:
+            ApiError: the request failed.
+        """
+        annotations = dict.fromkeys(
+            (names.ANNOTATION_DELETION_COST, names.ANNOTATION_DELETION_COST_WRITTEN), str(cost)
+        )
+        metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": annotations}
+        try:
+            await self._client.patch(
+                resources.PODS,
+                pod.name,
+                {"metadata": metadata},
+                namespace=pod.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        except (Conflict, NotFound):
+            return False
+        except (Forbidden, Invalid) as error:
+            self._log.warning("deletion cost not written", pod=pod.key, error=str(error))
+        return True

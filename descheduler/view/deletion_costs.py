@@ -1,0 +1,68 @@
+"""The deletion costs of a ReplicaSet's pods that keep their division over lower clusters when it scales down. No IO.
+
+A ReplicaSet deletes pods with a lower cost first. The annotation holds this cost; a second annotation of ours records
+the value that we wrote, because a cost that a user wrote is never changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from controller_runtime.api import division, names
+from controller_runtime.objects import Object
+from descheduler.view import pods
+
+_FIRST = 1_000_000
+"""Cost of the pod that is deleted last. New pods have the cost 0 and are deleted first, which is mostly right."""
+
+
+def is_ours(pod: Object) -> bool:
+    """Report whether the pod's deletion cost may be changed: there is none, or we wrote it."""
+    found = pod.annotations.get(names.ANNOTATION_DELETION_COST)
+    return found is None or found == pod.annotations.get(names.ANNOTATION_DELETION_COST_WRITTEN)
+
+
+def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict[str, int]:
+    """Return by pod name the deletion costs that must be written; as few as possible.
+
+    Args:
+        found: pods of one ReplicaSet with a division.
+        cluster_of: returns the lower cluster of a node.
+    """
+    mine = sorted(
+        (pod for pod in found if is_ours(pod) and pods.is_active(pod) and (pod.spec or {}).get("nodeName")),
+        key=lambda pod: (pods.created(pod), pod.name),
+    )
+    by_cluster: dict[str, list[Object]] = defaultdict(list)
+    for pod in mine:
+        by_cluster[cluster_of((pod.spec or {})["nodeName"])].append(pod)
+    counts = Counter({cluster: len(there) for cluster, there in by_cluster.items()})
+    if (weights := _weights(mine, counts)) is None:
+        return {}
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, cluster in enumerate(division.kept(weights, counts)):
+        places[cluster].append(max(1, _FIRST - place))
+    changed: dict[str, int] = {}
+    for cluster, there in by_cluster.items():
+        free = {str(cost): cost for cost in places[cluster]}
+        without = [
+            pod
+            for pod in there
+            if not free.pop(pod.annotations.get(names.ANNOTATION_DELETION_COST, ""), None)
+        ]
+        changed |= {pod.name: cost for pod, cost in zip(without, free.values(), strict=True)}
+    return changed
+
+
+def _weights(found: Sequence[Object], counts: Counter[str]) -> dict[str, int] | None:
+    """Return the weights by cluster; None: no pod has a valid division."""
+    for pod in reversed(found):
+        try:
+            declared = division.parse(pod.annotations)
+        except ValueError:
+            continue
+        if declared is not None:
+            # Room and prices change all the time; the pods themselves show how they were divided.
+            return dict(declared.weights) or division.proportions(counts)
+    return None

@@ -1,0 +1,180 @@
+"""The division agent: divides the pods of a controller over lower clusters by weight, free room or price.
+
+Annotations of the pod declare the division (``controller_runtime/api/division.py``). Of the clusters that earlier agents
+left, the agent passes only the one that is most behind its share. A score could not do this, because the scheduler adds
+scores of its own and chooses among clusters before the bindings of earlier pods are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import division, names
+from controller_runtime.api.division import Division
+from controller_runtime.api.pod.groups import group_of
+from controller_runtime.errors import ConfigError
+from controller_runtime.events.recorder import EventType
+from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, read_settings
+from multi_scheduler.agents.cost import Prices, labelled_price
+from multi_scheduler.divided_pods import DividedPods, controller_key
+from multi_scheduler.formulas import cost
+from multi_scheduler.formulas.cost import Price
+
+_PRECISION = 10_000
+"""Weight of the cheapest cluster in a division by price."""
+_LEAST_COST = 1e-9
+_ANY_REQUESTS = {"cpu": 1000, "memory": 1024**3}
+"""Requests by which prices are compared for a pod without requests."""
+_ANNOTATION = f"annotation {names.ANNOTATION_DIVISION}"
+
+
+class DivisionSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The agent's configuration."""
+
+    prices: dict[str, Prices] = {}
+    """Prices by lower cluster, for divisions by price. Labels of the lower node or of the virtual node take precedence."""
+
+
+class DivisionAgent(Agent):
+    """Filters pods with a division; does not score."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings, and count the bound pods.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        self._settings = read_settings(context, DivisionSettings)
+        self._view = context.use_view()
+        self._clusters = context.clusters
+        self._recorder = context.recorder
+        self.pods = DividedPods(context.cluster_of)
+        if context.bound_pods is None:
+            raise ConfigError(f"agents[{context.name}]: the informer of bound pods is missing in its context")
+        context.bound_pods.on_change(self.pods.changed, self.pods.deleted)
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
+        """Reject all clusters but the one that is most behind its share, and that one too if it exceeds the maximum skew."""
+        self.pods.forget(uid := pod["metadata"].get("uid", ""))
+        try:
+            declared = self._declared(pod)
+        except ValueError as error:
+            self._event(pod, "Warning", "InvalidDivision", f"The division has no effect: {error}")
+            return NOTHING
+        if declared is None or not nodes:
+            return NOTHING
+        controller = _controller(pod)
+        counts = self.pods.count(controller)
+        weights, reasons = self._weights(declared, pod, nodes, counts)
+        if not weights:
+            text = f"The division has no effect: {_ANNOTATION}: no lower cluster has a price"
+            self._event(pod, "Warning", "InvalidDivision", text)
+            return NOTHING
+        candidates = {node.cluster for node in nodes}
+        chosen = division.choose(weights, counts, candidates, declared.max_skew)
+        first = division.behind(weights, counts)[0]
+        others = sum(counts[one] for one in weights)
+        if chosen is None:
+            for one in candidates & weights.keys():
+                reasons[one] = (
+                    f"lower cluster {one} has {counts[one]} of {others} pods, and one more is above its share and the "
+                    f"maximum skew of {declared.max_skew} ({_ANNOTATION}); lower cluster {first} cannot take the pod"
+                )
+        else:
+            self.pods.assume(uid, controller, chosen)
+            if chosen != first and not division.is_within(weights, counts, chosen, 1):
+                text = f"Lower cluster {chosen} gets more than its share, because {first} cannot take the pod"
+                self._event(pod, "Normal", "DivisionExceeded", text)
+            for one in (candidates & weights.keys()) - {chosen}:
+                text = f"lower cluster {one} has {counts[one]} of {others} pods, and {chosen} is next in {_ANNOTATION}"
+                reasons[one] = text
+        return Rejections({}, {node.name: reasons[node.cluster] for node in nodes if node.cluster != chosen})
+
+    def filtered(self, pod: Mapping[str, Any], passing: Sequence[VirtualNode]) -> None:
+        """Stop counting a pod for a cluster that a later agent rejected."""
+        uid = pod["metadata"].get("uid", "")
+        if self.pods.assumed(uid) not in {node.cluster for node in passing}:
+            self.pods.forget(uid)
+
+    def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
+        """Bar pods with a valid division, because only lower clusters have a share."""
+        try:
+            declared = self._declared(pod)
+        except ValueError:
+            return ""
+        return f"pods with {_ANNOTATION} run in lower clusters only" if declared is not None else ""
+
+    def _declared(self, pod: Mapping[str, Any]) -> Division | None:
+        """Return the pod's division; None: it has none.
+
+        Raises:
+            ValueError: the annotations cannot be used; the message names the annotation.
+        """
+        metadata = pod["metadata"]
+        annotations = metadata.get("annotations") or {}
+        found = division.parse(annotations)
+        if found is None:
+            return None
+        unknown = next((one for one in found.weights if one not in self._clusters), None)
+        if unknown is not None:
+            raise ValueError(f"{_ANNOTATION}: there is no lower cluster {unknown[:60]}")
+        if group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations) is not None:
+            raise ValueError(f"{_ANNOTATION}: the pod is in a pod group, and the group chooses the cluster")
+        if not _controller(pod):
+            raise ValueError(f"{_ANNOTATION}: the pod has no controller, such as a ReplicaSet")
+        return found
+
+    def _weights(
+        self,
+        declared: Division,
+        pod: Mapping[str, Any],
+        nodes: Sequence[VirtualNode],
+        counts: Mapping[str, int],
+    ) -> tuple[Mapping[str, int], dict[str, str]]:
+        """Return the weights by cluster, and for clusters without a weight the reason."""
+        node_of = {node.cluster: node for node in nodes}
+        if declared.by == "weight":
+            rest = node_of.keys() - declared.weights.keys()
+            return declared.weights, {one: f"lower cluster {one} is not in {_ANNOTATION}" for one in rest}
+        if declared.by == "room":
+            # The pods of this controller use room, too, so with them the weights stay the same while it grows.
+            return {one: max(1, counts[one] + self._room(pod, node)) for one, node in node_of.items()}, {}
+        costs = {one: found for one, node in node_of.items() if (found := self._cost(pod, node)) is not None}
+        least = min(costs.values(), default=0.0)
+        weights = {one: max(1, round(_PRECISION * least / found)) for one, found in costs.items()}
+        rest = node_of.keys() - weights.keys()
+        return weights, {one: f"lower cluster {one} has no price ({_ANNOTATION}: price)" for one in rest}
+
+    def _room(self, pod: Mapping[str, Any], node: VirtualNode) -> int:
+        """Return for how many such pods the sum of a cluster's free resources is enough."""
+        predicted = self._view.prediction(pod, node)
+        if predicted is None:
+            return 0
+        total, used = self._view.whole(pod, node)
+        asked = {one: amount for one, amount in predicted.wanted.requests.items() if amount > 0}
+        return max(0, min(((total[one] - used[one]) // amount for one, amount in asked.items()), default=0))
+
+    def _cost(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
+        """Return the cost of the pod in a cluster; None: unknown."""
+        lower = next(iter(self._view.nodes(pod, node)), None)
+        price = (labelled_price(lower.labels) if lower is not None else None) or labelled_price(node.labels)
+        if price is None and (configured := self._settings.prices.get(node.cluster)) is not None:
+            price = Price(configured.cpu, configured.memory)
+        if price is None:
+            return None
+        found = cost.hourly(AskedPod(pod).requests or _ANY_REQUESTS, price)
+        return max(_LEAST_COST, found) if math.isfinite(found) else None
+
+    def _event(self, pod: Mapping[str, Any], kind: EventType, reason: str, text: str) -> None:
+        if self._recorder is not None:
+            self._recorder.event({"apiVersion": "v1", "kind": "Pod", **pod}, kind, reason, text)
+
+
+def _controller(pod: Mapping[str, Any]) -> str:
+    metadata = pod["metadata"]
+    return controller_key(metadata.get("namespace", ""), metadata.get("ownerReferences") or ())
