@@ -137,13 +137,18 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
         Empty, zero or null fields of the metadata are omitted, as by servers.
         """
-        whole: dict[str, Any] = {"apiVersion": self.api_version} if self.api_version else {}
-        if self.kind:
-            whole["kind"] = self.kind
-        whole["metadata"] = msgspec.json.decode(msgspec.json.encode(self.metadata))
-        for name, raw in self._raw_fields().items():
-            whole[name] = decode(raw)
+        whole: dict[str, Any] = decode(self.to_json())
         return whole
+
+    def to_json(self) -> bytes:
+        """Return the complete object as JSON, with the fields of ``to_dict``."""
+        encode = msgspec.json.encode
+        fields = {"apiVersion": encode(self.api_version)} if self.api_version else {}
+        if self.kind:
+            fields["kind"] = encode(self.kind)
+        fields["metadata"] = encode(self.metadata)
+        fields |= self._raw_fields()
+        return b"{%s}" % b",".join([b"%s:%s" % (encode(name), raw) for name, raw in fields.items()])
 
     def without(self, *fields: str) -> Object:
         """Return the object without some top-level fields, for informer transforms that save memory."""

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import aiohttp
 
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client import list_pages
 from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event
-from controller_runtime.client.list_pages import ListPages, ObjectList
+from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits
@@ -33,8 +33,9 @@ _DEFAULT_WATCH = 300.0
 _BATCH = 64
 """Maximum events decoded at once, because the thousands of a single read take tens of milliseconds."""
 
+T = TypeVar("T")
+Items = list[T]
 Lines = list[bytes]
-Objects = list[Object]
 Batch = list[WatchEvent]
 """Aliases, because ``Client.list`` hides the built-in name inside the class."""
 
@@ -122,38 +123,37 @@ class Client(ObjectVerbs):
         self,
         resource: Resource,
         *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        page_size: int = list_pages.SIZE,
-        resource_version: str | None = None,
         transform: Callable[[Object], Object] | None = None,
+        **options: Unpack[ListOptions],
     ) -> ObjectList:
-        """Return a complete collection, read page by page.
+        """Return a complete collection; see ``list_as``, with ``transform`` as ``convert``."""
+        return ObjectList(*await self.list_as(resource, transform or _unchanged, **options))
+
+    async def list_as(
+        self, resource: Resource, convert: Callable[[Object], T], **options: Unpack[ListOptions]
+    ) -> tuple[Items[T], str]:
+        """Return a complete collection, read page by page, and its resourceVersion.
 
         ``ListPages`` handles an expired continue token and a page that is too large.
 
         Args:
             resource: the resource to list.
-            namespace: the namespace to list; None: all.
-            label_selector: as kubectl's ``-l``.
-            field_selector: as kubectl's ``--field-selector``.
-            page_size: objects per request; 0: all in one.
-            resource_version: the API parameter; None: the newest.
-            transform: called on every object of a page when it arrives, so that removed fields never fill
-                memory.
+            convert: called on every object of a page when it arrives, so that removed fields never fill memory.
+            options: see ``ListOptions``.
 
         Raises:
             ResponseTooLarge: a single object exceeds a limit.
             ApiError: any other failure.
         """
-        path = resource.path(namespace=namespace)
-        params = _params(label_selector, field_selector, resource_version)
-        items: list[Object] = []
-        pages = ListPages(params, size=page_size)
+        path = resource.path(namespace=options.get("namespace"))
+        params = _params(
+            options.get("label_selector"), options.get("field_selector"), options.get("resource_version")
+        )
+        items: Items[T] = []
+        pages = ListPages(params, size=options.get("page_size", list_pages.SIZE))
         while True:
             try:
-                found, meta = await self._page(resource, path, pages.params, transform)
+                found, meta = await self._page(resource, path, pages.params, convert)
             except Expired as error:
                 pages.restart(error)
                 items = []
@@ -163,7 +163,7 @@ class Client(ObjectVerbs):
                 continue
             items += found
             if not meta.continue_:
-                return ObjectList(items, meta.resource_version)
+                return items, meta.resource_version
             pages.follow(meta.continue_)
             await asyncio.sleep(pages.pause)
 
@@ -172,20 +172,20 @@ class Client(ObjectVerbs):
         resource: Resource,
         path: str,
         params: dict[str, str],
-        transform: Callable[[Object], Object] | None,
-    ) -> tuple[Objects, ListMeta]:
+        convert: Callable[[Object], T],
+    ) -> tuple[Items[T], ListMeta]:
         reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
         async with (
             self.receive("GET", path, params=params, verb="LIST", flow=resource.plural) as body,
             self.turn,
         ):
             found, meta = self._decode(body, reader, f"GET {path}")
-            if transform is not None:
-                slicer = Slicer()
-                for position, one in enumerate(found):
-                    found[position] = transform(one)
-                    await slicer.tick()
-            return found, meta
+            converted: Items[T] = []
+            slicer = Slicer()
+            for one in found:
+                converted.append(convert(one))
+                await slicer.tick()
+            return converted, meta
 
     async def watch(
         self, resource: Resource, **options: Unpack[WatchOptions]
@@ -285,6 +285,10 @@ class Client(ObjectVerbs):
 
     def __repr__(self) -> str:
         return f"<Client {self.cluster} {self.config.server}>"
+
+
+def _unchanged(one: Object) -> Object:
+    return one
 
 
 def _params(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from controller_runtime.errors import Expired, ResponseTooLarge
 from controller_runtime.objects import Object
@@ -22,6 +23,21 @@ class ObjectList:
 
     items: list[Object]
     resource_version: str
+
+
+class ListOptions(TypedDict, total=False):
+    """Options of ``Client.list`` and ``Client.list_as``."""
+
+    namespace: str | None
+    """The namespace to list; None: all."""
+    label_selector: str | None
+    """As kubectl's ``-l``."""
+    field_selector: str | None
+    """As kubectl's ``--field-selector``."""
+    page_size: int
+    """Objects per request (500); 0: all in one."""
+    resource_version: str | None
+    """The API parameter; None: the newest."""
 
 
 class ListPages:

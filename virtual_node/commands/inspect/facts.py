@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.autoscaling import Autoscaling
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
+from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.translate.base.options import PodOptions
 
 FOREIGN_POD = "ForeignPod"
@@ -81,8 +82,8 @@ class ClusterFacts:
     """What was read of one cluster."""
 
     name: str
-    objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Objects by kind. A missing kind could not be listed, so nothing is known about its objects."""
+    objects: dict[str, Any] = field(default_factory=dict)
+    """Objects by kind: lists of dicts, or ``PackedObjects``. A missing kind could not be listed, so nothing is known about its objects."""
     unread: dict[str, str] = field(default_factory=dict)
     """Kinds that could not be listed, with the error."""
     error: str = ""
@@ -103,9 +104,15 @@ class ClusterFacts:
         """Report whether all these kinds could be listed."""
         return not self.error and all(kind in self.objects for kind in kinds)
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind: str) -> Sequence[dict[str, Any]]:
         """Return the objects of a kind; empty if they could not be listed."""
-        return self.objects.get(kind, [])
+        found: Sequence[dict[str, Any]] = self.objects.get(kind, ())
+        return found
+
+    def heads(self, kind: str) -> Iterable[dict[str, Any]]:
+        """Return the objects of a kind with metadata, node and phase, in less time than ``of``."""
+        found = self.of(kind)
+        return found.heads() if isinstance(found, PackedObjects) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +146,15 @@ class InspectFacts:
 
     def owned(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
         """Yield the lower cluster's objects of a kind that were created for this upper cluster."""
-        for one in lower.of(kind):
-            if self.cluster_id and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == self.cluster_id:
-                yield one
+        return filter(self.is_ours, lower.of(kind))
+
+    def owned_heads(self, lower: ClusterFacts, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield the same as ``owned`` with the fields of ``heads``."""
+        return filter(self.is_ours, lower.heads(kind))
+
+    def is_ours(self, one: Mapping[str, Any]) -> bool:
+        """Report whether a lower object was created for this upper cluster."""
+        return bool(self.cluster_id) and labels_of(one).get(names.LABEL_UPPER_CLUSTER) == self.cluster_id
 
     def age(self, moment: str | None) -> timedelta:
         """Return the time since a timestamp; zero for None."""
@@ -181,12 +194,3 @@ def webhook_services(configuration: Mapping[str, Any]) -> Iterator[tuple[dict[st
 def is_deleting(one: Mapping[str, Any]) -> bool:
     """Report whether an object is being deleted."""
     return bool(one["metadata"].get("deletionTimestamp"))
-
-
-def by_upper_uid(pods: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Group lower pods by the UID of the upper pod that they were created for."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for pod in pods:
-        if uid := labels_of(pod).get(names.LABEL_UPPER_UID):
-            found.setdefault(uid, []).append(pod)
-    return found

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.object_verbs import encode
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -24,6 +26,7 @@ from virtual_node.commands.inspect.facts import (
     key,
     webhook_services,
 )
+from virtual_node.commands.inspect.packed import PackedObjects, Packer
 
 _PARALLEL = 8
 _KEPT: Mapping[str, Sequence[str]] = {
@@ -90,17 +93,21 @@ async def list_into(
     """
     kind = kind or resource.kind
     try:
-        listed = await client.list(
-            resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        found, _ = await client.list_as(
+            resource,
+            Packer(partial(_json, kind=kind)),
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
         )
     except (Forbidden, NotFound) as error:
         cluster.unread[kind] = str(error)
         return
-    cluster.objects.setdefault(kind, []).extend(_kept(one, kind) for one in listed.items)
+    cluster.objects.setdefault(kind, PackedObjects()).extend(found)
 
 
-async def lease_into(client: Client, upper: ClusterFacts, name: str) -> None:
-    """Add a node's Lease to the upper cluster's objects; read it by name, as virtual nodes may not list Leases.
+async def lease_into(client: Client, upper: ClusterFacts, leases: list[dict[str, Any]], name: str) -> None:
+    """Append a node's Lease to the list; read it by name, as virtual nodes may not list Leases.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -112,7 +119,7 @@ async def lease_into(client: Client, upper: ClusterFacts, name: str) -> None:
     except Forbidden as error:
         upper.unread["Lease"] = str(error)
         return
-    upper.objects["Lease"].append(lease)
+    leases.append(lease)
 
 
 async def read_backends(client: Client, lower: ClusterFacts) -> None:
@@ -123,7 +130,7 @@ async def read_backends(client: Client, lower: ClusterFacts) -> None:
     """
     services = {key(service) for service in lower.of(DNS_SERVICE)}
     services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
-    lower.objects[SERVICE_BACKEND] = []
+    lower.objects[SERVICE_BACKEND] = PackedObjects()
     await all_of(
         list_into(
             client,
@@ -139,8 +146,10 @@ async def read_backends(client: Client, lower: ClusterFacts) -> None:
         del lower.objects[SERVICE_BACKEND]
 
 
-def _kept(one: Object, kind: str) -> dict[str, Any]:
-    """Return an object without large fields that no rule uses, to save memory in large clusters."""
+def _json(one: Object, kind: str) -> bytes:
+    """Return an object as JSON, without large fields that no rule uses, to save memory in large clusters."""
+    if kind in {"Pod", "ConfigMap", "Secret"}:
+        return one.to_json()
     whole = one.to_dict()
     if kind in _KEPT:
         spec, endpoints = whole.get("spec") or {}, whole.get("endpoints") or ()
@@ -166,4 +175,4 @@ def _kept(one: Object, kind: str) -> dict[str, Any]:
                     for part in whole["spec"][field]
                 ]
         whole["status"] = {"phase": status.get("phase", "")}
-    return whole
+    return encode(whole)

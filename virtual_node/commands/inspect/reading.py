@@ -38,6 +38,7 @@ from virtual_node.commands.inspect.listing import (
     read_backends,
     read_version,
 )
+from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
@@ -226,7 +227,8 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
     nodes = _virtual_nodes(upper, lowers)
     nodes |= {
         labels_of(pod)[names.LABEL_NODE]
-        for pod in _owned(lowers, "Pod")
+        for lower in lowers
+        for pod in lower.heads("Pod")
         if names.LABEL_NODE in labels_of(pod)
     }
     # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
@@ -235,7 +237,7 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
         for secret in _owned(lowers, "Secret")
         if names.LABEL_TOKEN_OF in labels_of(secret) and names.LABEL_NODE in labels_of(secret)
     }
-    upper.objects["Pod"] = []
+    upper.objects["Pod"] = PackedObjects()
     # A name that no upper object can have would make the request fail, and all objects of its kind unread.
     reading = [
         list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
@@ -243,7 +245,7 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
         if _NAME.fullmatch(node)
     ]
     for resource in (resources.CONFIG_MAPS, resources.SECRETS):
-        upper.objects[resource.kind] = []
+        upper.objects[resource.kind] = PackedObjects()
         namespaces = {
             annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
             or copy["metadata"].get("namespace", "")
@@ -255,8 +257,9 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
             for namespace in sorted(namespaces)
             if _NAME.fullmatch(namespace)
         ]
-    upper.objects["Lease"] = []
-    reading += [lease_into(client, upper, name) for name in sorted(_virtual_nodes(upper, lowers))]
+    leases: list[dict[str, Any]] = []
+    upper.objects["Lease"] = leases
+    reading += [lease_into(client, upper, leases, name) for name in sorted(_virtual_nodes(upper, lowers))]
     await all_of(reading)
     for kind in upper.unread:
         upper.objects.pop(kind, None)

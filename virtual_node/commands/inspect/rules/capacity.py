@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from controller_runtime.api import quantity, readable
@@ -26,7 +27,7 @@ from virtual_node.commands.inspect.facts import (
     key,
     labels_of,
 )
-from virtual_node.commands.inspect.rules.pods import mirrored
+from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01
@@ -82,37 +83,48 @@ def promises(facts: InspectFacts) -> Iterator[InspectFinding]:
     for lower in facts.lowers:
         if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
             continue
+        used = _used(lower)
         for name, virtual in lower.nodes.items():
             selected = [node for node in lower.of("Node") if _selects(virtual, node)]
             if name not in nodes or not selected:
                 continue
             promised = (nodes[name].get("status") or {}).get("allocatable") or {}
             yield from _excess_capacity(lower, name, virtual, promised)
-            yield _usable(name, promised, selected, _rooms(lower, selected), lower)
+            yield _usable(name, promised, selected, _rooms(used, selected), lower)
 
 
-def oversized(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield pods that wait because no single lower node has room, although the virtual node as a whole had."""
-    rooms: dict[str, list[_Room]] = {}
-    for upper, lower, below in mirrored(facts):
+class Oversized(PodRule):
+    """Finds pods that wait because no single lower node has room, although the virtual node as a whole had."""
+
+    name = "oversized"
+
+    def __init__(self, facts: InspectFacts) -> None:
+        super().__init__(facts)
+        self._rooms: dict[str, list[_Room]] = {}
+        """By virtual node."""
+
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Yield the finding about a pod."""
+        facts, lower, below = self.facts, pod.lower, pod.below
         if below is None or below["spec"].get("nodeName") or is_finished(below.get("status")):
-            continue
+            return
         if not lower.knows("Node", FOREIGN_POD):
-            continue
-        name = upper["spec"]["nodeName"]
-        if name not in rooms:
+            return
+        name = pod.upper["spec"]["nodeName"]
+        if name not in self._rooms:
             selected = [node for node in lower.of("Node") if _selects(lower.nodes[name], node)]
-            rooms[name] = _rooms(lower, selected)
+            self._rooms[name] = _rooms(_used(lower), selected)
+        rooms = self._rooms[name]
         wanted = {**pod_resources.pod_requests(below["spec"]), PODS: 1}
-        never = not any(_fits(wanted, room.allocatable) for room in rooms[name])
+        never = not any(_fits(wanted, room.allocatable) for room in rooms)
         waited = facts.age(below["metadata"].get("creationTimestamp"))
-        if not never and (waited <= facts.limits.grace or any(_fits(wanted, r.free) for r in rooms[name])):
-            continue
+        if not never and (waited <= facts.limits.grace or any(_fits(wanted, room.free) for room in rooms)):
+            return
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
         yield InspectFinding(
             severity=ERROR if never else WARNING,
             check="capacity",
-            subject=Subject(lower.name, "Pod", key(upper)),
+            subject=Subject(lower.name, "Pod", key(pod.upper)),
             message=f"asks for {asked or 'a place'}; no lower node of {name} "
             + ("is that large" if never else f"has had that free for {span(waited)}"),
             next_step="request less, or add a larger lower node"
@@ -140,15 +152,20 @@ def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
     return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
 
 
-def _rooms(lower: ClusterFacts, selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
+def _used(lower: ClusterFacts) -> dict[str, dict[str, int]]:
+    """Return the requests of all pods by lower node."""
     used: dict[str, dict[str, int]] = {}
-    for pod in (*lower.of("Pod"), *lower.of(FOREIGN_POD)):
+    for pod in chain(lower.of("Pod"), lower.of(FOREIGN_POD)):
         node = pod["spec"].get("nodeName")
         if not node or is_finished(pod.get("status")):
             continue
         total = used.setdefault(node, {})
         for name, count in {**pod_resources.pod_requests(pod["spec"]), PODS: 1}.items():
             total[name] = total.get(name, 0) + count
+    return used
+
+
+def _rooms(used: Mapping[str, Mapping[str, int]], selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
     rooms = []
     for node in selected:
         if not node_counts(node):

@@ -50,7 +50,7 @@ def disruption(facts: InspectFacts) -> Iterator[InspectFinding]:
 def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
     """Return kind and key of the workloads that own unfinished pods on our virtual nodes."""
     ours, found = facts.virtual_nodes(), set()
-    for pod in facts.upper.of("Pod"):
+    for pod in facts.upper.heads("Pod"):
         if pod["spec"].get("nodeName") not in ours or is_finished(pod.get("status")):
             continue
         namespace = pod["metadata"]["namespace"]

@@ -22,55 +22,65 @@ from virtual_node.commands.inspect.facts import (
     key,
     labels_of,
 )
-from virtual_node.commands.inspect.rules.pods import mirrored
+from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.translate.objects import copies
-from virtual_node.translate.pods import lower_pod, update
+from virtual_node.translate.pods import update
 
 _SHOWN = 5
 _CONTAINERS = ("containers", "initContainers")
 
 
-def pod_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield lower pods whose mutable fields differ from their upper pods.
+class PodDrift(PodRule):
+    """Finds lower pods whose mutable fields differ from their upper pods.
 
     A field that was already requested is not sent again. If it still differs, lower admission has changed
     it: one finding per cluster for images, tolerations and deadlines. Resources may also differ because a
     resize was refused.
     """
-    rewritten: dict[str, list[str]] = {}
-    for upper, lower, below in mirrored(facts):
+
+    name = "pod_drift"
+
+    def __init__(self, facts: InspectFacts) -> None:
+        super().__init__(facts)
+        self._rewritten: dict[str, list[str]] = {}
+        """Keys of pods that lower admission has changed, by cluster."""
+
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Yield the finding about a pod, or remember that lower admission has changed it."""
+        upper, below = pod.upper, pod.below
         if below is None or is_deleting(upper) or is_deleting(below):
-            continue
-        options = lower.nodes[upper["spec"]["nodeName"]].options
-        desired = lower_pod.lower_pod(upper, options)
-        changes = update.pod_patch(below, desired, upper, options)
+            return
+        changes = update.pod_patch(below, pod.desired, upper, pod.options)
         in_spec, resized = _spec_fields(changes), _resized_fields(changes)
-        asked = update.is_already_requested(below, desired)
+        asked = update.is_already_requested(below, pod.desired)
         if asked and in_spec:
-            rewritten.setdefault(lower.name, []).append(key(below))
+            self._rewritten.setdefault(pod.lower.name, []).append(key(below))
             in_spec = []
         added = ["spec.ephemeralContainers"] if changes.ephemeral_containers else []
         differing = in_spec + resized + added + _metadata_fields(changes)
         if not differing:
-            continue
+            return
         severe = bool(in_spec or added or (resized and not asked))
         yield InspectFinding(
             severity=ERROR if severe else WARNING,
             check="drift",
-            subject=Subject(lower.name, "Pod", key(below)),
+            subject=Subject(pod.lower.name, "Pod", key(below)),
             message=f"differs from upper pod {key(upper)} in {_some(differing)}",
             next_step="if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
             "otherwise see the virtual node's log",
             transient=True,
         )
-    for cluster, pods in rewritten.items():
-        yield InspectFinding(
-            severity=INFO,
-            check="drift",
-            subject=Subject(cluster, "Cluster", cluster),
-            message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, "
-            f"which requested others; they are not changed: {_some(pods)}",
-        )
+
+    def of_all(self) -> Iterator[InspectFinding]:
+        """Yield a finding for each cluster of which admission changes pods."""
+        for cluster, pods in self._rewritten.items():
+            yield InspectFinding(
+                severity=INFO,
+                check="drift",
+                subject=Subject(cluster, "Cluster", cluster),
+                message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, "
+                f"which requested others; they are not changed: {_some(pods)}",
+            )
 
 
 def copy_drift(facts: InspectFacts) -> Iterator[InspectFinding]:

@@ -62,7 +62,7 @@ def _seen(facts: InspectFacts) -> HealthFacts:
     upper = facts.upper
     nodes = [node for node in upper.of("Node") if is_virtual_node(node)]
     names = {node["metadata"]["name"] for node in nodes}
-    pods = [pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names]
+    pods = (pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names)
     without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]
     return HealthFacts(
         # Leases and conditions have timestamps of the upper cluster's clock.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api.pod.conditions import is_finished
@@ -33,32 +34,42 @@ def services(facts: InspectFacts) -> Iterator[InspectFinding]:
     if not facts.upper.knows("Service", "EndpointSlice", "Pod"):
         return
     served, ours = _served(facts.upper, "EndpointSlice"), facts.virtual_nodes()
-    pods: dict[str, list[Mapping[str, Any]]] = {}
-    for pod in facts.upper.of("Pod"):
-        if (
-            pod["spec"].get("nodeName") in ours
-            and not is_finished(pod.get("status"))
-            and not is_deleting(pod)
-        ):
-            pods.setdefault(pod["metadata"]["namespace"], []).append(pod)
-    for service in facts.upper.of("Service"):
-        selector = (service.get("spec") or {}).get("selector")
-        if not selector or key(service) in served:
+    unserved = [
+        _Selection(service, selector)
+        for service in facts.upper.of("Service")
+        if (selector := (service.get("spec") or {}).get("selector")) and key(service) not in served
+    ]
+    by_namespace: dict[str, list[_Selection]] = {}
+    for one in unserved:
+        by_namespace.setdefault(one.service["metadata"]["namespace"], []).append(one)
+    for pod in facts.upper.heads("Pod") if unserved else ():
+        if pod["spec"].get("nodeName") not in ours or is_finished(pod.get("status")) or is_deleting(pod):
             continue
-        selected = [
-            pod
-            for pod in pods.get(service["metadata"]["namespace"], ())
-            if selector.items() <= labels_of(pod).items()
-        ]
-        if any(facts.age(pod["metadata"].get("creationTimestamp")) > facts.limits.grace for pod in selected):
+        for one in by_namespace.get(pod["metadata"]["namespace"], ()):
+            if one.selector.items() <= labels_of(pod).items():
+                one.pods += 1
+                one.is_old |= facts.age(pod["metadata"].get("creationTimestamp")) > facts.limits.grace
+    for one in unserved:
+        if one.is_old:
             yield InspectFinding(
                 severity=WARNING,
                 check="service",
-                subject=Subject(UPPER, "Service", key(service)),
-                message=f"has no ready endpoint, although it selects {len(selected)} pods on virtual nodes",
-                next_step=f"kubectl -n {service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
+                subject=Subject(UPPER, "Service", key(one.service)),
+                message=f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes",
+                next_step=f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
                 transient=True,
             )
+
+
+@dataclass(slots=True)
+class _Selection:
+    """A Service without a ready endpoint, and the pods on virtual nodes that it selects."""
+
+    service: Mapping[str, Any]
+    selector: Mapping[str, str]
+    pods: int = 0
+    is_old: bool = False
+    """Whether one of the pods is older than ``--grace``."""
 
 
 def dns(facts: InspectFacts) -> Iterator[InspectFinding]:

@@ -19,7 +19,6 @@ from virtual_node.commands.inspect.facts import (
     InspectFinding,
     Subject,
     annotations_of,
-    by_upper_uid,
     is_deleting,
     key,
     labels_of,
@@ -39,7 +38,7 @@ _NEXT_STEP = {
 def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     uids = {
-        kind: {one["metadata"]["uid"] for one in facts.upper.of(kind)}
+        kind: {one["metadata"]["uid"] for one in facts.upper.heads(kind)}
         for kind in _KINDS
         if facts.upper.knows(kind)
     }
@@ -48,7 +47,7 @@ def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
     for lower in facts.lowers:
         read = _read_by_pods(facts, lower)
         for kind in _KINDS:
-            for one in facts.owned(lower, kind):
+            for one in facts.owned_heads(lower, kind):
                 if _is_new_or_deleting(facts, one) or not _is_marked(kind, one):
                     continue
                 if (kind, key(one)) in read:
@@ -96,7 +95,7 @@ def not_adopted(facts: InspectFacts) -> Iterator[InspectFinding]:
     for lower in facts.lowers:
         if not lower.knows("Pod", "Namespace"):
             continue
-        pods = Counter(one["metadata"]["namespace"] for one in facts.owned(lower, "Pod"))
+        pods = Counter(one["metadata"]["namespace"] for one in facts.owned_heads(lower, "Pod"))
         ours = {one["metadata"]["name"] for one in facts.owned(lower, "Namespace")}
         found = sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, lower.adopt))
         if not found:
@@ -136,10 +135,12 @@ def leaked_marks(facts: InspectFacts) -> Iterator[InspectFinding]:
 
 def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield lower pods that were created for an upper pod that has another lower pod."""
+    numbers = Counter(uid for _, uid, _ in _made_pods(facts))
     places: dict[str, list[tuple[str, str]]] = {}
-    for lower in facts.lowers:
-        for uid, pods in by_upper_uid(facts.owned(lower, "Pod")).items():
-            places.setdefault(uid, []).extend((lower.name, key(pod)) for pod in pods if not is_deleting(pod))
+    if max(numbers.values(), default=0) > 1:
+        for cluster, uid, pod in _made_pods(facts):
+            if numbers[uid] > 1:
+                places.setdefault(uid, []).append((cluster, key(pod)))
     for uid, found in places.items():
         for cluster, name in found[1:]:
             first_cluster, first = found[0]
@@ -153,6 +154,14 @@ def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
             )
 
 
+def _made_pods(facts: InspectFacts) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield lower pods that are not being deleted, with their cluster and the UID of the upper pod."""
+    for lower in facts.lowers:
+        for pod in facts.owned_heads(lower, "Pod"):
+            if (uid := labels_of(pod).get(names.LABEL_UPPER_UID)) and not is_deleting(pod):
+                yield lower.name, uid, pod
+
+
 def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield the number of objects with our labels that belong to each other upper cluster."""
     if not facts.cluster_id:
@@ -161,7 +170,7 @@ def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
         owners = Counter(
             owner
             for kind in (*_KINDS, FOREIGN_POD, "Namespace")
-            for one in lower.of(kind)
+            for one in lower.heads(kind)
             if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != facts.cluster_id
         )
         for owner, count in sorted(owners.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from controller_runtime.api import names, timestamps
@@ -12,15 +13,14 @@ from virtual_node.certificates.expiry import UPPER, span
 from virtual_node.commands.inspect.facts import (
     ERROR,
     WARNING,
-    ClusterFacts,
     InspectFacts,
     InspectFinding,
     Subject,
     annotations_of,
-    by_upper_uid,
     is_deleting,
     key,
 )
+from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.config import program
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
@@ -31,37 +31,27 @@ _UNEXPLAINED_STATES = frozenset({"Pending", "Unknown", "ContainerCreating", "Run
 """Status words that do not explain why a pod has no lower pod."""
 
 
-def mirrored(facts: InspectFacts) -> Iterator[tuple[dict[str, Any], ClusterFacts, dict[str, Any] | None]]:
-    """Yield upper pods on our virtual nodes with their lower cluster and lower pod, if lower pods were listed."""
-    if not facts.upper.knows("Pod"):
-        return
-    below = {
-        lower.name: by_upper_uid(facts.owned(lower, "Pod")) for lower in facts.lowers if lower.knows("Pod")
-    }
-    clusters = facts.virtual_nodes()
-    for upper in facts.upper.of("Pod"):
-        lower = clusters.get(upper["spec"].get("nodeName", ""))
-        if lower is not None and lower.name in below:
-            found = below[lower.name].get(upper["metadata"]["uid"])
-            yield upper, lower, found[0] if found else None
+class Missing(PodRule):
+    """Finds upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
 
+    name = "missing"
 
-def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
-    for upper, lower, below in mirrored(facts):
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Yield the finding about a pod."""
+        facts, upper = self.facts, pod.upper
         if (
-            below is not None
+            pod.below is not None
             or is_deleting(upper)
             or is_finished(upper.get("status"))
             or not facts.cluster_id
         ):
-            continue
+            return
         since = condition(upper.get("status"), "PodScheduled").get("lastTransitionTime")
         waited = facts.age(since or upper["metadata"].get("creationTimestamp"))
         if waited <= facts.limits.grace:
-            continue
+            return
         if _reported_cause(upper):
-            continue  # The health model reports it with this cause.
+            return  # The health model reports it with this cause.
         known = ""
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
@@ -69,38 +59,46 @@ def missing(facts: InspectFacts) -> Iterator[InspectFinding]:
         yield InspectFinding(
             severity=ERROR,
             check="missing",
-            subject=Subject(lower.name, "Pod", key(upper)),
+            subject=Subject(pod.lower.name, "Pod", key(upper)),
             message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
             next_step=program.name(f"diagnose pod {key(upper)}"),
             transient=True,
         )
 
 
-def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield upper pods whose phase or readiness has differed from their lower pod's for longer than ``--grace``.
+class StatusDrift(PodRule):
+    """Finds upper pods whose phase or readiness has differed from their lower pod's for longer than ``--grace``.
 
     Pods of virtual nodes that are not Ready are skipped. The upper cluster itself marks these pods not ready,
     and the node has a finding of its own.
     """
-    silent = {
-        node["metadata"]["name"]
-        for node in facts.upper.of("Node")
-        if not is_true(node.get("status"), "Ready")
-    }
-    for upper, lower, below in mirrored(facts):
-        if below is None or upper["spec"]["nodeName"] in silent:
-            continue
-        unchanged = facts.now - max(_last_change(upper), _last_change(below))
-        if unchanged <= facts.limits.grace:
-            continue
-        wanted = {**upper, "status": pod_status.upper_status(below, upper)}
-        upper_state, lower_state = _state(upper), _state(wanted)
+
+    name = "status_drift"
+
+    def __init__(self, facts: InspectFacts) -> None:
+        super().__init__(facts)
+        self._silent = {
+            node["metadata"]["name"]
+            for node in facts.upper.of("Node")
+            if not is_true(node.get("status"), "Ready")
+        }
+
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Yield the finding about a pod."""
+        upper, below = pod.upper, pod.below
+        if below is None or upper["spec"]["nodeName"] in self._silent:
+            return
+        upper_state = _state(upper)
+        lower_state = _state({**upper, "status": pod_status.upper_status(below, upper)})
         if upper_state == lower_state:
-            continue
+            return
+        unchanged = self.facts.now - max(_last_change(upper), _last_change(below))
+        if unchanged <= self.facts.limits.grace:
+            return
         yield InspectFinding(
             severity=ERROR,
             check="status",
-            subject=Subject(lower.name, "Pod", key(upper)),
+            subject=Subject(pod.lower.name, "Pod", key(upper)),
             message=f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
             next_step="does the virtual node's process run, and may it patch pods/status in the upper "
             "cluster? See its log",
@@ -110,11 +108,10 @@ def status_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
 
 def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
     """Yield pods whose deletion is overdue by more than ``--grace``."""
-    places: list[tuple[str, Mapping[str, Any]]] = []
     ours = facts.virtual_nodes()
-    places += [(UPPER, pod) for pod in facts.upper.of("Pod") if pod["spec"].get("nodeName") in ours]
-    places += [(lower.name, pod) for lower in facts.lowers for pod in facts.owned(lower, "Pod")]
-    for cluster, pod in places:
+    above = ((UPPER, pod) for pod in facts.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
+    below = ((lower.name, pod) for lower in facts.lowers for pod in facts.owned_heads(lower, "Pod"))
+    for cluster, pod in chain(above, below):
         # deletionTimestamp is the end of the pod's own grace period.
         overdue = facts.age(pod["metadata"].get("deletionTimestamp"))
         if overdue <= facts.limits.grace:

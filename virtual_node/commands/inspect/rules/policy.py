@@ -17,33 +17,42 @@ from virtual_node.commands.inspect.facts import (
     is_deleting,
     key,
 )
-from virtual_node.commands.inspect.rules.pods import mirrored
-from virtual_node.translate.pods import lower_pod
+from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 
 _SHOWN = 3
 """Number of pods that are named for each rule."""
 
 
-def refused_next(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield lower clusters with pods that could not be created again, with the violated rules."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for upper, lower, below in mirrored(facts):
-        if below is None or is_deleting(upper):
-            continue
-        options = lower.nodes[upper["spec"]["nodeName"]].options
-        rules = options.policy.of(upper["metadata"]["namespace"])
-        for rule in sorted({one.rule for one in violations(lower_pod.lower_pod(upper, options), rules)}):
-            found.setdefault(lower.name, {}).setdefault(rule, []).append(key(upper))
-    for name, by_rule in found.items():
-        pods = {pod for some in by_rule.values() for pod in some}
-        yield InspectFinding(
-            severity=WARNING,
-            check="policy",
-            subject=Subject(name, "Cluster", name),
-            message=f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
-            + "; ".join(f"{rule} ({_some(some)})" for rule, some in sorted(by_rule.items())),
-            next_step=f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
-        )
+class RefusedNext(PodRule):
+    """Finds lower clusters with pods that could not be created again, with the violated rules."""
+
+    name = "refused_next"
+
+    def __init__(self, facts: InspectFacts) -> None:
+        super().__init__(facts)
+        self._refused: dict[str, dict[str, list[str]]] = {}
+        """Keys of pods by rule by cluster."""
+
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Remember a pod that could not be created again."""
+        if pod.below is not None and not is_deleting(pod.upper):
+            rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
+            for rule in {one.rule for one in violations(pod.desired, rules)}:
+                self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
+        yield from ()
+
+    def of_all(self) -> Iterator[InspectFinding]:
+        """Yield a finding for each cluster with such pods."""
+        for name, by_rule in self._refused.items():
+            pods = {pod for some in by_rule.values() for pod in some}
+            yield InspectFinding(
+                severity=WARNING,
+                check="policy",
+                subject=Subject(name, "Cluster", name),
+                message=f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
+                + "; ".join(f"{rule} ({_some(some)})" for rule, some in sorted(by_rule.items())),
+                next_step=f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
+            )
 
 
 def _some(pods: list[str]) -> str:

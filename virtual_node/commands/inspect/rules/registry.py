@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import cast
 
 from controller_runtime.api.readable import count
 from virtual_node.certificates.expiry import UPPER
@@ -21,6 +23,7 @@ from virtual_node.commands.inspect.rules import (
     disruption,
     drift,
     health,
+    mirrored,
     network,
     ownership,
     pods,
@@ -28,24 +31,25 @@ from virtual_node.commands.inspect.rules import (
     skew,
     versions,
 )
+from virtual_node.commands.inspect.rules.mirrored import Outcome, PodRule
 
 FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
 
 Rule = Callable[[InspectFacts], Iterator[InspectFinding]]
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule | type[PodRule], ...] = (
     skew.unread,
     ownership.leaked,
     ownership.leaked_namespaces,
     ownership.not_adopted,
-    policy.refused_next,
+    policy.RefusedNext,
     ownership.leaked_marks,
     ownership.doubled,
-    pods.missing,
-    drift.pod_drift,
+    pods.Missing,
+    drift.PodDrift,
     drift.copy_drift,
-    pods.status_drift,
+    pods.StatusDrift,
     skew.clocks,
     skew.versions,
     versions.of_nodes,
@@ -60,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     capacity.pressure,
     capacity.lower_nodes,
     capacity.promises,
-    capacity.oversized,
+    capacity.Oversized,
     pods.stuck_pods,
     pods.stuck_claims,
     disruption.disruption,
@@ -109,25 +113,48 @@ CHECKS = (
 
 def inspect(facts: InspectFacts) -> list[InspectFinding]:
     """Return all findings, the most severe first. A rule that fails is a finding, and the other rules are applied."""
-    return sorted((finding for rule in RULES for finding in _applied(rule, facts)), key=_order)
+    of_pods = [rule for rule in RULES if isinstance(rule, type) and issubclass(rule, PodRule)]
+    outcomes = mirrored.applied(of_pods, facts)
+    found = (_applied(rule, facts, outcomes) for rule in RULES)
+    return sorted(chain.from_iterable(found), key=_order)
 
 
-def _applied(rule: Rule, facts: InspectFacts) -> list[InspectFinding]:
+def _applied(
+    rule: Rule | type[PodRule], facts: InspectFacts, outcomes: Mapping[object, Outcome]
+) -> list[InspectFinding]:
     """Return a rule's findings. A lower cluster of which an object makes it fail counts as unread."""
+    if rule in outcomes:
+        return _completed(facts, outcomes[rule])
+    rule = cast("Rule", rule)
     found = _tried(rule, facts)
     if not isinstance(found, Exception):
         return found
     failed = [one for one in facts.lowers if isinstance(_tried(rule, _only(facts, [one])), Exception)]
     rest = _tried(rule, _only(facts, [one for one in facts.lowers if all(one is not bad for bad in failed)]))
-    where = "all clusters" if isinstance(rest, Exception) else ", ".join(one.name for one in failed)
-    failure = InspectFinding(
+    if isinstance(rest, Exception):
+        return [_failure(rule.__name__, "all clusters", found)]
+    return [_failure(rule.__name__, ", ".join(one.name for one in failed), found), *rest]
+
+
+def _completed(facts: InspectFacts, outcome: Outcome) -> list[InspectFinding]:
+    """Return the findings of a rule about pods, without those about clusters for which it failed."""
+    if outcome.error:
+        return [_failure(outcome.rule, "all clusters", outcome.error)]
+    if not outcome.failed:
+        return outcome.found
+    where = ", ".join(one.name for one in facts.lowers if one.name in outcome.failed)
+    rest = [one for one in outcome.found if one.subject.cluster not in outcome.failed]
+    return [_failure(outcome.rule, where, next(iter(outcome.failed.values()))), *rest]
+
+
+def _failure(rule: str, where: str, error: Exception) -> InspectFinding:
+    return InspectFinding(
         severity=ERROR,
         check="rule",
-        subject=Subject(UPPER, "Rule", rule.__name__),
-        message=f"failed, so its findings about {where} are missing: {type(found).__name__}: {found}",
+        subject=Subject(UPPER, "Rule", rule),
+        message=f"failed, so its findings about {where} are missing: {type(error).__name__}: {error}",
         next_step="report this as a bug",
     )
-    return [failure, *([] if isinstance(rest, Exception) else rest)]
 
 
 def _tried(rule: Rule, facts: InspectFacts) -> list[InspectFinding] | Exception:
@@ -170,7 +197,7 @@ def exit_code(facts: InspectFacts, findings: Sequence[InspectFinding], *, fail_o
 def pod_count(facts: InspectFacts) -> int:
     """Return the number of upper pods on the configured virtual nodes."""
     ours = facts.virtual_nodes()
-    return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.of("Pod"))
+    return sum(pod["spec"].get("nodeName") in ours for pod in facts.upper.heads("Pod"))
 
 
 def summary(facts: InspectFacts, findings: Sequence[InspectFinding]) -> str:

@@ -1,0 +1,61 @@
+"""Packed objects are what was listed, take little memory, and do not change any finding."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller_runtime.objects import Object, from_dict
+from tests.benchmarks.canned_pods import templates
+from tests.thorough import seeds
+from tests.unit.virtual_node.commands.healthy_clusters import healthy
+from tests.unit.virtual_node.commands.inspect.generated_clusters import generate
+from virtual_node.commands.inspect.facts import InspectFacts
+from virtual_node.commands.inspect.packed import PackedObjects, Packer
+from virtual_node.commands.inspect.rules import registry
+
+
+def packed(bodies: list[dict[str, Any]]) -> PackedObjects:
+    """Return the objects as one list packs them."""
+    found = PackedObjects()
+    found.extend(map(Packer(Object.to_json), map(from_dict, bodies)))
+    return found
+
+
+def pack(facts: InspectFacts) -> InspectFacts:
+    """Pack all objects in place, as if they had been listed."""
+    for cluster in (facts.upper, *facts.lowers):
+        for kind, bodies in cluster.objects.items():
+            cluster.objects[kind] = packed(bodies)
+    return facts
+
+
+@pytest.mark.parametrize("seed", seeds(25, 300))
+def test_findings_are_those_about_plain_objects(seed: int) -> None:
+    """With all kinds of faults, and with malformed objects."""
+    assert registry.inspect(pack(generate(Random(seed)))) == registry.inspect(generate(Random(seed)))
+
+
+def test_returns_the_listed_objects_in_order() -> None:
+    """By iteration and by position; also objects that are not alike, and the heads alone."""
+    bodies = [*generate(Random(1), pods=60).upper.objects["Pod"], *healthy().upper.objects["Node"]]
+    found = packed(bodies)
+    expected = [from_dict(one).to_dict() for one in bodies]
+    assert [*found] == [found[place] for place in range(len(found))] == found[:] == expected
+    assert [one["metadata"] for one in found.heads()] == [one["metadata"] for one in expected]
+    assert {one["spec"].get("nodeName") for one in found.heads()} == {
+        one["spec"].get("nodeName") for one in bodies
+    }
+
+
+def test_similar_pods_take_a_tenth_of_their_size() -> None:
+    """Pods of one workload follow each other in a list."""
+    upper, _ = templates("vn-0")
+    packer = Packer(Object.to_json)
+    found = [packer(from_dict(msgspec.json.decode(upper.body(number)))) for number in range(200)]
+    whole = sum(len(one.json()) for one in found)
+    stored = sum(len(one.data) for one in found) + sum(map(len, {one.dictionary for one in found}))
+    assert stored < whole / 10

@@ -1,0 +1,118 @@
+"""One pass over all mirrored pods for the rules that compare an upper pod with its lower pod.
+
+To decode and translate a pod takes most of the time of ``inspect``, so these rules share it.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from controller_runtime.api import names
+from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts, InspectFinding, labels_of
+from virtual_node.translate.base.options import PodOptions
+from virtual_node.translate.pods import lower_pod
+
+
+class MirroredPod:
+    """An upper pod on one of our virtual nodes, with its lower cluster and its lower pod.
+
+    Attributes:
+        upper: the upper pod.
+        lower: the lower cluster.
+        below: the lower pod; None: it does not exist.
+    """
+
+    def __init__(
+        self, upper: Mapping[str, Any], lower: ClusterFacts, below: Mapping[str, Any] | None
+    ) -> None:
+        self.upper = upper
+        self.lower = lower
+        self.below = below
+
+    @property
+    def options(self) -> PodOptions:
+        """Return the options of the pod's virtual node."""
+        return self.lower.nodes[self.upper["spec"]["nodeName"]].options
+
+    @functools.cached_property
+    def desired(self) -> dict[str, Any]:
+        """Return the lower pod that the virtual node would create now."""
+        return lower_pod.lower_pod(self.upper, self.options)
+
+
+class PodRule(abc.ABC):
+    """A rule that is given each mirrored pod once."""
+
+    name: ClassVar[str]
+
+    def __init__(self, facts: InspectFacts) -> None:
+        self.facts = facts
+
+    @abc.abstractmethod
+    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+        """Yield findings about a pod; each is about the pod's lower cluster."""
+
+    def of_all(self) -> Iterator[InspectFinding]:
+        """Yield findings about all pods that were given; each is about a lower cluster."""
+        yield from ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a rule found."""
+
+    rule: str
+    found: list[InspectFinding] = field(default_factory=list)
+    failed: dict[str, Exception] = field(default_factory=dict)
+    """First error by lower cluster."""
+    error: Exception | None = None
+    """Why the rule failed for all clusters; None: it did not."""
+
+
+def applied(rules: Sequence[type[PodRule]], facts: InspectFacts) -> Mapping[object, Outcome]:
+    """Return the outcome of each rule."""
+    outcomes: dict[object, Outcome] = {rule: Outcome(rule.name) for rule in rules}
+    running: list[tuple[PodRule, Outcome]] = []
+    for rule in rules:
+        try:
+            running.append((rule(facts), outcomes[rule]))
+        except Exception as error:  # noqa: BLE001 - objects may have any content
+            outcomes[rule].error = error
+    try:
+        for pod in _mirrored(facts):
+            for one, outcome in running:
+                try:
+                    outcome.found += one.of_pod(pod)
+                except Exception as error:  # noqa: BLE001 - objects may have any content
+                    outcome.failed.setdefault(pod.lower.name, error)
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        return {rule: Outcome(rule.name, error=error) for rule in rules}
+    for one, outcome in running:
+        outcome.found += one.of_all()
+    return outcomes
+
+
+def _mirrored(facts: InspectFacts) -> Iterator[MirroredPod]:
+    """Yield the upper pods on our virtual nodes of clusters of which the pods were listed."""
+    if not facts.upper.knows("Pod"):
+        return
+    places = {lower.name: _places(facts, lower) for lower in facts.lowers if lower.knows("Pod")}
+    clusters = facts.virtual_nodes()
+    for upper in facts.upper.of("Pod"):
+        lower = clusters.get(upper["spec"].get("nodeName", ""))
+        if lower is not None and lower.name in places:
+            place = places[lower.name].get(upper["metadata"]["uid"])
+            yield MirroredPod(upper, lower, None if place is None else lower.of("Pod")[place])
+
+
+def _places(facts: InspectFacts, lower: ClusterFacts) -> dict[str, int]:
+    """Return the position of the first lower pod of each upper pod, by the UID of the upper pod."""
+    found: dict[str, int] = {}
+    for place, pod in enumerate(lower.heads("Pod")):
+        if facts.is_ours(pod) and (uid := labels_of(pod).get(names.LABEL_UPPER_UID)):
+            found.setdefault(uid, place)
+    return found
