@@ -20,7 +20,7 @@ MOST_WEIGHT = 1_000_000
 MOST_SKEW = 1000
 _LONGEST = 16_384
 """Characters of the annotation."""
-_WEIGHT = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)=([1-9][0-9]{0,6})", re.ASCII)
+_WEIGHT = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)=([1-9][0-9]{0,6})", re.ASCII)
 _SKEW = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _MEASURES: Mapping[str, Literal["room", "price"]] = {"room": "room", "price": "price"}
 _STEPS = 8

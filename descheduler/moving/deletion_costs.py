@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controller_runtime import log, resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client, PatchType
@@ -16,6 +18,12 @@ _SETTLE = 1.0
 """Seconds for which changes of a ReplicaSet's pods are collected, so that a burst is numbered once."""
 _RETRY = 1.0
 _WORKERS = 2
+_ASPECTS: tuple[Callable[[Object], object], ...] = (
+    lambda pod: (pod.spec or {}).get("nodeName"),
+    pods.is_active,
+    lambda pod: pod.annotations,
+    lambda pod: pod.metadata.owner_references,
+)
 
 
 class DeletionCosts:
@@ -40,11 +48,19 @@ class DeletionCosts:
 
     async def run(self) -> None:
         """Follow pods until cancelled."""
-        registration = self._view.pods.on_change(self._changed, self._changed, with_old=True)
+        registration = self._view.pods.add_handler(
+            on_add=lambda pod, _initial: self._changed(pod), on_update=self._updated, on_delete=self._changed
+        )
         try:
             await self._controller.run()
         finally:
             registration.remove()
+
+    def _updated(self, old: Object, new: Object) -> None:
+        # Most updates are of the status, which matters only when a pod has finished.
+        if any(aspect(old) != aspect(new) for aspect in _ASPECTS):
+            self._changed(old)
+            self._changed(new)
 
     def _changed(self, pod: Object) -> None:
         for key in pods.by_division(pod):

@@ -101,6 +101,20 @@ class DivisionAgent(Agent):
         if self.pods.assumed(uid) not in {node.cluster for node in passing}:
             self.pods.forget(uid)
 
+    async def preempt(
+        self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
+    ) -> Sequence[str] | None:
+        """Return the victims; None if the pod could not use their room, because its division forbids the cluster."""
+        try:
+            declared = self._declared(pod)
+        except ValueError:
+            return victims
+        if declared is None:
+            return victims
+        counts = self.pods.count(_controller(pod))
+        weights, _ = self._weights(declared, pod, [node], counts)
+        return victims if division.choose(weights, counts, {node.cluster}, declared.max_skew) else None
+
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
         """Bar pods with a valid division, because only lower clusters have a share."""
         try:

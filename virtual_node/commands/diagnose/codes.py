@@ -29,6 +29,7 @@ class Code(enum.StrEnum):
     VOLUME = "Volume"
     QUOTA = "Quota"
     POD_GROUP = "PodGroup"
+    DIVISION = "Division"
     NO_CLUSTER_FITS = "NoClusterFits"
     NO_SCHEDULER = "NoScheduler"
     UNSCHEDULABLE = "Unschedulable"

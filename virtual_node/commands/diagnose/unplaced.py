@@ -23,6 +23,11 @@ _GROUP = re.compile(
     r"(?: has (?P<has>\d+) of (?P<minimum>\d+) pods| needs room for (?P<needed>\d+) pods at once)?"
 )
 """The multi-scheduler's reasons about pods that start together."""
+_DIVISION = re.compile(
+    r"lower cluster (?P<full>\S+) has (?P<has>\d+) of (?P<all>\d+) pods, and one more is above its share and the "
+    r"maximum skew of (?P<skew>\d+) .*; lower cluster (?P<behind>\S+) cannot take the pod"
+)
+"""The multi-scheduler's reason about a pod that its division keeps from other clusters."""
 Json = Mapping[str, Any]
 
 
@@ -102,6 +107,8 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
     namespace = pod_namespace(facts)
     if found := _GROUP.search(message):
         yield _group(found, evidence, namespace)
+    elif found := _DIVISION.search(message):
+        yield _division(found, evidence)
     elif "lower cluster" in message:
         # The text before these words is about real nodes of the upper cluster.
         below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
@@ -143,6 +150,19 @@ def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> Dia
         why, step = "the scheduler's message has the reason", "follow the scheduler's message"
     title = f"The pod waits with pod group {found['group']}: {why}."
     return DiagnoseFinding(0, title, evidence, [step], code=Code.POD_GROUP)
+
+
+def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
+    """Return why a pod waits that would exceed the maximum skew of its division."""
+    title = (
+        f"Lower cluster {found['behind']} cannot take the pod, and {found['full']} has reached its share of the "
+        f"workload's pods and the maximum skew of {found['skew']}."
+    )
+    steps = [
+        f"raise {names.ANNOTATION_DIVISION_MAX_SKEW} in the pod's template, or make room in {found['behind']}",
+        program.name("status"),
+    ]
+    return DiagnoseFinding(0, title, evidence, steps, code=Code.DIVISION)
 
 
 def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:

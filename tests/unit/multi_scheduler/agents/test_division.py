@@ -141,6 +141,24 @@ async def test_maximum_skew_makes_pods_wait() -> None:
     )
 
 
+async def test_no_pod_is_preempted_for_nothing() -> None:
+    """Where the division would reject the pod afterwards; without a division, or with an invalid one, the victims stay."""
+    scene = Scene(cpus={"a": 2, "b": 100})
+    await _places(scene, 6, division_max_skew="1")
+    a, b = scene.virtual
+    for asked, on_a, on_b in (
+        (pod("new", division_max_skew="1"), ["v"], None),
+        (pod("new"), ["v"], ["v"]),
+        (pod("new", "b=1"), None, ["v"]),
+        (pod("new", "price"), None, None),
+        (pod("new", "room", division_max_skew="1"), ["v"], ["v"]),
+        (pod("new", ""), ["v"], ["v"]),
+        (pod("new", "a=0"), ["v"], ["v"]),
+    ):
+        assert await scene.division.preempt(asked, a, ["v"]) == on_a
+        assert await scene.division.preempt(asked, b, ["v"]) == on_b
+
+
 async def test_clusters_without_weight_take_no_pods() -> None:
     """The reason names the annotation."""
     scene = Scene()
