@@ -14,6 +14,8 @@ from controller_runtime.api import matching
 from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.namespace_map import NamespaceConfig
+from controller_runtime.api.overrides import validation as overrides_validation
+from controller_runtime.api.overrides.config import Override
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
@@ -67,6 +69,8 @@ class SchedulerClusterConfig(_Base):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
     """What pods may request in this lower cluster; other pods are rejected. Must match the virtual node's settings."""
+    overrides: list[Override] = []
+    """Changes of pods in this lower cluster. Must match the virtual node's settings."""
     usage: UsageConfig | None = None
     """Source of the usage of the cluster's nodes; null: the top-level ``usage`` applies."""
 
@@ -146,8 +150,11 @@ def _validate(config: Config, source: str) -> None:
             usage_config.check(cluster.usage, f"{source}: clusters: {cluster.name}: usage")
         for problem in _growth_problems(cluster):
             raise ConfigError(f"{source}: clusters: {cluster.name}: {problem}")
-        where = f"{source}: clusters: {cluster.name}: policy"
-        for problem in policy_validation.problems(where, cluster.policy):
+        where = f"{source}: clusters: {cluster.name}"
+        for problem in (
+            *policy_validation.problems(f"{where}: policy", cluster.policy),
+            *overrides_validation.problems(f"{where}: overrides", cluster.overrides),
+        ):
             raise ConfigError(problem)
     if not config.agents:
         raise ConfigError(f"{source}: agents: at least one agent is required, such as fit")

@@ -19,6 +19,8 @@ ANNOTATION_UPPER_NAMESPACE = f"{DOMAIN}/upper-namespace"
 ANNOTATION_MADE_FOR = f"{DOMAIN}/made-for"
 """On a lower pod: ``<upper cluster>/<namespace>/<name>/<uid>`` of its upper pod; proves ownership without
 labels. On a lower Namespace: ``<upper cluster>/<name>``."""
+ANNOTATION_OVERRIDES = f"{DOMAIN}/overrides"
+"""On a lower pod: JSON of the overrides that were applied, by name, with the fields that each changed."""
 ANNOTATION_SOURCE = f"{DOMAIN}/source"
 """Name of the upper object if the copy has another name."""
 ANNOTATION_PLACEHOLDER = f"{DOMAIN}/placeholder"

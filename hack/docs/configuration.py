@@ -10,6 +10,7 @@ import msgspec
 
 import multi_scheduler.config
 import virtual_node.config.types
+from controller_runtime.api.overrides.config import ContainerPatch, EnvSource, Override, Toleration
 from controller_runtime.api.policy.config import Policy, Rules
 from controller_runtime.api.policy.presets import DEFAULT_PRESET, PRESETS
 from controller_runtime.api.policy.rules import field_of
@@ -57,15 +58,25 @@ _WORDS = {
 _DOCUMENTED_ONCE: dict[type[msgspec.Struct], str] = {Policy: "clusters[].policy.", Rules: ""}
 """Large structure that is used in several places → the place that has its table."""
 
+_FIRST_PLACE: dict[type[msgspec.Struct], str] = {
+    Override: "clusters[].overrides[]",
+    ContainerPatch: "clusters[].overrides[].patch.spec.containers[]",
+}
+"""Structure → the place that has its table; later places refer to it."""
+
+_OF_KUBERNETES = (EnvSource, Toleration)
+"""Structures without a table, because they are those of the Kubernetes API."""
+
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any"}
 
 
 def render() -> str:
     """Return the page."""
     parts = [markdown.note(), _INTRODUCTION]
+    seen: set[type[msgspec.Struct]] = set()
     for root, about in _ABOUT.items():
         kind = next(one.default for one in msgspec.structs.fields(root) if one.name == "kind")
-        parts += [f"## {kind}", about, *_sections(root, "")]
+        parts += [f"## {kind}", about, *_sections(root, "", seen)]
     return markdown.page(parts)
 
 
@@ -91,7 +102,7 @@ def meaning(root: type[msgspec.Struct], one: msgspec.structs.FieldInfo, told: Ma
     return markdown.prose((nested.__doc__ or "").split("\n\n")[0]) if nested is not None else ""
 
 
-def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+def _sections(root: type[msgspec.Struct], prefix: str, seen: set[type[msgspec.Struct]]) -> Iterator[str]:
     told = attribute_docstrings(root)
     fields = msgspec.structs.fields(root)
     if prefix:
@@ -100,6 +111,11 @@ def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     if root in _DOCUMENTED_ONCE and prefix != _DOCUMENTED_ONCE[root]:
         yield f"Its fields are those of [`{_DOCUMENTED_ONCE[Policy].rstrip('.')}`](#clusterspolicy)."
         return
+    if root in _FIRST_PLACE and root in seen:
+        place = _FIRST_PLACE[root]
+        yield f"Its fields are those of [`{place}`](#{''.join(filter(str.isalpha, place)).lower()})."
+        return
+    seen.add(root)
     yield markdown.table(
         ("field", "type", "default", "meaning"),
         (
@@ -116,8 +132,8 @@ def _sections(root: type[msgspec.Struct], prefix: str) -> Iterator[str]:
         yield _presets()
     for one in fields:
         nested = _struct_in(one.type)
-        if nested is not None:
-            yield from _sections(nested, f"{prefix}{one.encode_name}{_brackets(one.type)}.")
+        if nested is not None and nested not in _OF_KUBERNETES:
+            yield from _sections(nested, f"{prefix}{one.encode_name}{_brackets(one.type)}.", seen)
 
 
 def _presets() -> str:
@@ -140,7 +156,7 @@ def type_name(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [
-            f"{sign} {value:g}"
+            f"{sign} {value:.17g}"
             for meta in arguments[1:]
             if isinstance(meta, msgspec.Meta)
             for sign, value in ((">", meta.gt), ("≥", meta.ge), ("≤", meta.le))
@@ -148,7 +164,7 @@ def type_name(kind: Any) -> str:
         ]
         return " ".join([type_name(arguments[0]), ", ".join(limits)]).strip()
     if origin is Literal:
-        return " or ".join(markdown.code(str(one)) for one in arguments)
+        return " or ".join(markdown.code(str(one)) for one in arguments if one != "")
     if origin in {Union, types.UnionType}:
         return " or ".join(type_name(one) for one in arguments if one is not type(None))
     if origin is list:

@@ -167,5 +167,11 @@ class Judge:
             if (found := feed.volume_affinity(namespace, claim)) is not None
         ]
         return demand(
-            pod, gated.rules, node_name=node.name, node_labels=node.labels, pool=node.pool, volumes=volumes
+            pod,
+            gated.rules,
+            gated.overrides,
+            node_name=node.name,
+            node_labels=node.labels,
+            pool=node.pool,
+            volumes=volumes,
         )

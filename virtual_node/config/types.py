@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from controller_runtime.api import namespace_map
 from controller_runtime.api.autoscaling import Autoscaling, Taint
+from controller_runtime.api.overrides.config import Override
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
@@ -37,10 +38,8 @@ KUBERNETES_SERVICE_UPPER = "Upper"
 PV_CONTROLLERS = "PVControllers"
 SERVICE_CONTROLLERS = "ServiceControllers"
 KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
-
 STANDBY = "Standby"
 SHARDED: Final = "Sharded"
-
 REJECT = "Reject"
 
 
@@ -152,6 +151,8 @@ class LowerClusterConfig(_Base):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     policy: Policy = msgspec.field(default_factory=Policy)
+    overrides: list[Override] = []
+    """Changes of pods in this cluster, applied in order when a lower pod is created."""
     nodes: list[NodeConfig] = []
     """Several virtual nodes for one lower cluster, because a single very large Node would attract all pods."""
 
@@ -168,7 +169,7 @@ class LowerClusterConfig(_Base):
                 capacity=self.capacity or CapacityPolicy(),
                 autoscaling=self.autoscaling,
                 port=self.port,
-            ),
+            )
         ]
 
 
@@ -198,8 +199,7 @@ class LimitsConfig(_Base):
     Namespaces take turns."""
     watches: Annotated[int, Meta(ge=0)] = 200
     """Maximum watches of referenced objects in one lower cluster. If all are in use, a namespace with few
-    takes one from the namespace with most. An object that loses its watch is read like the other objects
-    above."""
+    takes one from the namespace with most. An object that loses its watch is read like the others above."""
 
 
 class IdentitiesConfig(_Base):

@@ -7,6 +7,7 @@ from typing import Any
 
 from controller_runtime.api import autoscaling, matching, quantity
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
+from controller_runtime.api.overrides import validation as overrides_validation
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
@@ -98,6 +99,7 @@ def _cluster_problems(config: Config) -> list[str]:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
         problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += policy_validation.problems(f"{where}.policy", cluster.policy)
+        problems += overrides_validation.problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             problems += [
                 f"{where}.{field}: has no effect beside nodes; put it into each of them"

@@ -22,6 +22,13 @@ def full_name(image: str) -> str:
 
     ``nginx`` becomes ``docker.io/library/nginx:latest``. The registry is in lower case and without the default port.
     """
+    name = repository_name(image)
+    rest = name.partition("/")[2]
+    return name if "@" in rest or ":" in rest.rpartition("/")[2] else f"{name}:latest"
+
+
+def repository_name(image: str) -> str:
+    """Return an image's name with registry and repository, and with a tag or digest only if the image has one."""
     registry, separator, rest = image.strip().partition("/")
     is_registry = separator and (
         "." in registry or ":" in registry or registry == "localhost" or registry != registry.lower()
@@ -32,8 +39,6 @@ def full_name(image: str) -> str:
     registry = _ALIASES.get(registry, registry)
     if registry == _DEFAULT_REGISTRY and "/" not in rest:
         rest = f"library/{rest}"
-    if "@" not in rest and ":" not in rest.rpartition("/")[2]:
-        rest += ":latest"
     return f"{registry}/{rest}"
 
 

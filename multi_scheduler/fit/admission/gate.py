@@ -8,6 +8,7 @@ from typing import Any
 
 from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.overrides.applying import CompiledOverride, OverrideSet, applied
 from controller_runtime.api.pod.eligibility import Eligibility
 from controller_runtime.api.pod.groups import group_of
 from controller_runtime.api.pod.lower_spec import lower_spec
@@ -29,7 +30,7 @@ class GateResult:
     """What the pod would add to the quotas of its lower namespace; None: no quotas, or the virtual node refuses the pod."""
     refusal: str = ""
     """Why the pod would be refused; empty: admitted. Evicting other pods does not help."""
-    demand_key: tuple[str, tuple[LimitRange, ...], bool] = ("", (), False)
+    demand_key: tuple[str, tuple[LimitRange, ...], bool, tuple[str, ...]] = ("", (), False, ())
     """Cache key: a pod has the same demand in all clusters with the same key."""
     may_change: bool = False
     """Whether only quota charges of other pods' reservations cause the refusal; they may be released."""
@@ -37,6 +38,8 @@ class GateResult:
     """Until this time the refusing quota may still be recounted; 0: no recount is due. Seconds of the event loop's clock."""
     rules: Effective | None = None
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
+    overrides: tuple[CompiledOverride, ...] = ()
+    """The overrides of the lower cluster that were applied to the pod."""
 
 
 class Allowed:
@@ -78,6 +81,7 @@ class AdmissionGate:
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
         )
+        self._overrides = OverrideSet(config.overrides)
         self._admission = admission
         self._enforces = enforces
         self._allowed = allowed
@@ -97,15 +101,25 @@ class AdmissionGate:
         namespace = self._map(above)
         if refusal := self._namespace_refusal(namespace, above):
             return GateResult(pod, refusal=refusal)
+        if overrides := self._overrides.of(pod):
+            pod, sent = applied(pod, overrides), applied({**pod, "spec": sent}, overrides)["spec"]
+            metadata, spec = pod["metadata"], pod["spec"]
         admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
         refusal = admitted.refusal if self._enforces else ""
         if refusal:
             refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
-        demand_key = (namespace, self._admission.ranges(namespace), bool(rules.values["control_plane"]))
+        ranges, keys = self._admission.ranges(namespace), tuple(one.key for one in overrides)
         return GateResult(
-            pod, admitted.charge, refusal, demand_key, admitted.may_change, admitted.counted_by, rules
+            pod=pod,
+            charge=admitted.charge,
+            refusal=refusal,
+            demand_key=(namespace, ranges, bool(rules.values["control_plane"]), keys),
+            may_change=admitted.may_change,
+            counted_by=admitted.counted_by,
+            rules=rules,
+            overrides=overrides,
         )
 
     def _namespace_refusal(self, namespace: str, above: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import cluster_selector, matching, names
+from controller_runtime.api.overrides.applying import CompiledOverride, applied
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.policy.rules import Effective
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
@@ -77,6 +78,7 @@ class Demand:
 def demand(
     pod: Mapping[str, Any],
     rules: Effective | None = None,
+    overrides: Sequence[CompiledOverride] = (),
     *,
     node_name: str,
     node_labels: Mapping[str, str],
@@ -88,6 +90,7 @@ def demand(
     Args:
         pod: the upper pod.
         rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
+        overrides: those of the lower cluster for the pod, which are already applied to its containers.
         node_name: name of the virtual node.
         node_labels: labels of the virtual node.
         pool: labels of the lower nodes that the virtual node represents; empty: all.
@@ -98,20 +101,25 @@ def demand(
     """
     metadata, above = pod["metadata"], pod["spec"]
     selector = cluster_selector.of(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
-    spec: dict[str, Any] = {}
+    own: Mapping[str, str] = {}
+    required = None
     if selector is not None:
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
         own = selector.get("nodeSelector") or {}
-        spec["nodeSelector"] = {**own, **(pool or {})}
-        node_affinity = (selector.get("affinity") or {}).get("nodeAffinity") or {}
-        required = _both(node_affinity.get(_REQUIRED), own, pool or {})
-        spec["tolerations"] = selector.get("tolerations") or []
+        required = ((selector.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+        tolerations = selector.get("tolerations") or []
     else:
-        spec["nodeSelector"] = dict(pool or {})
-        required = None
-        spec["tolerations"] = [
+        tolerations = [
             one for one in above.get("tolerations") or () if one.get("key") != names.TAINT_PROVIDER
         ]
+    lower = {"metadata": {}, "spec": {"nodeSelector": own, "tolerations": tolerations}}
+    lower_spec = applied(lower, overrides)["spec"]
+    own = lower_spec["nodeSelector"]
+    required = _both(required, own, pool or {})
+    spec: dict[str, Any] = {
+        "nodeSelector": {**own, **(pool or {})},
+        "tolerations": lower_spec["tolerations"],
+    }
     spec["affinity"] = {"nodeAffinity": {_REQUIRED: required}} if required else {}
     spec["volumes"] = list(volumes)
     if rules is not None:

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from controller_runtime import resources
+from controller_runtime.api.strategic_merge import merged
 from controller_runtime.errors import Expired, NotFound
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from controller_runtime.resources import Resource
-from tests.fakes.apiserver.patches import merged
 from tests.fakes.apiserver.rules import new_uid, stamp
 from tests.fakes.apiserver.selectors import Matches
 

@@ -12,7 +12,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_boolean, add_flag
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.common.reader import Reader
-from virtual_node.commands.diagnose import node, read_pod
+from virtual_node.commands.diagnose import node, overrides, read_pod
 from virtual_node.commands.diagnose import workload as diagnose_workload
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.commands.diagnose.scores import SCORED, Score, scores
@@ -39,6 +39,8 @@ class DiagnoseResult:
     """For a pod: the phase of its life."""
     scores: Sequence[Score] = ()
     """With ``--explain``: answers of the multi-scheduler's agents about a pod."""
+    overrides: Sequence[str] = ()
+    """For a pod: what overrides of the lower cluster changed in the lower pod."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
             "findings": _rows(verdict.findings),
             "pods": [{"name": pod, "findings": _rows(found)} for pod, found in verdict.pods.items()],
             **({"scores": [asdict(one) for one in verdict.scores]} if options.explain else {}),
+            **({"overrides": list(verdict.overrides)} if verdict.overrides else {}),
             "missingRights": reader.rights(),
         }
         output.data(rows, options.output)
@@ -84,6 +87,7 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
             workload, pods = await diagnose_workload.pods_of(reader, resource, namespace, name)
         limit = asyncio.Semaphore(_PODS_AT_ONCE)
         answers: list[Score] = []
+        overridden: list[str] = []
 
         async def judged(pod: dict[str, object]) -> Sequence[DiagnoseFinding]:
             if kind != "pod" and is_healthy_pod(pod):
@@ -96,12 +100,13 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
                 )
             output.note(facts.lower_error)
             answers.extend(scores(facts.events))
+            overridden.extend(overrides.changes(facts))
             return diagnose(facts)
 
         verdicts = await asyncio.gather(*map(judged, pods))
     key = f"{namespace}/{name}"
     if kind == "pod":
-        return DiagnoseResult(resource.kind, key, verdicts[0], phase=life(pods[0]), scores=answers), reader
+        return DiagnoseResult(resource.kind, key, verdicts[0], {}, life(pods[0]), answers, overridden), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
     return DiagnoseResult(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
 
@@ -119,6 +124,8 @@ def _print(verdict: DiagnoseResult) -> None:
             for one in verdict.findings
         ]
     )
+    if verdict.overrides:
+        output.listing([output.Entry(output.NOTHING, "Overrides of the lower cluster:", verdict.overrides)])
 
 
 def _print_scores(found: Sequence[Score]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.policy.rules import PolicySet
 from virtual_node.commands.inspect.facts import ClusterFacts, VirtualNode
 from virtual_node.config.types import Config, LowerClusterConfig
@@ -33,6 +34,7 @@ def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) 
                     cluster=cluster.name,
                     host_paths=cluster.volumes.allowed_host_paths,
                 ),
+                overrides=OverrideSet(cluster.overrides),
             ),
             selector=node.node_selector,
             reserve=node.capacity.reserve,

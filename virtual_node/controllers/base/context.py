@@ -8,6 +8,7 @@ import structlog
 
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -45,6 +46,8 @@ class ClusterContext:
     log: structlog.stdlib.BoundLogger
     policy: PolicySet = field(init=False)
     """Decides what pods may request in the lower cluster."""
+    overrides: OverrideSet = field(init=False)
+    """What the operator changes in lower pods."""
     options: dict[str, PodOptions] = field(init=False)
     """Translation options of pods, by virtual node."""
 
@@ -53,6 +56,7 @@ class ClusterContext:
         self.policy = PolicySet(
             self.config.policy, cluster=self.name, host_paths=self.config.volumes.allowed_host_paths
         )
+        self.overrides = OverrideSet(self.config.overrides)
         mapping = NamespaceMap(self.config.namespaces.prefix, self.config.namespaces.map)
         self.options = {
             name: PodOptions(
@@ -63,6 +67,7 @@ class ClusterContext:
                 namespace_map=mapping,
                 node_labels=self._node_labels(name),
                 policy=self.policy,
+                overrides=self.overrides,
             )
             for name in self.nodes
         }

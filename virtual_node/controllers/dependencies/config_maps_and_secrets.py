@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.overrides.applying import applied
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object
@@ -164,7 +165,9 @@ class DependencyController:
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
         """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
-            ObjectKey(need.kind, namespace, need.name): need for need in dependencies.dependencies(upper_pod)
+            ObjectKey(need.kind, namespace, need.name): need
+            for pod in (applied(upper_pod, self._context.overrides.of(upper_pod)), upper_pod)
+            for need in dependencies.dependencies(pod)
         }
         if self._context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
             keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None

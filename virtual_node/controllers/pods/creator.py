@@ -138,6 +138,7 @@ class PodCreator:
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
             return None
+        body = lower_pod.overridden(body, upper_pod, options)
         body["spec"] = keep_off_control_plane(body["spec"], rules)
         if await self._has_no_node(upper, body["spec"], record, node_name=options.owner.node_name):
             return None

@@ -10,6 +10,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.policy.decision import summary
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import ApiError, Conflict, Invalid, NotFound, is_retryable
@@ -21,6 +22,7 @@ from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.translate.pods import policy, update
 from virtual_node.translate.pods.lower_pod import lower_pod as translate_pod
+from virtual_node.translate.pods.lower_pod import overridden
 
 _FIRST_GENERATION = 1
 """Generation of a pod whose spec never changed since its creation (KEP-5067; 0 on API servers without it)."""
@@ -57,18 +59,27 @@ class PodUpdater:
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         options = self._context.options[upper_pod["spec"]["nodeName"]]
-        desired = translate_pod(upper_pod, options)
+        requested = translate_pod(upper_pod, options)
+        desired = overridden(requested, upper_pod, options)
         changes = update.pod_patch(lower_pod, desired, upper_pod, options)
+        asked = (
+            update.pod_patch(lower_pod, requested, upper_pod, replace(options, overrides=OverrideSet()))
+            if names.ANNOTATION_OVERRIDES in desired["metadata"]["annotations"]
+            else None
+        )
         main = changes.metadata_and_spec or {}
         resize = changes.resize
         is_as_created = upper.metadata.generation == _FIRST_GENERATION
         if not record.resized and update.is_already_requested(
             lower_pod, desired, is_as_created=is_as_created
         ):
-            main = {field: change for field, change in main.items() if field != "spec"}
+            main = update.without_spec(main)
             resize = None
         changes, refused = policy.allowed_changes(
-            lower_pod, replace(changes, metadata_and_spec=main), self._context.policy.of(upper.namespace)
+            lower_pod,
+            replace(changes, metadata_and_spec=main),
+            self._context.policy.of(upper.namespace),
+            asked,
         )
         self._tell_refused(upper, record, summary(refused))
         main = changes.metadata_and_spec or {}
@@ -94,7 +105,7 @@ class PodUpdater:
 
     async def _restore(self, lower: Object, record: PodRecord, changes: Mapping[str, Any]) -> None:
         """Restore labels and annotations changed in the lower cluster, at most once per ``_RESTORE_PAUSE``."""
-        patch = {field: change for field, change in changes.items() if field == "metadata"}
+        patch = update.without_spec(changes)
         if not record.reached:  # a change was refused, so the annotation must not list it as requested
             patch = update.without_note(patch, lower.annotations)
         if not patch:

@@ -133,6 +133,7 @@ class VolumeBinder:
         rules = self._context.policy.of(consumer["metadata"]["namespace"])
         if found := violations(lower, rules):
             return {}, f"lower cluster {self._context.name} does not take the pod: {summary(found)}"
+        lower = lower_pod.overridden(lower, as_bound, options)
         lower["spec"] = keep_off_control_plane(lower["spec"], rules)
         body = translate.binder_pod(
             lower,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.policy.rules import PolicySet
 from virtual_node.translate.base.ownership import Owner
 
@@ -29,3 +30,5 @@ class PodOptions:
     """Labels of the virtual node, against which clusterSelectors are matched."""
     policy: PolicySet = field(default_factory=PolicySet)
     """What pods may request from the lower cluster. Translation reads from it which PriorityClasses are copied."""
+    overrides: OverrideSet = field(default_factory=OverrideSet)
+    """What the operator changes in the lower pods."""

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.overrides import applying
+from controller_runtime.api.overrides.changes import changed_fields
 from controller_runtime.api.pod.lower_spec import lower_spec
 from virtual_node.translate.base import labels as label_record
 from virtual_node.translate.base.options import PodOptions
@@ -22,9 +24,9 @@ _CONTAINER_KINDS = ("containers", "initContainers")
 
 
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """Return the lower pod to create for an upper pod.
+    """Return the lower pod of an upper pod, as its user requests it; the policy applies to it.
 
-    ``controller_runtime.api.pod.lower_spec`` documents its scheduling fields.
+    ``controller_runtime.api.pod.lower_spec`` documents its scheduling fields. ``overridden`` returns the pod to create.
     """
     metadata = upper["metadata"]
     carried, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
@@ -63,6 +65,32 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     }
 
 
+def overridden(requested: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
+    """Return the lower pod to create: the result of ``lower_pod`` with the operator's overrides.
+
+    The digest in its annotation stays that of the requested spec, so that a changed override alone does not change
+    running pods.
+    """
+    found = options.overrides.of(upper)
+    if not found:
+        return dict(requested)
+    pod: Mapping[str, Any] = requested
+    changes: dict[str, list[str]] = {}
+    for one in found:
+        before, pod = pod, applying.applied(pod, [one])
+        changes[one.name] = changed_fields(before, pod)
+    metadata = pod["metadata"]
+    note = json.loads(requested["metadata"]["annotations"][names.ANNOTATION_APPLIED])
+    for field in ("labels", "annotations"):
+        keys = {*note[field], *(key for one in found for key in one.metadata.get(field) or ())}
+        note[field] = sorted(keys & metadata[field].keys())
+    ours = {
+        names.ANNOTATION_APPLIED: json.dumps(note, separators=(",", ":")),
+        names.ANNOTATION_OVERRIDES: json.dumps(changes, separators=(",", ":")),
+    }
+    return {**pod, "metadata": {**metadata, "annotations": {**metadata["annotations"], **ours}}}
+
+
 def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
     """Return an upper pod's ephemeral containers, translated for the lower pod."""
     above = upper["spec"]
@@ -77,7 +105,8 @@ def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[
         service_account.with_upper_root_ca(spec, cluster_id=options.owner.cluster_id)
     else:
         service_account.with_lower_identity(spec)
-    return spec["ephemeralContainers"]
+    images = applying.for_images(options.overrides.of(upper))
+    return list(applying.applied({"spec": spec}, images)["spec"]["ephemeralContainers"])
 
 
 def _digest(spec: Mapping[str, Any]) -> str:

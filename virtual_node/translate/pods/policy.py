@@ -17,7 +17,7 @@ from virtual_node.translate.pods.update import PodChanges, without_annotations, 
 
 
 def allowed_changes(
-    lower: Mapping[str, Any], changes: PodChanges, rules: Effective
+    lower: Mapping[str, Any], changes: PodChanges, rules: Effective, requested: PodChanges | None = None
 ) -> tuple[PodChanges, list[Violation]]:
     """Return the allowed part of the changes, and the violations that the refused part would add.
 
@@ -30,7 +30,11 @@ def allowed_changes(
         lower: the current lower pod.
         changes: the result of ``pod_patch``.
         rules: the rules for the pod's upper namespace.
+        requested: the changes without overrides, to which the policy applies; None: ``changes``, there are no
+            overrides.
     """
+    requested = requested or changes
+    asked = requested.metadata_and_spec or {}
     before: list[Violation] | None = None
 
     def added(field: str, changed: Mapping[str, Any]) -> list[Violation]:
@@ -43,8 +47,11 @@ def allowed_changes(
     refused: list[Violation] = []
     if debugging := changes.ephemeral_containers:
         allowed = []
-        for container in debugging["spec"]["ephemeralContainers"]:
-            found = added("spec", {"ephemeralContainers": [container]})
+        debuggers = (requested.ephemeral_containers or debugging)["spec"]["ephemeralContainers"]
+        for container, wanted_container in zip(
+            debugging["spec"]["ephemeralContainers"], debuggers, strict=True
+        ):
+            found = added("spec", {"ephemeralContainers": [wanted_container]})
             refused += found
             if not found:
                 allowed.append(container)
@@ -52,18 +59,21 @@ def allowed_changes(
         changes = replace(changes, ephemeral_containers=patch)
     main = changes.metadata_and_spec or {}
     current = lower["metadata"].get("annotations") or {}
-    if wanted := (main.get("metadata") or {}).get("annotations"):
+    sent = (main.get("metadata") or {}).get("annotations")
+    if sent and (wanted := (asked.get("metadata") or {}).get("annotations")):
         carried = {key: value for key, value in {**current, **wanted}.items() if value is not None}
         found = added("metadata", {"annotations": carried})
         refused += found
         fields = {one.field for one in found}
+        own = {key for key in wanted if key in sent and sent[key] == wanted[key]}
         main = without_annotations(
-            main, {key for key in wanted if pod_annotations.field_of(key) in fields}, current
+            main, {key for key in own if pod_annotations.field_of(key) in fields}, current
         )
         changes = replace(changes, metadata_and_spec=main)
     if spec := main.get("spec"):
         changed = _patched(lower["spec"], spec)
-        found = [*added("spec", changed), *_opens_control_plane(lower["spec"], changed, rules)]
+        of_user = _patched(lower["spec"], asked.get("spec") or {})
+        found = [*added("spec", of_user), *_opens_control_plane(lower["spec"], changed, rules)]
         refused += found
         if found:
             kept = {field: change for field, change in main.items() if field != "spec"}

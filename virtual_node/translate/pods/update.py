@@ -13,10 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller_runtime.api import names
+from controller_runtime.api import names, quantity
 from controller_runtime.api.decoding import decode
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods.lower_pod import ephemeral_containers
+
+_OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
+"""Our annotations that only some lower pods have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,11 @@ class PodChanges:
 def pod_patch(
     lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions
 ) -> PodChanges:
-    """Return the patches that turn a lower pod into the pod that ``lower_pod`` would create now.
+    """Return the patches that turn a lower pod into the pod that ``overridden`` would create now.
 
     Args:
         lower: the current lower pod.
-        desired: the result of ``lower_pod``.
+        desired: the result of ``overridden``.
         upper: the upper pod.
         options: translation options.
     """
@@ -93,6 +96,17 @@ def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[s
     return {**patch, "metadata": {**metadata, "annotations": {**annotations, names.ANNOTATION_APPLIED: text}}}
 
 
+def without_spec(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a patch of ``pod_patch`` that does not change the spec, nor the record of the overrides in the spec."""
+    kept = {field: change for field, change in patch.items() if field != "spec"}
+    metadata = kept.get("metadata") or {}
+    if names.ANNOTATION_OVERRIDES not in (annotations := metadata.get("annotations") or {}):
+        return kept
+    rest = {key: value for key, value in annotations.items() if key != names.ANNOTATION_OVERRIDES}
+    metadata = {field: change for field, change in {**metadata, "annotations": rest}.items() if change}
+    return {field: change for field, change in {**kept, "metadata": metadata}.items() if change}
+
+
 def without_annotations(
     patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -139,12 +153,8 @@ def _metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dic
         current, wanted = lower.get(field) or {}, desired.get(field) or {}
         change: dict[str, Any] = {key: value for key, value in wanted.items() if current.get(key) != value}
         change |= {key: None for key in applied.get(field) or () if key in current and key not in wanted}
-        if (
-            field == "annotations"
-            and names.ANNOTATION_TRIPPED_LABELS in current
-            and names.ANNOTATION_TRIPPED_LABELS not in wanted
-        ):
-            change[names.ANNOTATION_TRIPPED_LABELS] = None
+        if field == "annotations":
+            change |= {key: None for key in _OPTIONAL if key in current and key not in wanted}
         if change:
             patch[field] = change
     return patch
@@ -200,11 +210,21 @@ def _resource_change(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> d
         differing = {
             name: value
             for name, value in (wanted.get(field) or {}).items()
-            if name in {"cpu", "memory"} and (current.get(field) or {}).get(name) != value
+            if name in {"cpu", "memory"} and not _is_same(name, (current.get(field) or {}).get(name), value)
         }
         if differing:
             change[field] = differing
     return change
+
+
+def _is_same(resource: str, current: str | None, wanted: str) -> bool:
+    """Report whether two quantities are equal. Overrides may have a text that the API server stores in another form."""
+    if current is None or current == wanted:
+        return current == wanted
+    try:
+        return quantity.of(resource, current) == quantity.of(resource, wanted)
+    except ValueError:
+        return False
 
 
 def _ephemeral_patch(lower: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -65,6 +65,10 @@ clusters:
     policy:
       {{- toYaml . | nindent 6 }}
     {{- end }}
+    {{- with $config.overrides }}
+    overrides:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     nodes:
       {{- if $config.nodes }}
       {{- range $config.nodes }}

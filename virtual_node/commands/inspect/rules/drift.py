@@ -28,6 +28,7 @@ from virtual_node.translate.pods import update
 
 _SHOWN = 5
 _CONTAINERS = ("containers", "initContainers")
+_BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)
 
 
 class PodDrift(PodRule):
@@ -147,8 +148,8 @@ def _resized_fields(changes: update.PodChanges) -> list[str]:
 def _metadata_fields(changes: update.PodChanges) -> list[str]:
     found: list[str] = []
     for field, change in ((changes.metadata_and_spec or {}).get("metadata") or {}).items():
-        # Our own bookkeeping annotation changes with every other field, so it is not reported.
-        found += [f"metadata.{field}[{name}]" for name in sorted(change) if name != names.ANNOTATION_APPLIED]
+        # Our own bookkeeping annotations change with other fields, so they are not reported.
+        found += [f"metadata.{field}[{name}]" for name in sorted(change) if name not in _BOOKKEEPING]
     return found
 
 

@@ -39,9 +39,14 @@ class MirroredPod:
         return self.lower.nodes[self.upper["spec"]["nodeName"]].options
 
     @functools.cached_property
+    def requested(self) -> dict[str, Any]:
+        """Return the lower pod that the user requests now, without overrides."""
+        return lower_pod.lower_pod(self.upper, self.options)
+
+    @functools.cached_property
     def desired(self) -> dict[str, Any]:
         """Return the lower pod that the virtual node would create now."""
-        return lower_pod.lower_pod(self.upper, self.options)
+        return lower_pod.overridden(self.requested, self.upper, self.options)
 
 
 class PodRule(abc.ABC):

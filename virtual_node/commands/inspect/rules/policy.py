@@ -37,7 +37,7 @@ class RefusedNext(PodRule):
         """Remember a pod that could not be created again."""
         if pod.below is not None and not is_deleting(pod.upper):
             rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
-            for rule in {one.rule for one in violations(pod.desired, rules)}:
+            for rule in {one.rule for one in violations(pod.requested, rules)}:
                 self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
         yield from ()
 

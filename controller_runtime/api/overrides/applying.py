@@ -1,0 +1,153 @@
+"""Applies the overrides of a lower cluster to a pod.
+
+The virtual node applies them to the lower pod, after the policy has allowed the user's pod. The multi-scheduler applies
+them to the pod that it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import matching
+from controller_runtime.api.overrides.config import ImageRewrite, Override
+from controller_runtime.api.overrides.images import rewritten
+from controller_runtime.api.policy.rules import matches
+from controller_runtime.api.strategic_merge import merged
+
+ALL_CONTAINERS = "*"
+_PATCHED_CONTAINERS = ("containers", "initContainers")
+_NO_SOURCE = {"value": None, "valueFrom": None}
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledOverride:
+    """One override, ready to be applied."""
+
+    name: str
+    key: str
+    """Equal only for overrides that do the same."""
+    namespaces: tuple[str, ...]
+    selects: matching.Matcher
+    images: tuple[ImageRewrite, ...]
+    tolerations: tuple[dict[str, Any], ...]
+    metadata: dict[str, Any]
+    """Strategic merge patch of the metadata."""
+    containers: Mapping[str, list[dict[str, Any]]]
+    """By list of containers: strategic merge patches with the name of the container."""
+    spec: dict[str, Any]
+    """Strategic merge patch of the spec without containers."""
+
+
+class OverrideSet:
+    """The overrides of one lower cluster."""
+
+    def __init__(self, configured: Sequence[Override] = ()) -> None:
+        """Compile the overrides once."""
+        self._all = tuple(map(_compiled, configured))
+
+    def of(self, upper: Mapping[str, Any]) -> tuple[CompiledOverride, ...]:
+        """Return the overrides that apply to an upper pod, in order."""
+        if not self._all:
+            return ()
+        metadata = upper["metadata"]
+        namespace, labels = metadata.get("namespace", ""), metadata.get("labels") or {}
+        return tuple(
+            one
+            for one in self._all
+            if (not one.namespaces or matches(namespace, one.namespaces)) and one.selects(labels)
+        )
+
+
+def applied(pod: Mapping[str, Any], overrides: Sequence[CompiledOverride]) -> dict[str, Any]:
+    """Return a pod with overrides applied in order. The pod does not change."""
+    result = dict(pod)
+    for one in overrides:
+        if one.metadata:
+            result["metadata"] = merged(result["metadata"], one.metadata, strategic=True)
+        result["spec"] = _spec(result["spec"], one)
+    return result
+
+
+def for_images(overrides: Sequence[CompiledOverride]) -> list[CompiledOverride]:
+    """Return the overrides reduced to their image rewrites, as debug containers get them."""
+    return [
+        replace(one, tolerations=(), metadata={}, containers={}, spec={}) for one in overrides if one.images
+    ]
+
+
+def _spec(spec: Mapping[str, Any], one: CompiledOverride) -> dict[str, Any]:
+    result = dict(spec)
+    if one.images:
+        _rewrite(result, one.images)
+    if one.tolerations:
+        own = result.get("tolerations") or []
+        result["tolerations"] = [*own, *(added for added in one.tolerations if added not in own)]
+    for kind, patches in one.containers.items():
+        if result.get(kind):
+            result[kind] = [_container(container, patches) for container in result[kind]]
+    return merged(result, one.spec, strategic=True) if one.spec else result
+
+
+def _container(container: Mapping[str, Any], patches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    result = dict(container)
+    for patch in patches:
+        if patch["name"] in {ALL_CONTAINERS, container["name"]}:
+            result = merged(result, {**patch, "name": container["name"]}, strategic=True)
+    return result
+
+
+def _rewrite(spec: dict[str, Any], rewrites: Sequence[ImageRewrite]) -> None:
+    """Rewrite the images of a spec, in place."""
+    for kind in (*_PATCHED_CONTAINERS, "ephemeralContainers"):
+        if spec.get(kind):
+            spec[kind] = [
+                {**container, "image": rewritten(container["image"], rewrites)}
+                if container.get("image")
+                else container
+                for container in spec[kind]
+            ]
+    volumes = spec.get("volumes") or ()
+    if any("image" in volume for volume in volumes):
+        spec["volumes"] = [
+            {**volume, "image": {**source, "reference": rewritten(source["reference"], rewrites)}}
+            if (source := volume.get("image") or {}).get("reference")
+            else volume
+            for volume in volumes
+        ]
+
+
+def _compiled(override: Override) -> CompiledOverride:
+    patch = msgspec.to_builtins(override.patch)
+    spec = patch.get("spec") or {}
+    return CompiledOverride(
+        name=override.name,
+        key=msgspec.json.encode(override).decode(),
+        namespaces=tuple(override.namespaces),
+        selects=matching.compile_selector(override.pod_selector),
+        images=tuple(override.images),
+        tolerations=tuple(msgspec.to_builtins(override.tolerations)),
+        metadata=patch.get("metadata") or {},
+        containers={
+            kind: [_container_patch(one) for one in spec.pop(kind)]
+            for kind in _PATCHED_CONTAINERS
+            if kind in spec
+        },
+        spec=spec,
+    )
+
+
+def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch of a container in which a variable's value replaces its source, and the reverse."""
+    patch = dict(configured)
+    if variables := patch.get("env"):
+        patch["env"] = [one if "$patch" in one else {**_NO_SOURCE, **one} for one in variables]
+    if resources := patch.pop("resources", None):
+        patch["resources"] = {
+            kind: {name: value if value is None else str(value) for name, value in values.items()}
+            for kind, values in resources.items()
+        }
+    return patch

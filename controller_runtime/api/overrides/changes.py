@@ -1,0 +1,40 @@
+"""Names the fields that an override changes in a pod. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_SHOWN = 10
+"""Maximum number of fields of one override, because annotations are limited."""
+
+
+def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the paths of different fields of metadata and spec, such as ``spec.containers[app].image``."""
+    found = [
+        path for part in ("metadata", "spec") for path in _differing(before.get(part), after.get(part), part)
+    ]
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return [*found[:_SHOWN], *more]
+
+
+def _differing(before: Any, after: Any, path: str) -> Iterator[str]:
+    if before == after:
+        return
+    first, second = _by_name(before), _by_name(after)
+    if first is None or second is None:
+        yield path
+        return
+    is_list = isinstance(before, list)
+    for key in {**first, **second}:
+        nested = f"{path}[{key}]" if is_list or not key.isalnum() else f"{path}.{key}"
+        yield from _differing(first.get(key), second.get(key), nested)
+
+
+def _by_name(value: Any) -> Mapping[str, Any] | None:
+    """Return a map, or a list of named entries as a map; None: neither."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list) and all(isinstance(one, Mapping) and "name" in one for one in value):
+        return {str(one["name"]): one for one in value}
+    return None
