@@ -67,6 +67,27 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
     return lambda labels: all(holds(one, labels) for one in requirements)
 
 
+def selector_problems(where: str, selector: Mapping[str, Any]) -> list[str]:
+    """Return the errors of a metav1.LabelSelector in a configuration, each as ``field: what``; empty: none.
+
+    Args:
+        where: the selector's location in the configuration.
+        selector: as configured.
+    """
+    unknown = selector.keys() - {"matchLabels", "matchExpressions"}
+    if unknown:
+        return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
+    try:
+        compile_selector(selector)
+    except (ValueError, AttributeError, TypeError) as error:
+        return [f"{where}: {error}"]
+    return [
+        f"{where}.matchExpressions[{position}]: unknown {', '.join(sorted(unknown))}; key, operator and values are known"
+        for position, expression in enumerate(selector.get("matchExpressions") or ())
+        if (unknown := expression.keys() - {"key", "operator", "values"})
+    ]
+
+
 def holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Report whether labels satisfy one requirement of a selector or node affinity."""
     key, values = requirement.get("key", ""), requirement.get("values") or ()

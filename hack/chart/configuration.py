@@ -79,6 +79,10 @@ def _change_cluster(part: Schema) -> None:
     }
 
 
+def _change_override(part: Schema) -> None:
+    part["properties"]["podSelector"] = reference(LabelSelector.__name__)
+
+
 def _change_config(part: Schema) -> None:
     part["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
     # templates/checks.yaml refuses these with an error that names the value.
@@ -102,6 +106,7 @@ def _change_taint(part: Schema) -> None:
 _CHANGES: Mapping[str, Callable[[Schema], None]] = {
     "Config": _change_config,
     "LowerClusterConfig": _change_cluster,
+    "Override": _change_override,
     "LabelSelector": _change_selector,
     "Requirement": _change_requirement,
     "Taint": _change_taint,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from controller_runtime.api import autoscaling, matching, quantity
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
@@ -97,7 +96,7 @@ def _cluster_problems(config: Config) -> list[str]:
         seen_clusters.add(cluster.name)
         if not cluster.kubeconfig:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
-        problems += _selector_problems(f"{where}.podSelector", cluster.pod_selector)
+        problems += matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += policy_validation.problems(f"{where}.policy", cluster.policy)
         problems += overrides_validation.problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
@@ -144,21 +143,6 @@ def _certificate_problems(config: Config) -> list[str]:
         if len(node.name) > _CSR_NODE_NAME
     ]
     return problems
-
-
-def _selector_problems(where: str, selector: dict[str, Any]) -> list[str]:
-    unknown = selector.keys() - {"matchLabels", "matchExpressions"}
-    if unknown:
-        return [f"{where}: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"]
-    try:
-        matching.compile_selector(selector)
-    except (ValueError, AttributeError, TypeError) as error:
-        return [f"{where}: {error}"]
-    return [
-        f"{where}.matchExpressions[{position}]: unknown {', '.join(sorted(unknown))}; key, operator and values are known"
-        for position, expression in enumerate(selector.get("matchExpressions") or ())
-        if (unknown := expression.keys() - {"key", "operator", "values"})
-    ]
 
 
 def _node_problems(where: str, node: NodeConfig) -> list[str]:

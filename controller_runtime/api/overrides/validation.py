@@ -48,13 +48,7 @@ def problems(where: str, overrides: Sequence[Override]) -> list[str]:
 
 
 def _problems(where: str, override: Override) -> Iterator[str]:
-    selector = override.pod_selector
-    if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
-        yield f"{where}.podSelector: unknown {', '.join(sorted(unknown))}; matchLabels and matchExpressions are known"
-    try:
-        matching.compile_selector(selector)
-    except (ValueError, AttributeError, TypeError) as error:
-        yield f"{where}.podSelector: {error}"
+    yield from matching.selector_problems(f"{where}.podSelector", override.pod_selector)
     for position, rewrite in enumerate(override.images):
         yield from _of_rewrite(f"{where}.images[{position}]", rewrite)
     yield from _of_tolerations(f"{where}.tolerations", override.tolerations)

@@ -78,7 +78,8 @@ def _value(field: dict[str, Any], *, depth: int) -> st.SearchStrategy[Any]:
 def _of_type(kind: str, field: dict[str, Any], *, depth: int) -> st.SearchStrategy[Any]:
     match kind:
         case "object":
-            return st.dictionaries(TEXTS, _value(field["additionalProperties"], depth=depth - 1), max_size=2)
+            values = _value(field["additionalProperties"], depth=depth - 1) if len(field) > 1 else ANY
+            return st.dictionaries(TEXTS, values, max_size=2)
         case "array":
             return st.lists(_value(field["items"], depth=depth), max_size=2)
         case "string":

@@ -78,7 +78,7 @@ class Scene:
         options = PodOptions(owner=owner, namespace_map=NamespaceMap())
         context: Any = SimpleNamespace(
             name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper"), lower=client,
-            nodes={"vn": None}, options={"vn": options}, log=structlog.get_logger(),
+            nodes={"vn": None}, options={"vn": options}, overrides=options.overrides, log=structlog.get_logger(),
             settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
         )  # fmt: skip
         self.copies = Informer(client, resources.CONFIG_MAPS)
