@@ -26,6 +26,11 @@ FOREIGN_SERVICES = Counter(
     "Services not mirrored because an unmanaged lower Service has their name.",
     ["cluster"],
 )
+NOT_FOLLOWED = Gauge(
+    "virtual_node_followed_objects_failed",
+    "Objects of a followed kind that have no current copy in the lower cluster.",
+    ["cluster", "resource"],
+)
 LOST = Counter(
     "virtual_node_pods_lost_total", "Mirrored pods of which the lower pod disappeared.", ["cluster"]
 )

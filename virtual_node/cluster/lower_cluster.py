@@ -28,6 +28,7 @@ from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
@@ -200,6 +201,7 @@ class LowerCluster:
             upper=caches.upper_services,
             lower=caches.lower_services,
         )
+        follow = Follow(context, caches.pods, namespaces=namespaces, upper_namespaces=caches.upper_namespaces)
         status = StatusWriter(context)
         dependencies = DependencyController(
             context,
@@ -230,6 +232,7 @@ class LowerCluster:
                 settled=mirrored.settled,
             ),
             status=status,
+            follow=follow,
         )
         pods = PodController(context, caches.pods, creator=creator, status=status)
         mirror = EventMirror(
@@ -262,6 +265,7 @@ class LowerCluster:
                 group.create_task(identities.run(), name=f"{context.name} identities")
                 group.create_task(mirror.run(), name=f"{context.name} events down")
                 group.create_task(mirrored.run(), name=f"{context.name} services")
+                group.create_task(follow.run(), name=f"{context.name} follow")
                 if self._settings.full_resync_period:
                     group.create_task(pods.resync(self._settings.full_resync_period))
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))

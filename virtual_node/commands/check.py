@@ -108,7 +108,12 @@ async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[
     context = cluster.context
     loaded = await kubeconfig.load(cluster.kubeconfig, context=context, in_cluster=False)
     async for finding in _answering(
-        cluster.name, loaded, rights.LOWER, path=cluster.kubeconfig, context=context, patience=patience
+        cluster.name,
+        loaded,
+        rights.lower(cluster.follow),
+        path=cluster.kubeconfig,
+        context=context,
+        patience=patience,
     ):
         yield finding
 

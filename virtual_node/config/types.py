@@ -150,6 +150,8 @@ class LowerClusterConfig(_Base):
     another pod, which the upper scheduler places again. With ``autoscaling``, it fails only after ``provisionSeconds``."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
+    follow: list[Literal["networkPolicies", "podDisruptionBudgets"]] = []
+    """Kinds of objects that are copied to this cluster for the pods that run there. Each kind needs more rights."""
     policy: Policy = msgspec.field(default_factory=Policy)
     overrides: list[Override] = []
     """Changes of pods in this cluster, applied in order when a lower pod is created."""

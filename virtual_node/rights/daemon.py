@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
 from virtual_node.config.types import SHARDED, Config
@@ -125,6 +127,26 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 """Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
 
+_MIRROR = (*READ, "create", "patch", "delete")
+UPPER_FOLLOW: dict[str, tuple[Right, ...]] = {
+    "networkPolicies": (
+        Right("networking.k8s.io", "networkpolicies", ("list", "watch"), "NetworkPolicies that follow pods"),
+    ),
+    "podDisruptionBudgets": (
+        Right("policy", "poddisruptionbudgets", ("list", "watch"), "PodDisruptionBudgets that follow pods"),
+    ),
+}
+"""Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
+
+LOWER_FOLLOW: dict[str, tuple[Right, ...]] = {
+    "networkPolicies": (Right("networking.k8s.io", "networkpolicies", _MIRROR, "copies of NetworkPolicies"),),
+    "podDisruptionBudgets": (
+        Right("policy", "poddisruptionbudgets", _MIRROR, "copies of PodDisruptionBudgets"),
+    ),
+}
+"""Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
+
+
 def upper(config: Config) -> tuple[Right, ...]:
     """Return all permissions that a configuration needs in the upper cluster, for its own names."""
     tables = [*UPPER]
@@ -133,6 +155,8 @@ def upper(config: Config) -> tuple[Right, ...]:
         tables += UPPER_SHARDS if election.mode == SHARDED else UPPER_ELECTION
     if config.enable_serviceaccount and config.identities.tokens == "node":
         tables += UPPER_SHARED_TOKENS
+    for kind in sorted({kind for cluster in config.clusters for kind in cluster.follow}):
+        tables += UPPER_FOLLOW[kind]
     if config.web_address:
         tables += UPPER_PAGE
     if config.kubelet.certificate_source == "CSR":
@@ -180,6 +204,12 @@ LOWER: tuple[Right, ...] = (
     Right("scheduling.k8s.io", "priorityclasses", READ, "quotas of priority classes (multi-scheduler)"),
 )
 """Needed in every lower cluster."""
+
+
+def lower(follow: Iterable[str]) -> tuple[Right, ...]:
+    """Return all permissions that a virtual node needs in a lower cluster with these kinds in ``follow``."""
+    return (*LOWER, *(right for kind in sorted(set(follow)) for right in LOWER_FOLLOW[kind]))
+
 
 LOWER_VIEWER: tuple[Right, ...] = (
     Right("", "nodes", ("list", "watch"), "capacity of every lower node"),

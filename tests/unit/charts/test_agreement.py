@@ -162,6 +162,9 @@ def test_rights_are_those_of_the_tables(case):
     ]
     if kubelet.get("servingCertificate") == "CSR":
         virtual += [*virtual_node.rights.daemon.UPPER_CSR, *virtual_node.rights.daemon.UPPER_CSR_APPROVAL]
+    clusters = given.get("virtualNode", {}).get("clusters", [])
+    for kind in {kind for cluster in clusters for kind in cluster.get("config", {}).get("follow", [])}:
+        virtual += virtual_node.rights.daemon.UPPER_FOLLOW[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)

@@ -166,6 +166,7 @@ def test_every_metric_is_on_the_dashboard():
     }
     elsewhere = {
         "virtual_node_services_foreign_total",
+        "virtual_node_followed_objects_failed",
         "virtual_node_orphaned_claims",
         "virtual_node_worker_restarts_total",
         "virtual_node_inspection_timestamp_seconds",

@@ -24,6 +24,7 @@ from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
 from virtual_node.config import program
 from virtual_node.config.argument_types import label
+from virtual_node.rights.daemon import LOWER_FOLLOW
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = {"join": "virtual-node-system", "leave": "virtual-node-system"}
@@ -144,6 +145,14 @@ def parser() -> Parser:
     return own
 
 
+def _kinds(text: str) -> list[str]:
+    """Return the kinds of ``--follow``; an argparse type."""
+    found = [kind for kind in text.split(",") if kind]
+    if unknown := [kind for kind in found if kind not in LOWER_FOLLOW]:
+        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; known are {', '.join(LOWER_FOLLOW)}")
+    return found
+
+
 def _add_account_flags(parser: Parser) -> None:
     add_flag(parser, "--client-kubeconfig FILE", "administrator's kubeconfig of the lower cluster")
     add_flag(parser, "--client-context CONTEXT", "context of --client-kubeconfig (its current-context)")
@@ -161,6 +170,15 @@ def _add_account_flags(parser: Parser) -> None:
         default="None",
         help="where the multi-scheduler reads the usage of lower nodes (usage.source of its configuration); "
         "its account gets the rights for that (None). Give the flag again when you repeat the action",
+    )
+    add_flag(
+        parser,
+        "--follow KINDS",
+        "kinds of objects that follow pods, separated by commas (follow of the lower cluster's configuration): "
+        f"{', '.join(LOWER_FOLLOW)}. The account gets the rights for them. Give the flag again when you repeat the "
+        "action",
+        type=_kinds,
+        default=[],
     )
     parser.add_argument(
         "--keep-namespaces",

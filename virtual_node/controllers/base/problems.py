@@ -112,3 +112,25 @@ def token_secret_taken(cluster: str, where: tuple[str, str]) -> Problem:
         "tokens belong; it is left alone. Delete or rename it"
     )
     return Problem("DependencyConflict", text, "DependencyConflict", text)
+
+
+def followed_name_taken(kind: str, key: str, cluster: str) -> Problem:
+    """Return the problem that an object we did not make has the lower name of a copy (``shop/web``)."""
+    reason = f"{kind}Conflict"
+    text = (
+        f"Lower cluster {cluster} has a {kind} {key} that is not ours; it is left alone. Rename one of the two, or set "
+        "namespaces.prefix for this lower cluster"
+    )
+    return Problem(reason, text, reason, text)
+
+
+def policy_missing(name: str, why: str) -> Problem:
+    """Return the problem of a new pod whose namespace has a NetworkPolicy without a current copy.
+
+    Args:
+        name: the policy; empty: no policy can be read.
+        why: the cause; empty: there is no error, and the problem has no message.
+    """
+    reason = "NetworkPolicyNotMirrored"
+    text = f"NetworkPolicy{f' {name}' if name else ''} is not mirrored: {why}" if why else ""
+    return Problem(reason, text, reason, text)

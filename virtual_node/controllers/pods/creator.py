@@ -21,6 +21,7 @@ from virtual_node.controllers.base.preconditions import delete_only
 from virtual_node.controllers.base.problems import NAMESPACE_PROBLEMS, Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import debugging, live_reads
 from virtual_node.controllers.pods import record as records
@@ -55,6 +56,7 @@ class PodCreator:
         volumes: Volumes | None,
         service_links: ServiceLinks,
         status: StatusWriter,
+        follow: Follow | None = None,
     ) -> None:
         self._context = context
         self._namespaces = namespaces
@@ -63,6 +65,7 @@ class PodCreator:
         self._volumes = volumes
         self._service_links = service_links
         self._status = status
+        self._follow = follow
         self._eligibility = Eligibility(
             context.name, allowed=context.config.namespaces.allowed, pod_selector=context.config.pod_selector
         )
@@ -187,6 +190,8 @@ class PodCreator:
         if problem := await self._namespaces.ensure(
             namespace, upper_name=upper.namespace, is_for_new_pod=True
         ):
+            return [problem]
+        if self._follow is not None and (problem := await self._follow.ready(upper.namespace)):
             return [problem]
         problems = await self.prepare(upper, upper_pod)
         if self._volumes is not None:

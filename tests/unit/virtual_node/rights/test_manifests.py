@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.rights import daemon, manifests
 
 
-@pytest.mark.parametrize("table", [daemon.UPPER, daemon.LOWER], ids=["upper", "lower"])
+@pytest.mark.parametrize(
+    "table",
+    [daemon.UPPER, daemon.LOWER, daemon.lower(daemon.LOWER_FOLLOW)],
+    ids=["upper", "lower", "lower that follows"],
+)
 def test_a_role_grants_exactly_the_table(table):
     role = manifests.cluster_role(table)
     granted = {
@@ -25,3 +30,11 @@ def test_no_wildcards_are_granted():
     for table in (daemon.UPPER, daemon.LOWER):
         assert "*" not in str(manifests.cluster_role(table)["rules"])
     assert manifests.namespace_cleaning_rule()["verbs"] == ["list"]
+
+
+def test_rights_follow_the_setting():
+    """Without ``follow``, no right is needed, and every kind has rights in both clusters."""
+    assert daemon.lower([]) == daemon.LOWER
+    assert {*daemon.LOWER_FOLLOW} == {*daemon.UPPER_FOLLOW} == {kind.setting for kind in KINDS}
+    table = daemon.lower(["networkPolicies", "networkPolicies"])
+    assert [right.resource for right in table[len(daemon.LOWER) :]] == ["networkpolicies"]

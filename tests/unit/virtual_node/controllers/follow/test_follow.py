@@ -1,0 +1,169 @@
+"""Which objects have copies, and who owns them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_runtime.errors import Forbidden, Unavailable
+from tests.fakes.apiserver.client import refusing
+from tests.unit.virtual_node.controllers import pod_controller_setup
+from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
+
+pytestmark = pytest.mark.looptime
+POLICY = {"podSelector": {}, "policyTypes": ["Ingress"]}
+HEALTHY = {"observedGeneration": 1, "desiredHealthy": 2, "currentHealthy": 2, "expectedPods": 2}
+
+
+async def test_copies_only_for_pods_and_deletes_after_the_last_one():
+    scene = Scene()
+    key = scene.add(POLICY)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["metadata"]["labels"]["virtual-node.io/upper-uid"] == "u-1"
+    assert copy["spec"]["podSelector"]["matchLabels"] == {"virtual-node.io/upper-cluster": "upper-1"}
+    await scene.controller.reconcile(key)
+    assert scene.writes() == ["create"]
+    scene.upper.remove("pods", "shop/pod")
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert scene.copy() is not None
+    await asyncio.sleep(result.requeue_after or 0)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
+
+
+async def test_keeps_the_copy_while_a_lower_pod_exists():
+    """Its traffic would be open."""
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.lower.put("pods", pod_controller_setup.lower_pod("uid-pod"))
+    scene.upper.remove("pods", "shop/pod")
+    result = await scene.controller.reconcile(key)
+    await asyncio.sleep((result and result.requeue_after) or 0)
+    assert await scene.controller.reconcile(key) is not None
+    assert scene.copy() is not None
+
+
+async def test_never_changes_an_unmanaged_object_and_pods_wait():
+    scene = Scene()
+    theirs = scene.add_foreign("web")
+    key = scene.add(POLICY)
+    scene.add_pod()
+    for _ in range(2):
+        assert await scene.controller.reconcile(key) is not None
+    assert scene.lower.objects["networkpolicies", key]["spec"] == theirs["spec"]
+    assert [reason for reason, _ in scene.reported] == ["NetworkPolicyConflict"]
+    scene.upper.remove("networkpolicies", key)
+    await scene.controller.reconcile(key)
+    assert key in {key for _, key in scene.lower.objects}
+
+
+async def test_new_pods_wait_for_the_current_copy():
+    scene = Scene()
+    controller = scene.controller
+    for informer in (controller._upper, controller._copies.lower):
+        informer._synced.set()
+    scene.add_pod()
+    assert await controller.ready("shop") is None
+    key = scene.add(POLICY)
+    with pytest.raises(Unavailable):
+        await controller.ready("shop")
+    waiting = asyncio.ensure_future(controller.ready("shop"))
+    await asyncio.sleep(0)
+    await controller.reconcile(key)
+    assert await waiting is None
+    scene.add({**POLICY, "policyTypes": ["Ingress", "Egress"]})
+    scene.lower.fault = refusing(Forbidden("no rights"), "networkpolicies")
+    with pytest.raises(Forbidden):
+        await controller.reconcile(key)
+    problem = await controller.ready("shop")
+    assert problem is not None
+    assert problem.event_reason == "NetworkPolicyNotMirrored"
+    assert "no rights" in problem.message
+    assert [reason for reason, _ in scene.reported] == ["FailedMirror"]
+
+
+async def test_a_temporary_error_writes_no_event():
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    scene.lower.fault = refusing(Unavailable("down"), "networkpolicies")
+    with pytest.raises(Unavailable):
+        await scene.controller.reconcile(key)
+    assert scene.reported == []
+
+
+async def test_repairs_a_changed_copy_and_replaces_nothing_of_a_recreated_object():
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.lower.change("networkpolicies", key, spec={"podSelector": {"matchLabels": {"nobody": "x"}}})
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert "nobody" not in copy["spec"]["podSelector"]["matchLabels"]
+    scene.add(POLICY, uid="u-2")
+    await scene.controller.reconcile(key)
+    assert scene.writes() == ["create", "patch", "patch"]
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["metadata"]["labels"]["virtual-node.io/upper-uid"] == "u-2"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"podSelector": 7, "policyTypes": ["Ingress"]},
+        {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": []}]}, 5]},
+        {"podSelector": {"matchLabels": [1e300]}},
+        {"podSelector": {"matchExpressions": [{"operator": "In"}]}},
+        {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": {"from": 10**4000}},
+        [],
+        "x" * 100_000,
+    ],
+)
+async def test_a_malformed_object_is_reported_and_stops_nothing(spec):
+    scene = Scene()
+    key = scene.add(spec)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is None or copy["spec"].get("ingress", []) == []
+    assert len(str(scene.reported)) < 2000
+
+
+async def test_a_budget_allows_more_only_after_a_while():
+    """The status of the budget and the pods arrive at different times."""
+    scene = Scene("podDisruptionBudgets")
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 1}
+    key = scene.add(spec, status=HEALTHY)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
+    scene.add_pod("a", app="web")
+    scene.add_pod("b", app="web")
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["metadata"]["name"].startswith("web-")
+    assert copy["spec"]["minAvailable"] == 2
+    scene.add(spec, status={**HEALTHY, "desiredHealthy": 1})
+    result = await scene.controller.reconcile(key)
+    assert result is not None
+    assert result.requeue_after == pytest.approx(10)
+    await asyncio.sleep(10)
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"]["minAvailable"] == 1
+    scene.add(spec, status={**HEALTHY, "desiredHealthy": 2})
+    await scene.controller.reconcile(key)
+    assert scene.writes() == ["create", "patch", "patch"]

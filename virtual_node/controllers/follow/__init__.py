@@ -1,0 +1,1 @@
+"""Copies of NetworkPolicies, PodDisruptionBudgets and other objects that ``follow`` of a lower cluster names."""

@@ -1,0 +1,277 @@
+"""Copies upper objects of one kind to the lower cluster for the pods that run there, by the rules of Services.
+
+An object is copied while its namespace has pods on our virtual nodes. The work queue is keyed by the upper object
+(``namespace/name``). ``reconcile`` compares the caches and writes the difference, so it may run at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ApiError, Unavailable, is_retryable
+from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
+from virtual_node import metrics
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.problems import Problem, policy_missing
+from virtual_node.controllers.follow.copies import FollowedCopies, upper_key
+from virtual_node.controllers.follow.kinds import Kind
+from virtual_node.controllers.follow.surroundings import Surroundings
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.services.users import GRACE
+from virtual_node.translate.follow.view import Translation, UntranslatableError
+
+_FOREIGN_AGAIN = 600.0
+"""Seconds until a taken name is tried again."""
+_BATCH = 1.0
+"""Seconds for which changes of pods and namespaces are collected."""
+_BEHIND = 5.0
+"""Seconds until a requeue while a cache is behind."""
+_READY_SECONDS = 2.0
+"""Seconds for which a new pod waits for the copies of its namespace before it is reported."""
+_WORKERS = 4
+_NAMESPACE = "namespace"
+_SELECTING = "selecting"
+"""Index of the objects whose copies depend on other namespaces."""
+
+
+class FollowController:
+    """Keeps the lower copies of upper objects of one kind."""
+
+    def __init__(
+        self, context: ClusterContext, kind: Kind, *, namespaces: Namespaces, surroundings: Surroundings
+    ) -> None:
+        """Create the caches and the work queue.
+
+        Args:
+            context: the two clusters.
+            kind: the kind of objects.
+            namespaces: creates lower namespaces.
+            surroundings: the pods and namespaces that decide which objects have copies.
+        """
+        self._context = context
+        self._kind = kind
+        self._namespaces = namespaces
+        self._surroundings = surroundings
+        self._upper = Informer(
+            context.upper,
+            kind.resource,
+            indexers={
+                _NAMESPACE: lambda found: (found.namespace,),
+                _SELECTING: self._selecting,
+            },
+        )
+        self._copies = FollowedCopies(context, kind, namespaces=namespaces)
+        self._done: dict[str, Object] = {}
+        """Upper objects, by key, in the state that their copies have."""
+        self._problems: dict[str, str] = {}
+        """Why objects have no current copy, by key."""
+        self._reported: dict[str, tuple[str, str]] = {}
+        """Uid and last reported message, by key."""
+        self._progress = asyncio.Event()
+        """Set, and replaced by a new event, whenever an object gets or cannot get its copy."""
+        self.controller: Controller[str] = Controller(
+            f"follow-{kind.resource.plural}-{context.name}",
+            self.reconcile,
+            workers=_WORKERS,
+            backoff=ExponentialBackoff(0.2, 60.0),
+            flow=lambda key: key.partition("/")[0],
+        )
+        self._watch()
+
+    async def run(self) -> None:
+        """Follow both clusters until cancelled; wait for a cluster that is down or lacks the API."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._upper, self._copies.lower):
+                group.create_task(informer.run(), name=f"{self._context.name} {informer.name}")
+            # Objects that are not listed yet would look deleted.
+            for informer in (self._upper, self._copies.lower):
+                await informer.wait_synced()
+            group.create_task(self.controller.run(), name=self.controller.name)
+
+    async def ready(self, namespace: str) -> Problem | None:
+        """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
+
+        Raises:
+            Unavailable: no copy has failed, but not all exist yet; the caller retries.
+        """
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                while (problem := self._missing(namespace)) is not None:
+                    await self._progress.wait()
+        except TimeoutError:
+            if problem is None or not problem.message:
+                raise Unavailable(f"{self._kind.resource.plural} are not mirrored yet") from None
+            return problem
+        return None
+
+    def _missing(self, namespace: str) -> Problem | None:
+        """Return why an object of an upper namespace has no current copy; an empty message: nothing has failed."""
+        for informer, cluster in ((self._upper, "upper"), (self._copies.lower, "lower")):
+            if not informer.has_synced:
+                error = informer.last_error
+                why = f"{self._kind.resource.plural} of the {cluster} cluster cannot be read: {error}"
+                return policy_missing("", why if error else "")
+        for found in self._upper.store.by_index(_NAMESPACE, namespace):
+            if found.metadata.deletion_timestamp is None and self._done.get(found.key) is not found:
+                return policy_missing(found.name, self._problems.get(found.key, ""))
+        return None
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Update or delete the copy of one object."""
+        upper = self._upper.store.get(key)
+        namespace, _, name = key.partition("/")
+        for copy in self._copies.misplaced(key):
+            # The configuration has changed and maps the upper namespace to another lower one now.
+            if not await peers.have_pods_in(self._context, copy.namespace):
+                await self._copies.delete(copy)
+        if upper is None or upper.metadata.deletion_timestamp is not None:
+            self._forget(key)
+            if self._copies.of(key) is None:
+                return None
+            if upper is None and await self._upper_exists(namespace, name):
+                return Result(requeue_after=_BEHIND)
+            await self._remove(key)
+            return None
+        if not self._is_wanted(upper):
+            return await self._remove_unused(key, namespace)
+        return await self._ensure(upper)
+
+    async def _ensure(self, upper: Object) -> Result | None:
+        try:
+            translation = self._translate(upper)
+            if translation.spec is None:
+                await self._remove(upper.key)
+                self._settled(upper)
+                return None
+            outcome = await self._copies.ensure(upper, translation.spec)
+        except UntranslatableError as error:
+            self._failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
+            return None
+        except ApiError as error:
+            text = f"Lower cluster {self._context.name} refused the copy: {error.message}"
+            self._failed(upper, "" if is_retryable(error) else "FailedMirror", text)
+            raise
+        if isinstance(outcome, Problem):
+            self._failed(upper, outcome.event_reason, outcome.message)
+            return Result(requeue_after=_FOREIGN_AGAIN)
+        if translation.notes:
+            self._report(
+                upper,
+                "PartlyMirrored",
+                f"Lower cluster {self._context.name}: {'; '.join(translation.notes)}",
+            )
+        self._settled(upper)
+        return None if outcome is None else Result(requeue_after=outcome)
+
+    def _selecting(self, found: Object) -> tuple[str, ...]:
+        selects = self._kind.selects_namespaces
+        # An error here would stop the informer, so a malformed object counts as one that does.
+        with contextlib.suppress(AttributeError, TypeError):
+            return ("yes",) if selects is not None and selects(found.to_dict()) else ()
+        return ("yes",)
+
+    def _translate(self, upper: Object) -> Translation:
+        try:
+            return self._kind.translate(upper.to_dict(), self._surroundings.view())
+        except UntranslatableError:
+            raise
+        except Exception as error:  # an API server may send anything
+            raise UntranslatableError(f"the object is malformed: {error!r}"[:500]) from error
+
+    def _is_wanted(self, upper: Object) -> bool:
+        return (
+            upper.namespace in self._surroundings.users
+            and self._context.lower_namespace(upper.namespace) != NEVER_MIRRORED
+            and self._namespaces.allows_namespace(upper.namespace)
+        )
+
+    async def _remove_unused(self, key: str, namespace: str) -> Result | None:
+        """Delete an unused copy after a grace period, unless lower pods of the namespace exist."""
+        self._forget(key)
+        if self._copies.of(key) is None:
+            return None
+        if left := self._surroundings.users.grace(namespace):
+            return Result(requeue_after=left)
+        lower_namespace = self._context.lower_namespace(namespace)
+        if self._surroundings.has_lower_pods(lower_namespace) or await peers.have_pods_in(
+            self._context, lower_namespace
+        ):
+            return Result(requeue_after=GRACE)
+        await self._remove(key)
+        return None
+
+    async def _remove(self, key: str) -> None:
+        if (copy := self._copies.of(key)) is not None:
+            await self._copies.delete(copy)
+
+    async def _upper_exists(self, namespace: str, name: str) -> bool:
+        """Report whether an upper object exists. Reads live: another process's cache may be ahead of ours."""
+        page = await self._context.upper.list(
+            self._kind.resource, namespace=namespace, field_selector=f"metadata.name={name}"
+        )
+        return any(found.metadata.deletion_timestamp is None for found in page.items)
+
+    def _settled(self, upper: Object) -> None:
+        self._done[upper.key] = upper
+        self._set_problem(upper.key, "")
+
+    def _failed(self, upper: Object, reason: str, message: str) -> None:
+        """Note why an object has no current copy; an empty reason writes no event."""
+        self._done.pop(upper.key, None)
+        self._set_problem(upper.key, message)
+        if reason:
+            self._report(upper, reason, message)
+
+    def _report(self, upper: Object, reason: str, message: str) -> None:
+        """Write an event once for each state of an object."""
+        if self._reported.get(upper.key) != (upper.uid, message):
+            self._reported[upper.key] = (upper.uid, message)
+            self._context.recorder.event(upper, "Warning", reason, message)
+
+    def _forget(self, key: str) -> None:
+        self._copies.forget(key)
+        self._done.pop(key, None)
+        self._reported.pop(key, None)
+        self._set_problem(key, "")
+
+    def _set_problem(self, key: str, message: str) -> None:
+        if message:
+            self._problems[key] = message
+        else:
+            self._problems.pop(key, None)
+        metrics.NOT_FOLLOWED.labels(self._context.name, self._kind.resource.plural).set(len(self._problems))
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    def _watch(self) -> None:
+        queue = self.controller.queue
+
+        def upper_changed(found: Object) -> None:
+            queue.add(found.key)
+
+        def copy_changed(copy: Object) -> None:
+            for key in upper_key(copy):
+                queue.add(key)
+
+        def copy_deleted(copy: Object) -> None:
+            for key in upper_key(copy):
+                self._done.pop(key, None)
+                queue.add(key)
+
+        self._upper.on_change(upper_changed, upper_changed)
+        self._copies.lower.on_change(copy_changed, copy_deleted, with_old=True)
+        self._surroundings.on_users(lambda namespace: self._add_all(_NAMESPACE, namespace, 0))
+        if self._kind.depends_on_pods:
+            self._surroundings.on_pods(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
+        if self._kind.selects_namespaces is not None:
+            self._surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
+
+    def _add_all(self, index: str, value: str, seconds: float) -> None:
+        for key in self._upper.store.index_keys(index, value):
+            self.controller.queue.add_after(key, seconds)

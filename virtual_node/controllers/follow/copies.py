@@ -1,0 +1,149 @@
+"""Creates, updates and deletes the lower copy of one followed object. Never touches unmanaged objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.objects import Object
+from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.problems import Problem, followed_name_taken
+from virtual_node.controllers.follow.kinds import Kind
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.translate.base import ownership
+from virtual_node.translate.follow.copies import copy_of, copy_patch
+
+INDEX_UPPER = "upper"
+_SETTLE = 10.0
+"""Seconds for which a copy must be too strict before it is changed, because the two clusters' states do not arrive at
+the same time."""
+
+
+def upper_key(copy: Object) -> Iterable[str]:
+    """Return the key of the upper object that a copy was created for."""
+    name = copy.annotations.get(names.ANNOTATION_SOURCE, copy.name)
+    return (f"{ownership.upper_namespace(copy)}/{name}",)
+
+
+class FollowedCopies:
+    """Writes the copies of one kind in one lower cluster."""
+
+    def __init__(self, context: ClusterContext, kind: Kind, *, namespaces: Namespaces) -> None:
+        """Create without any IO; the caller runs ``lower``."""
+        self._context = context
+        self._kind = kind
+        self._namespaces = namespaces
+        self._node = min(context.nodes)
+        self.lower = Informer(
+            context.lower,
+            kind.resource,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
+            indexers={INDEX_UPPER: upper_key},
+        )
+        self._compared: dict[str, Object] = {}
+        """Upper objects, by key, in the state with which their copies were last compared."""
+        self._strict_since: dict[str, float] = {}
+        """Loop time since which a copy has been too strict, by upper key."""
+
+    def forget(self, key: str) -> None:
+        """Forget the state kept for an upper object."""
+        self._compared.pop(key, None)
+        self._strict_since.pop(key, None)
+
+    def of(self, key: str) -> Object | None:
+        """Return the copy of an upper object from the cache; None also if the name belongs to another object."""
+        namespace, name = self._lower_name(key)
+        copy = self.lower.store.get(f"{namespace}/{name}")
+        return copy if copy is not None and self._is_ours(copy, key) else None
+
+    def misplaced(self, key: str) -> list[Object]:
+        """Return copies of an upper object in other lower namespaces than the configured one."""
+        namespace, name = self._lower_name(key)
+        found = self.lower.store.by_index(INDEX_UPPER, key)
+        return [copy for copy in found if copy.name == name and copy.namespace != namespace]
+
+    async def ensure(self, upper: Object, spec: dict[str, Any]) -> Problem | float | None:
+        """Create or patch a copy.
+
+        Returns a Problem if its name or namespace is not ours, the seconds until the next try, or None: the copy is
+        equal to ``spec``.
+
+        Raises:
+            ApiError: the lower cluster refuses; the caller retries.
+        """
+        key = upper.key
+        namespace, name = self._lower_name(key)
+        desired = copy_of(
+            upper.to_dict(), name=name, namespace=namespace, cluster_id=self._context.cluster_id, spec=spec
+        )
+        existing = self.lower.store.get(f"{namespace}/{name}")
+        was_compared = self._compared.get(key) is upper
+        if existing is None:
+            if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
+                return problem
+            return await self._create(upper, desired)
+        if not self._is_ours(existing, key, uid=upper.uid):
+            return self._taken(namespace, name)
+        current = existing.to_dict()
+        patch = copy_patch(current, desired)
+        if patch is None:
+            self._strict_since.pop(key, None)
+        else:
+            if wait := self._must_wait(key, current, spec):
+                return wait
+            resource = self._kind.resource
+            if was_compared and not await peers.is_current(self._context.upper, resource, upper):
+                return None  # our cache is behind; the missing event requeues this key
+            await patch_only(
+                self._context.lower, resource, name, patch, uid=existing.uid, namespace=namespace
+            )
+            self._strict_since.pop(key, None)
+        self._compared[key] = upper
+        return None
+
+    async def delete(self, copy: Object) -> None:
+        """Delete a copy by uid."""
+        await delete_only(self._context.lower, self._kind.resource, copy)
+
+    async def _create(self, upper: Object, desired: dict[str, Any]) -> Problem | None:
+        """Create a copy; return a Problem if another object has its name."""
+        lower, resource = self._context.lower, self._kind.resource
+        namespace, name = desired["metadata"]["namespace"], desired["metadata"]["name"]
+        try:
+            await lower.create(resource, desired, namespace=namespace)
+        except AlreadyExists as error:
+            found = await lower.get(resource, name, namespace=namespace)
+            if not self._is_ours(ownership.Marks.of(found["metadata"]), upper.key, uid=upper.uid):
+                return self._taken(namespace, name)
+            # Ours, and not in the cache yet; the caller retries.
+            raise Conflict(error.message, code=409, reason="Conflict") from error
+        except NotFound:
+            self._namespaces.forget(namespace)
+            raise
+        self._compared[upper.key] = upper
+        return None
+
+    def _must_wait(self, key: str, current: dict[str, Any], spec: dict[str, Any]) -> float:
+        """Return the seconds for which a change is delayed because it allows more; 0: it is not delayed."""
+        if not self._kind.is_looser(current.get("spec") or {}, spec):
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        return max(0.0, self._strict_since.setdefault(key, now) + _SETTLE - now)
+
+    def _is_ours(self, copy: ownership.Marked, key: str, *, uid: str = "") -> bool:
+        namespace, _, name = key.partition("/")
+        is_owned = ownership.is_owned_by(copy, self._context.cluster_id, namespace, upper_uid=uid)
+        return is_owned and copy.annotations.get(names.ANNOTATION_SOURCE, name) == name
+
+    def _taken(self, namespace: str, name: str) -> Problem:
+        return followed_name_taken(self._kind.resource.kind, f"{namespace}/{name}", self._context.name)
+
+    def _lower_name(self, key: str) -> tuple[str, str]:
+        namespace, _, name = key.partition("/")
+        return self._context.lower_namespace(namespace), self._kind.lower_name(name, self._node)

@@ -1,0 +1,48 @@
+"""Everything that follows pods into one lower cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+from controller_runtime.cache.informer import Informer
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.follow.controller import FollowController
+from virtual_node.controllers.follow.kinds import KINDS, NETWORK_POLICIES
+from virtual_node.controllers.follow.surroundings import Surroundings
+from virtual_node.controllers.namespaces.controller import Namespaces
+
+
+class Follow:
+    """The controllers of the kinds in ``follow`` of a lower cluster."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        namespaces: Namespaces,
+        upper_namespaces: Informer,
+    ) -> None:
+        """Create the controllers; the arguments are those of ``Surroundings``."""
+        wanted = context.config.follow
+        self._controllers: dict[str, FollowController] = {}
+        if not wanted:
+            return
+        surroundings = Surroundings(context, caches, namespaces=namespaces, upper_namespaces=upper_namespaces)
+        self._controllers = {
+            kind.setting: FollowController(context, kind, namespaces=namespaces, surroundings=surroundings)
+            for kind in KINDS
+            if kind.setting in wanted
+        }
+
+    async def run(self) -> None:
+        """Follow both clusters until cancelled; call it when the caches of pods and namespaces have synced."""
+        async with asyncio.TaskGroup() as group:
+            for controller in self._controllers.values():
+                group.create_task(controller.run())
+
+    async def ready(self, namespace: str) -> Problem | None:
+        """Return why a new pod of an upper namespace must not start yet: a NetworkPolicy has no current copy."""
+        policies = self._controllers.get(NETWORK_POLICIES.setting)
+        return None if policies is None else await policies.ready(namespace)

@@ -1,0 +1,65 @@
+"""The kinds of objects that can follow pods, and how each is translated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.resources import Resource
+from virtual_node.translate.follow import disruption_budgets, network_policies
+from virtual_node.translate.follow.view import Translation, View
+
+_LONGEST = 253
+
+
+def _same_name(name: str, node: str) -> str:
+    return name
+
+
+def _own_name(name: str, node: str) -> str:
+    """Return a lower name of its own for each process: the number in the copy is that of the process's pods."""
+    suffix = hashlib.sha256(node.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST - 9]}-{suffix}"
+
+
+def _never(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of objects."""
+
+    setting: str
+    """Its name in ``follow``."""
+    resource: Resource
+    translate: Callable[[Mapping[str, Any], View], Translation]
+    lower_name: Callable[[str, str], str] = _same_name
+    """Returns the name of a copy, given the upper name and the first virtual node of the lower cluster."""
+    is_looser: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = _never
+    """Reports whether the second ``spec`` allows more than the first. Such a change is delayed."""
+    depends_on_pods: bool = False
+    selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
+    """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
+
+
+NETWORK_POLICIES = Kind(
+    "networkPolicies",
+    resources.NETWORK_POLICIES,
+    network_policies.lower_policy,
+    selects_namespaces=network_policies.selects_namespaces,
+)
+KINDS = (
+    NETWORK_POLICIES,
+    Kind(
+        "podDisruptionBudgets",
+        resources.POD_DISRUPTION_BUDGETS,
+        disruption_budgets.lower_budget,
+        lower_name=_own_name,
+        is_looser=disruption_budgets.allows_more,
+        depends_on_pods=True,
+    ),
+)

@@ -1,0 +1,109 @@
+"""The pods and namespaces that decide which objects follow pods into a lower cluster, and how they look there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.services.users import NamespaceUsers
+from virtual_node.translate.follow.view import Labels, View
+
+_FINISHED = {"Succeeded", "Failed"}
+
+
+class Surroundings:
+    """Reads caches of one lower cluster and calls functions when they change."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: PodCaches,
+        *,
+        namespaces: Namespaces,
+        upper_namespaces: Informer,
+    ) -> None:
+        """Register handlers on the informers.
+
+        Args:
+            context: the two clusters.
+            caches: our pods in both clusters.
+            namespaces: knows which upper namespaces are allowed.
+            upper_namespaces: all namespaces of the upper cluster.
+        """
+        self._context = context
+        self._caches = caches
+        self._namespaces = namespaces
+        self._upper_namespaces = upper_namespaces
+        self._for_users: list[Callable[[str], None]] = []
+        self.users = NamespaceUsers(caches.upper.values(), on_change=self._users_changed)
+        """Upper namespaces with pods on our virtual nodes."""
+        self._live: defaultdict[str, dict[str, Labels]] = defaultdict(dict)
+        """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
+
+    def view(self) -> View:
+        """Return what translations read, from the caches."""
+        context = self._context
+        return View(
+            cluster_id=context.cluster_id,
+            nodes=tuple(context.nodes),
+            ignore_labels=context.settings.ignore_labels,
+            lower_namespace=context.lower_namespace,
+            is_allowed=self._namespaces.allows_namespace,
+            labels_of=self._labels_of,
+            all_namespaces=lambda: ((one.name, one.labels) for one in self._upper_namespaces.store.list()),
+            pods=self._labels_of_pods,
+        )
+
+    def has_lower_pods(self, namespace: str) -> bool:
+        """Report whether one of our lower pods is in a lower namespace."""
+        return any(pod.namespace == namespace for pod in self._caches.lower.store.list())
+
+    def on_users(self, call: Callable[[str], None]) -> None:
+        """Call a function with each upper namespace that gets its first pod or loses its last."""
+        self._for_users.append(call)
+
+    def on_pods(self, call: Callable[[str], None]) -> None:
+        """Call a function with the namespace of each pod that starts, finishes, or changes its labels."""
+
+        def changed(pod: Object) -> None:
+            if (pod.status or {}).get("phase") in _FINISHED:
+                gone(pod)
+            elif self._live[pod.namespace].get(pod.uid) != pod.labels:
+                self._live[pod.namespace][pod.uid] = pod.labels
+                call(pod.namespace)
+
+        def gone(pod: Object) -> None:
+            pods = self._live[pod.namespace]
+            if pods.pop(pod.uid, None) is not None:
+                call(pod.namespace)
+            if not pods:
+                del self._live[pod.namespace]
+
+        for informer in self._caches.upper.values():
+            informer.on_change(changed, gone)
+
+    def on_namespaces(self, call: Callable[[], None]) -> None:
+        """Call a function when an upper namespace appears, disappears, or changes its labels."""
+
+        def changed(old: Object, new: Object) -> None:
+            if old.labels != new.labels:
+                call()
+
+        self._upper_namespaces.add_handler(
+            on_add=lambda _new, _initial: call(), on_update=changed, on_delete=lambda _old: call()
+        )
+
+    def _users_changed(self, namespace: str) -> None:
+        for call in self._for_users:
+            call(namespace)
+
+    def _labels_of(self, namespace: str) -> Labels | None:
+        found = self._upper_namespaces.store.get(namespace)
+        return None if found is None else found.labels
+
+    def _labels_of_pods(self, namespace: str) -> Iterable[Labels]:
+        return self._live.get(namespace, {}).values()

@@ -1,0 +1,1 @@
+"""Lower copies of the objects that ``follow`` of a lower cluster names."""

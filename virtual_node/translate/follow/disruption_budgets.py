@@ -1,0 +1,75 @@
+"""The lower copy of a PodDisruptionBudget, so that evictions in the lower cluster respect the upper budget.
+
+Lower pods have no controller there, so the lower cluster cannot evaluate percentages and ``maxUnavailable``. The copy
+has a number instead: the healthy pods that the upper budget needs, minus those that run elsewhere. It changes only if
+the budget or the pods elsewhere change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controller_runtime.api.matching import compile_selector
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View
+
+NONE_ALLOWED = 2**31 - 1
+"""``minAvailable`` with which no pod may be evicted."""
+
+
+def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of a PodDisruptionBudget; no spec if no pod here is selected.
+
+    Raises:
+        UntranslatableError: lower pods cannot be selected.
+        ValueError: the selector is malformed.
+    """
+    spec = upper.get("spec") or {}
+    selector = spec.get("selector")
+    if selector is None:
+        return Translation(None)  # selects no pod
+    matches = compile_selector(selector)
+    here = sum(matches(labels) for labels in view.pods(upper["metadata"]["namespace"]))
+    if not here:
+        return Translation(None)
+    if lost := view.lost_keys(selector):
+        raise UntranslatableError(
+            f"selector uses {', '.join(lost)}, which lower pods do not have. Select pods by other labels"
+        )
+    below: dict[str, Any] = {
+        "selector": view.only_ours(selector, on_our_nodes=True),
+        "minAvailable": _least(upper, here),
+    }
+    if policy := spec.get("unhealthyPodEvictionPolicy"):
+        below["unhealthyPodEvictionPolicy"] = policy
+    return Translation(below)
+
+
+def allows_more(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Report whether a copy would allow more evictions than the current one."""
+    now, then = current.get("minAvailable"), desired["minAvailable"]
+    return isinstance(now, int) and now > then
+
+
+def _least(upper: Mapping[str, Any], here: int) -> int:
+    """Return the number of pods that must stay healthy in the lower cluster.
+
+    Pods here that are not healthy count as healthy, so that a pod that has just been evicted and that the upper status
+    still counts does not look like a pod elsewhere.
+    """
+    status = upper.get("status") or {}
+    desired, healthy = status.get("desiredHealthy"), status.get("currentHealthy")
+    generation = upper["metadata"].get("generation")
+    if not isinstance(desired, int) or not isinstance(healthy, int):
+        return NONE_ALLOWED
+    if status.get("observedGeneration") != generation or _has_failed(status):
+        return NONE_ALLOWED
+    return min(NONE_ALLOWED, max(0, desired - max(0, healthy - here)))
+
+
+def _has_failed(status: Mapping[str, Any]) -> bool:
+    """Report whether the upper controller could not evaluate the budget, so that its numbers are old."""
+    return any(
+        one.get("type") == "DisruptionAllowed" and one.get("reason") == "SyncFailed"
+        for one in status.get("conditions") or ()
+    )

@@ -1,0 +1,188 @@
+"""The lower copy of a NetworkPolicy. It never allows traffic that the upper policy does not allow.
+
+A NetworkPolicy isolates the pods that it selects, and its rules allow traffic. So a rule, peer or port that cannot be
+translated is left out, and less traffic is allowed. A selector of the isolated pods that cannot be translated is
+widened, and then the copy has no rules at all.
+
+Namespace selectors are evaluated against the labels of upper namespaces, because lower namespaces have other labels.
+All pod selectors also require the ownership label, so that lower pods of others are neither isolated nor admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api.matching import compile_selector
+from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from virtual_node.translate.follow.view import Translation, View
+
+LABEL_NAMESPACE = "kubernetes.io/metadata.name"
+"""Label with the name of a namespace, which every API server sets since Kubernetes 1.21."""
+_DNS = {"matchLabels": {"k8s-app": "kube-dns"}}
+_DIRECTIONS = (("Ingress", "ingress", "from"), ("Egress", "egress", "to"))
+_SPEC = frozenset({"podSelector", "policyTypes", "ingress", "egress"})
+_PEER = frozenset({"podSelector", "namespaceSelector", "ipBlock"})
+_PORT = frozenset({"protocol", "port", "endPort"})
+_MAX_NAMES = 2_000
+"""Maximum number of namespace names in one copy, because a selector can match every namespace."""
+_MAX_SCANS = 20
+"""Maximum number of namespace selectors of one policy that are compared with all namespaces."""
+
+
+def lower_policy(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of a NetworkPolicy.
+
+    Raises:
+        ValueError: a selector is malformed.
+    """
+    return _Writer(view, upper["metadata"]["namespace"]).policy(upper.get("spec") or {})
+
+
+def selects_namespaces(upper: Mapping[str, Any]) -> bool:
+    """Report whether a policy has a namespace selector, so that its copy depends on other namespaces."""
+    spec = upper.get("spec") or {}
+    return any(
+        peer.get("namespaceSelector") is not None
+        for _, field, peers in _DIRECTIONS
+        for rule in spec.get(field) or ()
+        for peer in rule.get(peers) or ()
+    )
+
+
+class _Writer:
+    """Translates one policy and collects what is left out."""
+
+    def __init__(self, view: View, namespace: str) -> None:
+        self._view = view
+        self._namespace = namespace
+        self._notes: list[str] = []
+        self._names_left = _MAX_NAMES
+        self._scans_left = _MAX_SCANS
+
+    def policy(self, spec: Mapping[str, Any]) -> Translation:
+        selector = spec.get("podSelector") or {}
+        types = spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+        is_whole = True
+        if lost := self._view.lost_keys(selector):
+            self._note(
+                f"podSelector uses {', '.join(lost)}, which lower pods do not have: the copy selects more pods and "
+                "allows no traffic to them. Select pods by other labels"
+            )
+            is_whole = False
+        if unknown := sorted(spec.keys() - _SPEC):
+            self._note(f"{', '.join(unknown)} is not known: the copy allows no traffic")
+            is_whole = False
+        body: dict[str, Any] = {
+            "podSelector": self._view.only_ours(self._view.without_lost(selector)),
+            "policyTypes": list(types),
+        }
+        for direction, field, peers in _DIRECTIONS:
+            if direction in types:
+                found = spec.get(field) or () if is_whole else ()
+                body[field] = list(self._rules(found, field, peers))
+        return Translation(body, tuple(self._notes))
+
+    def _rules(self, rules: Iterable[Mapping[str, Any]], field: str, peers: str) -> Iterable[dict[str, Any]]:
+        for number, rule in enumerate(rules):
+            where = f"{field}[{number}]"
+            ports = rule.get("ports") or ()
+            unknown = {*(rule.keys() - {peers, "ports"})}.union(*(port.keys() - _PORT for port in ports))
+            if unknown:
+                self._note(f"{where} is left out: {', '.join(sorted(unknown))} is not known")
+                continue
+            below: dict[str, Any] = {"ports": list(ports)} if ports else {}
+            if above := rule.get(peers):
+                below[peers] = [
+                    found
+                    for position, peer in enumerate(above)
+                    for found in self._peers(peer, f"{where}.{peers}[{position}]", is_egress=peers == "to")
+                ]
+                if not below[peers]:
+                    continue  # without peers, the rule would allow traffic of everyone
+            yield below
+
+    def _peers(self, peer: Mapping[str, Any], where: str, *, is_egress: bool) -> Iterable[dict[str, Any]]:
+        if unknown := sorted(peer.keys() - _PEER):
+            self._note(f"{where} is left out: {', '.join(unknown)} is not known")
+            return
+        if peer.get("ipBlock") is not None:
+            yield {"ipBlock": peer["ipBlock"]}
+            return
+        pods, namespaces = peer.get("podSelector"), peer.get("namespaceSelector")
+        if pods is None and namespaces is None:
+            self._note(f"{where} is left out: it is empty")
+            return
+        if lost := self._view.lost_keys(pods or {}):
+            self._note(
+                f"{where} is left out: podSelector uses {', '.join(lost)}, which lower pods do not have. Select pods "
+                "by other labels"
+            )
+            return
+        below = self._view.only_ours(pods or {})
+        if namespaces is None:
+            yield {"podSelector": below}
+            return
+        if is_egress and self._is_dns(pods or {}, namespaces):
+            # Lower pods use the DNS of their own cluster, as upper pods use the DNS of the upper cluster.
+            yield {"namespaceSelector": _named([NEVER_MIRRORED]), "podSelector": _DNS}
+        if not namespaces.get("matchLabels") and not namespaces.get("matchExpressions"):
+            yield {"namespaceSelector": {}, "podSelector": below}
+        elif found := self._namespaces(namespaces, where, is_dns=pods == _DNS):
+            yield {"namespaceSelector": _named(found), "podSelector": below}
+
+    def _is_dns(self, pods: Mapping[str, Any], namespaces: Mapping[str, Any]) -> bool:
+        labels = self._view.labels_of(NEVER_MIRRORED)
+        return labels is not None and pods == _DNS and compile_selector(namespaces)(labels)
+
+    def _namespaces(self, selector: Mapping[str, Any], where: str, *, is_dns: bool) -> list[str]:
+        """Return the lower names of the upper namespaces that a selector matches."""
+        matches = compile_selector(selector)
+        named = _names(selector)
+        if named is None:
+            self._scans_left -= 1
+            if self._scans_left < 0:
+                self._note(
+                    f"{where} is left out: the policy has more than {_MAX_SCANS} namespace selectors. Select namespaces "
+                    f"by {LABEL_NAMESPACE}, or divide the policy"
+                )
+                return []
+            candidates = list(self._view.all_namespaces())
+        else:
+            candidates = [
+                (name, labels) for name in named if (labels := self._view.labels_of(name)) is not None
+            ]
+        found = {name for name, labels in candidates if matches(labels)}
+        if named is not None and NEVER_MIRRORED in found and not is_dns:
+            self._note(
+                f"{where}: pods of {NEVER_MIRRORED} do not run in the lower cluster. For DNS, add podSelector "
+                "matchLabels k8s-app: kube-dns in an egress rule; for other pods, add an ipBlock"
+            )
+        below = sorted({self._view.lower_namespace(name) for name in found if self._view.is_allowed(name)})
+        self._names_left -= len(below)
+        if self._names_left < 0:
+            self._note(
+                f"{where} is left out: the policy selects more than {_MAX_NAMES} namespaces by name. Use an empty "
+                "namespaceSelector, or divide the policy"
+            )
+            return []
+        return below
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < 5:
+            self._notes.append(text)
+
+
+def _names(selector: Mapping[str, Any]) -> list[str] | None:
+    """Return the only namespaces that a selector can match; None: it can match any."""
+    name = (selector.get("matchLabels") or {}).get(LABEL_NAMESPACE)
+    if name is not None:
+        return [name]
+    for one in selector.get("matchExpressions") or ():
+        if one["key"] == LABEL_NAMESPACE and one["operator"] == "In":
+            return list(dict.fromkeys(one.get("values") or ()))
+    return None
+
+
+def _named(namespaces: list[str]) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": LABEL_NAMESPACE, "operator": "In", "values": namespaces}]}

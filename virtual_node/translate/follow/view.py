@@ -1,0 +1,80 @@
+"""What translations know about a lower cluster, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from controller_runtime.api import names
+
+Labels = Mapping[str, str]
+
+
+class UntranslatableError(Exception):
+    """An object that has no copy in the lower cluster; the message says why and what to do."""
+
+
+class Translation(NamedTuple):
+    """The copy of an object."""
+
+    spec: dict[str, Any] | None
+    """The ``spec`` of the copy; None: the lower cluster does not need the object."""
+    notes: tuple[str, ...] = ()
+    """What the copy leaves out, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One lower cluster, as far as translations need it."""
+
+    cluster_id: str
+    """Identity of the upper cluster."""
+    nodes: tuple[str, ...]
+    """The virtual nodes of the lower cluster."""
+    ignore_labels: Collection[str]
+    """Pod labels that are not copied to lower pods."""
+    lower_namespace: Callable[[str], str]
+    is_allowed: Callable[[str], bool]
+    """Whether pods of an upper namespace may run in the lower cluster."""
+    labels_of: Callable[[str], Labels | None]
+    """Labels of an upper namespace; None: it does not exist."""
+    all_namespaces: Callable[[], Iterable[tuple[str, Labels]]]
+    """Upper namespaces with their labels."""
+    pods: Callable[[str], Iterable[Labels]]
+    """Labels of the pods of an upper namespace that run or will run in the lower cluster."""
+
+    def lost_keys(self, selector: Mapping[str, Any]) -> list[str]:
+        """Return the label keys in a selector that lower pods do not have with the upper pod's value.
+
+        Unknown fields of the selector are included, because nothing is known about the pods that they select.
+        """
+        used = [*(selector.get("matchLabels") or {})]
+        used += [one["key"] for one in selector.get("matchExpressions") or ()]
+        unknown = selector.keys() - {"matchLabels", "matchExpressions"}
+        return sorted({key for key in used if self._is_lost(key)} | unknown)
+
+    def without_lost(self, selector: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a selector without the requirements on ``lost_keys``; it selects the same pods or more."""
+        labels = selector.get("matchLabels") or {}
+        expressions = selector.get("matchExpressions") or ()
+        return {
+            "matchLabels": {key: value for key, value in labels.items() if not self._is_lost(key)},
+            "matchExpressions": [one for one in expressions if not self._is_lost(one["key"])],
+        }
+
+    def only_ours(self, selector: Mapping[str, Any], *, on_our_nodes: bool = False) -> dict[str, Any]:
+        """Return a selector that also requires that a lower pod was created for this upper cluster."""
+        found = {
+            "matchLabels": {
+                **(selector.get("matchLabels") or {}),
+                names.LABEL_UPPER_CLUSTER: self.cluster_id,
+            }
+        }
+        expressions = list(selector.get("matchExpressions") or ())
+        if on_our_nodes:
+            expressions.append({"key": names.LABEL_NODE, "operator": "In", "values": sorted(self.nodes)})
+        return {**found, **({"matchExpressions": expressions} if expressions else {})}
+
+    def _is_lost(self, key: str) -> bool:
+        return key in self.ignore_labels or key == names.LABEL_VIRTUAL_POD or names.is_reserved(key)
