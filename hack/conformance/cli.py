@@ -187,6 +187,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
                 },
                 "namespaces": {"adopt": ["default"]},
                 "services": {"clusterIP": "same"},
+                "onUnschedulable": "Reject",
             }
         ],
     }
