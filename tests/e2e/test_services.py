@@ -9,13 +9,11 @@ import pytest
 from aiohttp import web
 
 from hack.sandbox import Cluster, Sandbox
-from hack.sandbox.cluster import LOOPBACK
-from hack.sandbox.nodes import network
-from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, node_ready, pod, ready
+from tests.e2e.conftest import REAL, SIMULATED, becomes, create, eventually, get, pod, ready
+from tests.e2e.far_cluster import FAR, far_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
-FAR = "vn-far"
 SERVE = "echo {0} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
 
 
@@ -159,35 +157,15 @@ async def test_pods_of_two_clusters_reach_each_other_by_name(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
     """Two real nodes in two lower clusters on a flat network, in both directions."""
-    async with Sandbox(lower=1, real_node=True) as far:
-        assert sandbox.bridge is not None
-        assert far.bridge is not None
-        network.connect(sandbox.bridge, far.bridge)
-        await far.upper.controller_manager.stop()  # only its lower cluster is used here
-        configuration = {
-            "apiVersion": "virtual-node.io/v1alpha1",
-            "kind": "VirtualNodeConfiguration",
-            "kubeconfig": str(upper.kubeconfig),
-            "kubelet": {"port": 0, "nodeIp": LOOPBACK},
-            "clusters": [{"name": "far", "kubeconfig": str(far.lower[0].kubeconfig), "nodeName": FAR}],
-        }
-        file = sandbox.directory / "far.yaml"
-        file.write_text(json.dumps(configuration), encoding="utf-8")
-        process = await sandbox.start_virtual_node("--config", str(file), name="virtual-node-far")
-        try:
-            await node_ready(upper, FAR)
-            await create(
-                upper, namespace, service("near"), service("far"), pod("near", SERVE.format("from near")),
-                pod("far", SERVE.format("from far"), node=FAR),
-            )  # fmt: skip
-            await ready(upper, namespace, "near")
-            await ready(upper, namespace, "far")
-            await run(upper, namespace, "near", f"wget -q -O- http://far.{namespace}", wanted="from far")
-            await run(upper, namespace, "far", f"wget -q -O- http://near.{namespace}", wanted="from near")
-            await upper.kubectl("-n", namespace, "delete", "pod", "near", "far")
-        finally:
-            await process.stop()
-            await upper.kubectl("delete", "node", FAR)
+    async with far_cluster(sandbox):
+        await create(
+            upper, namespace, service("near"), service("far"), pod("near", SERVE.format("from near")),
+            pod("far", SERVE.format("from far"), node=FAR),
+        )  # fmt: skip
+        await ready(upper, namespace, "near")
+        await ready(upper, namespace, "far")
+        await run(upper, namespace, "near", f"wget -q -O- http://far.{namespace}", wanted="from far")
+        await run(upper, namespace, "far", f"wget -q -O- http://near.{namespace}", wanted="from near")
 
 
 async def test_a_restart_mirrors_missed_changes(sandbox: Sandbox, upper: Cluster, namespace: str):
