@@ -18,6 +18,8 @@ from controller_runtime.api import names
 
 TEMPLATE_HASH = "pod-template-hash"
 """Label by which the ReplicaSet of a Deployment selects its pods."""
+ENDS_AT = "its grace period ends at"
+"""Part of the reason of a deleted pod that may end late."""
 _LEAVING = "-leaving"
 _LONGEST = 63
 """Maximum length of a label value."""

@@ -203,7 +203,9 @@ class Drain(Strategy):
         if pod.metadata.deletion_timestamp is not None:
             if self._overdue(pod) >= _ENDING:
                 return PodState(pod.key, "stays", "it was deleted, but does not end (finalizers?)")
-            return PodState(pod.key, "moving", "it is ending")
+            is_late = (pod.metadata.deletion_grace_period_seconds or 0) > _ENDING
+            ends = f", {drain.ENDS_AT} {pod.metadata.deletion_timestamp}" if is_late else ""
+            return PodState(pod.key, "moving", f"it is ending{ends}")
         if pod.uid in self.context.view.leaving:
             return PodState(pod.key, "moving", _STARTING)
         if not self.concerns(pod):

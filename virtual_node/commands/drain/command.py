@@ -66,11 +66,13 @@ async def _run(options: argparse.Namespace) -> int:
             _say(f"node/{node.name} cordoned")
         for node in found:
             await nodes.change(client, node.name, unschedulable=True, annotations=annotation)
+        statuses: dict[str, Status] = {}
         try:
             async with asyncio.timeout(options.timeout or None):
-                statuses = await _follow(client, [node.name for node in found])
+                await _follow(client, [node.name for node in found], statuses)
         except TimeoutError:
             _say(f"not complete within {options.timeout:g} s; {_continues(options.targets)}")
+            _list_left(statuses)
             return 1
     return _conclude(statuses)
 
@@ -95,18 +97,18 @@ def _is_fresh(lease: Object, now: datetime) -> bool:
     return bool(spec.get("holderIdentity")) and age <= 2 * float(spec.get("leaseDurationSeconds") or 0)
 
 
-async def _follow(client: Client, wanted: Sequence[str]) -> dict[str, Status]:
-    """Print the status of each node when it changes; return all when no pod moves any more."""
+async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Status]) -> None:
+    """Print the status of each node when it changes, and store it in ``statuses``; return when no pod moves any more."""
     shown: dict[str, str] = {}
     silent_at = asyncio.get_running_loop().time() + _SILENCE
     while True:
-        statuses: dict[str, Status] = {}
         for name in wanted:
             node = await find(client, resources.NODES, name)
             annotations: dict[str, Any] = ((node or {}).get("metadata") or {}).get("annotations") or {}
             if drain.requested(annotations) is None:
                 raise ConfigError(f"the drain of {name} was cancelled, because its annotation was removed")
             status = drain.status_of(annotations)
+            statuses.pop(name, None)
             if status is not None:
                 statuses[name] = status
                 line = _line(name, status)
@@ -117,14 +119,17 @@ async def _follow(client: Client, wanted: Sequence[str]) -> dict[str, Status]:
                 shown[name] = f"node/{name}: the descheduler has not answered for {_SILENCE:g} s. {_CAUSES}"
                 _say(shown[name])
         if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):
-            return statuses
+            return
         await asyncio.sleep(_POLL)
 
 
 def _line(name: str, status: Status) -> str:
     parts = [f"{status.moved} moved", f"{status.moving} moving", f"{status.waiting} waiting"]
     stay = f", {status.staying} stay" if status.staying else ""
-    return f"node/{name}: {', '.join(parts)}{stay}"
+    late = [one for one in status.pods if one.state == "moving" and drain.ENDS_AT in one.why]
+    more = f", and {len(late) - 1} more" if len(late) > 1 else ""
+    waits = f" ({late[0].pod}: {late[0].why}{more})" if late else ""
+    return f"node/{name}: {', '.join(parts)}{stay}{waits}"
 
 
 def _conclude(statuses: dict[str, Status]) -> int:
@@ -134,10 +139,14 @@ def _conclude(statuses: dict[str, Status]) -> int:
             _say(f"node/{name}: stopped: {status.stopped}")
         elif status.is_complete:
             _say(f"node/{name} drained")
+    _list_left(statuses)
+    return 0 if all(status.is_complete for status in statuses.values()) else 1
+
+
+def _list_left(statuses: dict[str, Status]) -> None:
     left = [(name, one.pod, one.state, one.why) for name, status in statuses.items() for one in status.pods]
     if left:
         output.table(("NODE", "POD", "STATE", "WHY"), left)
-    return 0 if all(status.is_complete for status in statuses.values()) else 1
 
 
 def _continues(targets: Sequence[str]) -> str:

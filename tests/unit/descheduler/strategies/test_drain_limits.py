@@ -133,6 +133,21 @@ async def test_drain_is_over_although_a_deleted_pod_does_not_end():
     assert (late.staying, late.is_over) == (1, True)
 
 
+async def test_drain_waits_for_long_grace_period_and_says_until_when():
+    """As ``kubectl drain``. The pods of others are not delayed."""
+    cluster = draining_cluster()
+    cluster.dead_nodes.add("a")
+    body = pod("p", owner="x", kind="X", phase="Running", refused_at=None)
+    ends = {"deletionTimestamp": "2026-01-01T01:00:00Z", "deletionGracePeriodSeconds": 3600}
+    cluster.put("pods", {**body, "metadata": {**body["metadata"], **ends}})
+    async with drain_process(cluster).running():
+        await asyncio.sleep(1800)
+        status = drain_status(cluster)
+    assert status is not None
+    assert [one.why for one in status.pods] == ["it is ending, its grace period ends at 2026-01-01T01:00:00Z"]
+    assert (status.moving, status.is_over) == (1, False)
+
+
 async def test_drain_is_over_although_requests_fail():
     cluster = draining_cluster()
     for number in range(2):
