@@ -16,6 +16,7 @@ from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.api.namespace_map import NamespaceConfig
 from controller_runtime.api.overrides import validation as overrides_validation
 from controller_runtime.api.overrides.config import Override
+from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
@@ -67,6 +68,8 @@ class SchedulerClusterConfig(_Base):
     pod_selector: dict[str, Any] = {}
     """LabelSelector of the pods that the virtual node takes. Empty: all."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
+    """Whether pods with ResourceClaims are accepted. The devices are not counted. Must match the virtual node's settings."""
     policy: Policy = msgspec.field(default_factory=Policy)
     """What pods may request in this lower cluster; other pods are rejected. Must match the virtual node's settings."""
     overrides: list[Override] = []

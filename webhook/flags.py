@@ -54,6 +54,7 @@ class Options:
     freeze_period: float
     scheduler_name: str
     require_virtual_node: bool
+    move_resource_claims: bool
     shutdown_delay_duration: float
     """Seconds for which the server keeps listening after the signal to stop."""
     leader_elect: bool
@@ -143,6 +144,13 @@ def parser(environment: Mapping[str, str]) -> Parser:
         "--require-virtual-node",
         default=True,
         help_text="run pods with moved selectors on virtual nodes only, not on real upper nodes (true)",
+    )
+    add_boolean(
+        pods,
+        "--move-resource-claims",
+        default=False,
+        help_text="move resourceClaims into an annotation, for lower clusters with resourceClaims.enabled. Such pods run "
+        "on virtual nodes only (false)",
     )
     own = whole.add_argument_group("own certificates and registration (without --tlscert)")
     add_flag(

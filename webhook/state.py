@@ -34,6 +34,7 @@ class State:
         freeze_period: float,
         scheduler_name: str = "",
         require_virtual_node: bool = False,
+        move_resource_claims: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Create the caches; ``run`` fills them.
@@ -45,12 +46,14 @@ class State:
             freeze_period: seconds for which a frozen node is avoided.
             scheduler_name: scheduler for pods that name none; empty: unchanged.
             require_virtual_node: whether pods with moved selectors may run on virtual nodes only.
+            move_resource_claims: whether ResourceClaims move to an annotation.
             now: wall clock, for tests.
         """
         self._ignore_keys = frozenset(ignore_keys)
         self._freeze_period = freeze_period
         self._scheduler_name = scheduler_name
         self._require_virtual_node = require_virtual_node
+        self._move_resource_claims = move_resource_claims
         self._now = now
         self._nodes = Informer(
             client,
@@ -105,6 +108,7 @@ class State:
             avoid=self._avoid(pod, namespace),
             scheduler_name=self._scheduler_name,
             require_virtual_node=self._require_virtual_node,
+            move_resource_claims=self._move_resource_claims,
         )
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:

@@ -26,6 +26,9 @@ ANNOTATION_SOURCE = f"{DOMAIN}/source"
 ANNOTATION_PLACEHOLDER = f"{DOMAIN}/placeholder"
 """``true`` on a ConfigMap or Secret without data, created because a lower pod references its name and the
 upper cluster has no such object."""
+LABEL_GENERATED_FOR = f"{DOMAIN}/generated-for"
+"""On a ResourceClaim that a lower cluster generated from our copy of a ResourceClaimTemplate: identity of the upper
+cluster. It is only for lookup, and no sign of ownership."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
 ALWAYS_PREFIX = f"always.{DOMAIN}/"
@@ -87,6 +90,14 @@ value there is the user's. The pod's user can write both."""
 ANNOTATION_PREFERRED_NODE = f"{DOMAIN}/preferred-node"
 """On an upper pod: lower node that the lower pod prefers. The multi-scheduler writes it when it binds the pod;
 users can write it as well, so it is only a preference."""
+ANNOTATION_RESOURCE_CLAIMS = f"{DOMAIN}/resource-claims"
+"""On an upper pod: JSON of its ``resourceClaims`` and of the ``resources.claims`` of its containers, which the webhook
+moved out of its spec. Users can write it, with the same meaning as in the spec."""
+ANNOTATION_ALLOCATED_DEVICES = f"{DOMAIN}/allocated-devices"
+"""On an upper pod: JSON of the devices that the lower cluster allocated to its ResourceClaims, by the claim's name in
+the pod."""
+REPORTED_ON_PODS = frozenset({ANNOTATION_LOWER_UID, ANNOTATION_ALLOCATED_DEVICES})
+"""Annotations that the virtual node itself writes on upper pods, so they are no change by a user."""
 ANNOTATION_PROVISION_SECONDS = f"{DOMAIN}/provision-seconds"
 """On a virtual node: seconds for which a pod may wait for a node that the lower cluster's autoscaler adds. 0: it adds
 none."""

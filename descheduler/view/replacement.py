@@ -19,9 +19,8 @@ _DROPPED_FIELDS = (
     "priority",  # computed by admission, which refuses other values
     "preemptionPolicy",
 )
-_DROPPED_ANNOTATIONS = (names.ANNOTATION_LOWER_UID,)
-"""Dropped, because with these annotations the virtual node would treat the new pod as a pod that has already
-run."""
+_DROPPED_ANNOTATIONS = names.REPORTED_ON_PODS
+"""Dropped, because they describe the lower pod of the old pod."""
 
 
 def of(

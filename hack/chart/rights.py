@@ -31,6 +31,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "page": virtual_node.UPPER_PAGE,
             "sharedTokens": virtual_node.UPPER_SHARED_TOKENS,
             **{f"follow-{kind}": rights for kind, rights in virtual_node.UPPER_FOLLOW.items()},
+            "resourceClaims": virtual_node.UPPER_RESOURCE_CLAIMS,
             "renewal": virtual_node.UPPER_RENEWAL,
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,

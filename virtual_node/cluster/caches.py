@@ -37,6 +37,9 @@ class ClusterCaches:
     lower_nodes: Informer
     foreign_pods: Informer
     """Lower pods that are not ours, reduced to what capacity needs."""
+    claims: dict[str, Informer]
+    """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``. They
+    decide nothing, because the lower cluster may not serve them."""
     accounts: Informer | None
     """Upper ServiceAccounts without content; None unless pods share tokens."""
 
@@ -58,7 +61,7 @@ class ClusterCaches:
     def all(self) -> Iterator[Informer]:
         """Yield every informer."""
         yield from self.deciding()
-        yield from (self.lower_nodes, self.foreign_pods)
+        yield from (self.lower_nodes, self.foreign_pods, *self.claims.values())
 
 
 def cluster_caches(context: ClusterContext) -> ClusterCaches:
@@ -91,6 +94,11 @@ def cluster_caches(context: ClusterContext) -> ClusterCaches:
             transform=shrink_foreign,
             name="foreign-pods",
         ),
+        claims={
+            resource.kind: Informer(context.lower, resource, label_selector=ours)
+            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+            if context.config.resource_claims.enabled
+        },
         accounts=_accounts(context),
     )
 

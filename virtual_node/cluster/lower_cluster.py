@@ -25,6 +25,7 @@ from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletServ
 from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.events.mirror import EventMirror
@@ -202,14 +203,22 @@ class LowerCluster:
             lower=caches.lower_services,
         )
         follow = Follow(context, caches.pods, namespaces=namespaces, upper_namespaces=caches.upper_namespaces)
-        status = StatusWriter(context)
         dependencies = DependencyController(
             context,
             namespaces=namespaces,
             config_maps=caches.config_maps,
             secrets=caches.secrets,
             wake=wake,
+            claims=caches.claims,
         )
+        allocations = Allocations(
+            context,
+            claims=caches.claims,
+            dependencies=dependencies,
+            lower_pods=caches.pods.lower,
+            changed=lambda uid: pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
+        )
+        status = StatusWriter(context, devices=allocations.record)
         identities = IdentityController(
             context,
             secrets=caches.secrets,
@@ -244,7 +253,7 @@ class LowerCluster:
         self.lower_nodes = caches.lower_nodes
         try:
             async with asyncio.TaskGroup() as group:
-                for informer in caches.all():
+                for informer in (*caches.all(), *allocations.informers):
                     group.create_task(informer.run(), name=f"{context.name} informer")
                 group.create_task(context.recorder.run(), name=f"{context.name} events out")
                 group.create_task(health.run(), name=f"{context.name} health")

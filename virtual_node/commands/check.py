@@ -110,7 +110,7 @@ async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[
     async for finding in _answering(
         cluster.name,
         loaded,
-        rights.lower(cluster.follow),
+        rights.lower(cluster.follow, resource_claims=cluster.resource_claims.enabled),
         path=cluster.kubeconfig,
         context=context,
         patience=patience,

@@ -15,6 +15,7 @@ from msgspec import Meta
 from controller_runtime.api import namespace_map
 from controller_runtime.api.autoscaling import Autoscaling, Taint
 from controller_runtime.api.overrides.config import Override
+from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
@@ -149,6 +150,7 @@ class LowerClusterConfig(_Base):
     descheduler moves it. Reject: it fails with the kubelet's reason, such as OutOfcpu, so that its controller creates
     another pod, which the upper scheduler places again. With ``autoscaling``, it fails only after ``provisionSeconds``."""
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
+    resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
     follow: list[Literal["networkPolicies", "podDisruptionBudgets"]] = []
     """Kinds of objects that are copied to this cluster for the pods that run there. Each kind needs more rights."""

@@ -78,6 +78,12 @@ UPPER_SHARED_TOKENS: tuple[Right, ...] = (
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``identities.tokens: node``."""
 
+UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
+    Right("resource.k8s.io", plural, READ, "claims of devices that pods reference (resourceClaims.enabled)")
+    for plural in ("resourceclaims", "resourceclaimtemplates")
+)
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].resourceClaims.enabled``."""
+
 UPPER_RENEWAL: tuple[Right, ...] = (
     Right(
         "", "secrets", ("get", "patch"), "renew tokens for lower clusters", "", OWN_NAMESPACE, (TOKEN_SECRET,)
@@ -159,6 +165,8 @@ def upper(config: Config) -> tuple[Right, ...]:
         tables += UPPER_FOLLOW[kind]
     if config.web_address:
         tables += UPPER_PAGE
+    if any(cluster.resource_claims.enabled for cluster in config.clusters):
+        tables += UPPER_RESOURCE_CLAIMS
     if config.kubelet.certificate_source == "CSR":
         tables += UPPER_CSR
         if config.kubelet.approve_serving_certificate:
@@ -205,10 +213,28 @@ LOWER: tuple[Right, ...] = (
 )
 """Needed in every lower cluster."""
 
+LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
+    Right(
+        "resource.k8s.io",
+        plural,
+        (*READ, "create", "patch", "delete"),
+        "copies of claims of devices (resourceClaims.enabled)",
+    )
+    for plural in ("resourceclaims", "resourceclaimtemplates")
+)
+"""Needed in a lower cluster, in addition to ``LOWER``, with ``resourceClaims.enabled``. Granted by
+``lower-cluster register --resource-claims``."""
 
-def lower(follow: Iterable[str]) -> tuple[Right, ...]:
-    """Return all permissions that a virtual node needs in a lower cluster with these kinds in ``follow``."""
-    return (*LOWER, *(right for kind in sorted(set(follow)) for right in LOWER_FOLLOW[kind]))
+
+def lower(follow: Iterable[str], *, resource_claims: bool = False) -> tuple[Right, ...]:
+    """Return all permissions that a virtual node needs in a lower cluster.
+
+    Args:
+        follow: kinds of objects that follow pods there.
+        resource_claims: whether ResourceClaims follow pods there.
+    """
+    following = [right for kind in sorted(set(follow)) for right in LOWER_FOLLOW[kind]]
+    return (*LOWER, *following, *(LOWER_RESOURCE_CLAIMS if resource_claims else ()))
 
 
 LOWER_VIEWER: tuple[Right, ...] = (

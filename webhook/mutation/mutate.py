@@ -1,9 +1,9 @@
 """Mutates a pod that selects lower nodes, so that the upper scheduler can place it. Does no IO.
 
 First, the fields that select lower nodes move into the annotation ``clusterSelector`` and are merged with its
-content. Then the pod's tolerations are copied there. Finally the pod gets tolerations of the virtual node's
-taint and of unreachable nodes, affinity to the virtual nodes of its volumes, and anti-affinity to nodes that
-were full. The mutation is idempotent, because the API server may call the webhook again (reinvocation).
+content. Then the pod's tolerations are copied there. ResourceClaims move to an annotation of their own.
+Finally the pod gets tolerations of the virtual node's taint and of unreachable nodes, affinity to the virtual
+nodes of its volumes, and anti-affinity to nodes that were full. The mutation is idempotent, because the API server may call the webhook again (reinvocation).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.api import cluster_selector, names, node_avoidance
+from controller_runtime.api.pod import resource_claims
 from webhook.mutation import selectors, validation
 from webhook.mutation.validation import RefusedError
 
@@ -40,6 +41,8 @@ class Surroundings:
     require_virtual_node: bool = False
     """Whether pods with moved selectors may run on virtual nodes only, because a real upper node does not
     apply the moved fields."""
+    move_resource_claims: bool = False
+    """Whether ResourceClaims move to an annotation, because no device of a lower cluster is known to the upper scheduler."""
     scheduler_name: str = ""
     """Scheduler that calls the multi-scheduler, for pods that name none. Empty: unchanged."""
 
@@ -78,6 +81,16 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
         and not spec.get("nodeName")
     ):
         upper = node_avoidance.require_virtual(upper)
+    claims = ""
+    if why := resource_claims.invalid(pod):
+        raise RefusedError(why)
+    if (
+        surroundings.move_resource_claims
+        and spec.get("resourceClaims")
+        and not daemon_set
+        and not spec.get("nodeName")
+    ):
+        upper, claims = _move_claims(upper)
     for nodes in surroundings.pinned_to:
         upper = node_avoidance.require(upper, nodes)
     if surroundings.avoid and not spec.get("nodeName"):
@@ -88,6 +101,8 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     annotations: dict[str, str] = dict(metadata.get("annotations") or {})
     if selector and selector != present:
         annotations[names.ANNOTATION_CLUSTER_SELECTOR] = _render(selector)
+    if claims:
+        annotations[names.ANNOTATION_RESOURCE_CLAIMS] = claims
     if surroundings.avoid and not spec.get("nodeName"):
         # The descheduler reads this annotation and replaces the pod when the nodes are usable again, because
         # a pod's affinity cannot be changed.
@@ -95,6 +110,16 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
     return result
+
+
+def _move_claims(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a spec without ResourceClaims that only virtual nodes can run, and the annotation with the claims."""
+    try:
+        rest, claims = resource_claims.move(spec)
+    except resource_claims.InvalidError as error:
+        raise RefusedError(str(error)) from None
+    # A real upper node would start the pod without its devices.
+    return node_avoidance.require_virtual(rest), claims
 
 
 def _requires_nodes(selector: Mapping[str, Any]) -> bool:

@@ -10,6 +10,9 @@ _FIELDS = (
     ("spec", "affinity"),
     ("spec", "tolerations"),
     ("spec", "schedulerName"),
+    ("spec", "resourceClaims"),
+    ("spec", "containers"),
+    ("spec", "initContainers"),
 )
 
 

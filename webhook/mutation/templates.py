@@ -53,7 +53,7 @@ def _warnings(kind: str, namespace: str, spec: Mapping[str, Any]) -> Iterator[st
     yield from _about_scheduling(spec)
     yield from _about_topology(spec)
     if spec.get("resourceClaims"):
-        yield "resourceClaims: claims are objects of the upper cluster and are not copied to lower ones"
+        yield "resourceClaims: refused unless resourceClaims.enabled is set for the lower cluster"
     if spec.get("hostNetwork"):
         yield f"hostNetwork: {_IF_ALLOWED}; the network is a lower node's"
     for volume in spec.get("volumes") or ():

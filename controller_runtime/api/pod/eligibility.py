@@ -7,6 +7,7 @@ from typing import Any
 
 from controller_runtime.api import cluster_selector, matching, names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
+from controller_runtime.api.pod import resource_claims
 from controller_runtime.api.policy.decision import summary, violations
 from controller_runtime.api.policy.rules import Effective
 
@@ -14,14 +15,23 @@ from controller_runtime.api.policy.rules import Effective
 class Eligibility:
     """The part of a lower cluster's configuration that decides which pods may run there."""
 
-    def __init__(self, cluster: str, *, allowed: Sequence[str], pod_selector: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        allowed: Sequence[str],
+        pod_selector: Mapping[str, Any],
+        takes_claims: bool = False,
+    ) -> None:
         """Compile the pod selector.
 
         Args:
             cluster: name of the lower cluster.
             allowed: shell patterns of upper namespaces; empty: all.
             pod_selector: a LabelSelector; empty: all pods.
+            takes_claims: whether ResourceClaims follow pods to this cluster.
         """
+        self._takes_claims = takes_claims
         self._cluster = cluster
         self._allowed = allowed
         self._selects = matching.compile_selector(pod_selector)
@@ -45,10 +55,24 @@ class Eligibility:
         # The webhook refuses a bad selector, too; without the webhook the pod would run on any lower node.
         if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
             return why
+        if why := self._claims_refusal(pod):
+            return why
         if what := not_mirrored(pod):
             return (
                 f"Pods with {what} are not mirrored to lower clusters: the object stays in the upper cluster; "
                 "keep this pod off virtual nodes"
+            )
+        return ""
+
+    def _claims_refusal(self, pod: Mapping[str, Any]) -> str:
+        """Return why a pod is refused because of its ResourceClaims; empty: it is not."""
+        if why := resource_claims.invalid(pod):
+            return f"{why}; correct or remove the annotation"
+        if not self._takes_claims and resource_claims.references(pod):
+            return (
+                f"Pods with resourceClaims are not mirrored to lower cluster {self._cluster}: set "
+                "resourceClaims.enabled of this cluster in the virtual node's configuration, or keep this pod off "
+                "virtual nodes"
             )
         return ""
 
@@ -67,8 +91,6 @@ def not_mirrored(pod: Mapping[str, Any]) -> str:
     ``tests/unit/virtual_node/translate/pods/test_references.py`` lists the treatment of each field.
     """
     spec = pod["spec"]
-    if spec.get("resourceClaims"):
-        return "resourceClaims"
     for volume in spec.get("volumes") or ():
         name = volume["name"]
         if "glusterfs" in volume:

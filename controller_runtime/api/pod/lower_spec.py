@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import cluster_selector, label_keys, names
+from controller_runtime.api.pod import resource_claims
 from controller_runtime.api.policy.rules import Effective, matches
 from controller_runtime.api.policy.scheduling import SYSTEM_CLASSES
 
@@ -32,7 +33,7 @@ _UPPER_ONLY = (
     "tolerations",
     "affinity",
     "topologySpreadConstraints",
-    "resourceClaims",  # claims are objects of the upper cluster
+    "resourceClaims",  # added again by ``resource_claims``, which also reads the annotation
     "workloadRef",  # so are Workloads
     "schedulingGroup",  # so are PodGroups
 )
@@ -63,6 +64,7 @@ def lower_spec(
         selector = cluster_selector.resolve(selector, node_name=node_name, node_labels=node_labels)
     spec = {key: value for key, value in above.items() if key not in _UPPER_ONLY}
     spec |= _scheduling(above, selector, preferred_node(annotations, rules))
+    resource_claims.restore(spec, upper)
     if scheduler := annotations.get(names.ANNOTATION_SCHEDULER_NAME):
         spec["schedulerName"] = scheduler
     priority_class = above.get("priorityClassName") or ""

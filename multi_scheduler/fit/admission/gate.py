@@ -76,7 +76,10 @@ class AdmissionGate:
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
         self._adopt = config.namespaces.adopt
         self._eligibility = Eligibility(
-            config.name, allowed=config.namespaces.allowed, pod_selector=config.pod_selector
+            config.name,
+            allowed=config.namespaces.allowed,
+            pod_selector=config.pod_selector,
+            takes_claims=config.resource_claims.enabled,
         )
         self._policy = PolicySet(
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths

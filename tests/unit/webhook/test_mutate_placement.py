@@ -9,6 +9,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
+from controller_runtime.api import names
 from tests.unit.webhook.pods import (
     NOT_READY,
     PROVIDER,
@@ -23,6 +24,7 @@ from tests.unit.webhook.pods import (
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings
 from webhook.mutation.patch import pod_patch
+from webhook.mutation.validation import RefusedError
 
 ON_VIRTUAL = requiring(a_term(an_expression("type", "virtual-kubelet")))
 EMPTY: dict[str, list[Any]] = {
@@ -85,6 +87,57 @@ def test_pod_without_moved_selector_may_use_real_nodes(spec: dict[str, Any], met
     """Clusters that burst into others also use their own nodes. A DaemonSet's pod has its node already."""
     changed = mutate.mutate(web_pod(spec, **metadata), Surroundings(require_virtual_node=True))
     assert "affinity" not in changed["spec"]
+
+
+MOVING = Surroundings(move_resource_claims=True)
+CLAIMS = {
+    "containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}, "claims": [{"name": "gpu"}]}}],
+    "resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}],
+}
+
+
+def test_moves_resource_claims_and_requires_virtual_node():
+    """The upper scheduler knows no lower devices, and a real upper node would run the pod without its device."""
+    pod = web_pod(CLAIMS)
+    once = mutate.mutate(pod, MOVING)
+    assert "resourceClaims" not in once["spec"]
+    assert once["spec"]["containers"] == [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]
+    assert once["spec"]["affinity"] == ON_VIRTUAL
+    assert json.loads(once["metadata"]["annotations"][names.ANNOTATION_RESOURCE_CLAIMS]) == {
+        "resourceClaims": CLAIMS["resourceClaims"],
+        "containers": {"main": [{"name": "gpu"}]},
+    }
+    assert _patched(pod, once) == once
+    assert mutate.mutate(once, MOVING) == once
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "surroundings"),
+    [
+        (CLAIMS, {}, Surroundings()),
+        ({**CLAIMS, "nodeName": "worker-1"}, {}, MOVING),
+        (CLAIMS, {"ownerReferences": [{"kind": "DaemonSet", "name": "agent"}]}, MOVING),
+    ],
+)
+def test_keeps_resource_claims_of_pods_that_real_nodes_may_run(spec, metadata, surroundings):
+    """The flag is off, or the pod has its node already."""
+    changed = mutate.mutate(web_pod(spec, **metadata), surroundings)
+    assert changed["spec"]["resourceClaims"] == CLAIMS["resourceClaims"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotation"),
+    [
+        ({**CLAIMS, "resourceClaims": [{"name": "gpu"}]}, None),
+        (CLAIMS, json.dumps({"resourceClaims": CLAIMS["resourceClaims"]})),
+        ({}, "{"),
+    ],
+)
+def test_denies_invalid_resource_claims(spec, annotation):
+    """Otherwise the lower cluster would refuse the pod after it was bound."""
+    annotations = {} if annotation is None else {names.ANNOTATION_RESOURCE_CLAIMS: annotation}
+    with pytest.raises(RefusedError, match=r"resourceClaims|resource-claims"):
+        mutate.mutate(web_pod(spec, annotations=annotations), MOVING)
 
 
 def test_sets_scheduler_of_pod_with_default_scheduler():

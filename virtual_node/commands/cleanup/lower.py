@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from controller_runtime.errors import Conflict, NotFound
+from controller_runtime.errors import Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
@@ -17,6 +18,8 @@ from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services import endpoints, services
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
+_OPTIONAL_KINDS = (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+"""Kinds that the lower cluster may not serve, and that the account may not read if nothing was copied."""
 _POLL = 0.5
 
 
@@ -66,6 +69,9 @@ class LowerCleanup:
             )
         kept = await self._always_wanted()
         counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
+        for resource in _OPTIONAL_KINDS:
+            with contextlib.suppress(NotFound, Forbidden):
+                counts[resource.kind] = await self._remove_all(resource, shared, kept)
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
             self._say(f"{self._client.cluster}: removed {removed}")

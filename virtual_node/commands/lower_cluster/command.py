@@ -181,6 +181,12 @@ def _add_account_flags(parser: Parser) -> None:
         default=[],
     )
     parser.add_argument(
+        "--resource-claims",
+        action="store_true",
+        help="grant the rights to copy ResourceClaims and ResourceClaimTemplates (resourceClaims.enabled of the lower "
+        "cluster). Give the flag again when you repeat the action",
+    )
+    parser.add_argument(
         "--keep-namespaces",
         action="store_true",
         help="do not grant the right to list all resources, which the removal of empty namespaces needs",

@@ -49,8 +49,8 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
     """Delete the account objects that ``join`` created, unless another upper cluster uses them.
 
     Args:
-        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source`` and
-            ``dry_run`` of the command line.
+        options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source``,
+            ``resource_claims`` and ``dry_run`` of the command line.
         lower: client of the lower cluster.
         cluster_id: identity of the upper cluster.
     """

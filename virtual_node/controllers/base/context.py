@@ -66,6 +66,7 @@ class ClusterContext:
                 shared_tokens=self.settings.identities.tokens == "node",
                 namespace_map=mapping,
                 node_labels=self._node_labels(name),
+                device_classes=self.config.resource_claims.device_classes,
                 policy=self.policy,
                 overrides=self.overrides,
             )

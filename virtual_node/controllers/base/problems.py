@@ -35,9 +35,9 @@ def missing(need: Dependency) -> Problem:
     return Problem("Failed", f"Error: {what}", "CreateContainerConfigError", what)
 
 
-def unreadable(what: str, error: ApiError) -> Problem:
-    """Return the problem of an object that we may not read in the upper cluster (``Secret shop/token``)."""
-    text = f"{what} cannot be read in the upper cluster: {error.message}"
+def unreadable(what: str, error: ApiError, *, where: str = "the upper cluster") -> Problem:
+    """Return the problem of an object that we may not read (``Secret shop/token``)."""
+    text = f"{what} cannot be read in {where}: {error.message}"
     return Problem("Failed", f"Error: {text}", "CreateContainerConfigError", text)
 
 
@@ -45,6 +45,12 @@ def too_many(what: str, limit: str, setting: str) -> Problem:
     """Return the problem of a pod that exceeds a limit of the configuration."""
     text = f"{what}; the virtual node follows {limit} ({setting} in the virtual node's configuration)"
     return Problem("TooManyReferences", text, "TooManyReferences", text)
+
+
+def admin_access(what: str) -> Problem:
+    """Return the problem of a claim that requests administrative access to devices (``ResourceClaim shop/gpu``)."""
+    text = f"{what} requests adminAccess, which is not given to pods of other clusters; remove it from the request"
+    return Problem("ResourceClaimRefused", text, "ResourceClaimRefused", text)
 
 
 def no_token(volume: str, error: ApiError) -> Problem:

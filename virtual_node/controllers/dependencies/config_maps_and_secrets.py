@@ -1,4 +1,4 @@
-"""Copies the ConfigMaps and Secrets that pods reference to the lower cluster.
+"""Copies the ConfigMaps, Secrets and ResourceClaims that pods reference to the lower cluster.
 
 ``ensure`` is called before a lower pod is created. It watches the referenced upper objects and creates their
 copies (``copies``). Later changes of the upper objects, and changes of the copies by other clients, are
@@ -17,7 +17,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import applied
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import Forbidden
+from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -29,6 +29,7 @@ from virtual_node.controllers.dependencies.copies import Copies
 from virtual_node.controllers.dependencies.single_object_watch import ObjectWatches
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
+from virtual_node.translate.objects import resource_claims
 from virtual_node.translate.pods import dependencies, service_account, token_secrets
 
 _UNUSED_GRACE = 60.0
@@ -39,7 +40,7 @@ _WORKERS = 8
 
 
 class DependencyController:
-    """Keeps the lower copies of upper ConfigMaps and Secrets that our pods reference."""
+    """Keeps the lower copies of upper objects that our pods reference."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class DependencyController:
         config_maps: Informer,
         secrets: Informer,
         wake: Callable[[str], None],
+        claims: Mapping[str, Informer] | None = None,
     ) -> None:
         """Register handlers for the lower objects.
 
@@ -58,9 +60,11 @@ class DependencyController:
             config_maps: lower ConfigMaps that carry our ownership label.
             secrets: lower Secrets that carry our ownership label.
             wake: called with the uid of an upper pod whose dependency has changed.
+            claims: by kind, lower ResourceClaims and ResourceClaimTemplates that carry our ownership label;
+                None: they are not copied.
         """
         self._context = context
-        lower = {"ConfigMap": config_maps, "Secret": secrets}
+        self._lower = lower = {"ConfigMap": config_maps, "Secret": secrets, **(claims or {})}
         self._copies = Copies(context, namespaces=namespaces, lower=lower)
         self._wake = wake
         self._limits = context.settings.limits
@@ -134,6 +138,12 @@ class DependencyController:
             source = await self._watches.get(key)
         except Forbidden as error:
             return unreadable(str(key), error)
+        except NotFound as error:
+            if key.kind not in resource_claims.KINDS:
+                raise
+            return unreadable(str(key), error)  # the upper cluster does not serve resource.k8s.io/v1
+        if (problem := self._not_served(key)) is not None:
+            return problem
         if source is not None and is_stub(source):
             return self._too_large(key)
         if source is not None:
@@ -141,6 +151,16 @@ class DependencyController:
         if need is not None and not need.optional:
             return missing(need)
         return await self._hold(key)
+
+    def _not_served(self, key: ObjectKey) -> Problem | None:
+        """Return the Problem of a claim whose lower cluster does not serve or allow ResourceClaims."""
+        informer = self._lower[key.kind]
+        error = informer.last_error
+        if key.kind not in resource_claims.KINDS or informer.has_synced:
+            return None
+        if not isinstance(error, Forbidden | NotFound):
+            return None
+        return unreadable(f"{key.kind}s", error, where=f"lower cluster {self._context.name}")
 
     def claim(self, upper: Object) -> None:
         """Register the dependencies of a lower pod that an earlier process created.
@@ -168,10 +188,15 @@ class DependencyController:
             ObjectKey(need.kind, namespace, need.name): need
             for pod in (applied(upper_pod, self._context.overrides.of(upper_pod)), upper_pod)
             for need in dependencies.dependencies(pod)
+            if need.kind in self._lower
         }
         if self._context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
             keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
         return keys
+
+    def peek(self, key: ObjectKey) -> Object | None:
+        """Return an upper object that a pod references, as last seen."""
+        return self._watches.peek(key)
 
     def keys_of(self, uid: str) -> dict[ObjectKey, frozenset[str]]:
         """Return the data keys of all existing objects that a pod references."""

@@ -1,4 +1,4 @@
-"""Creates, updates, holds and deletes lower copies of upper ConfigMaps and Secrets. Never touches unmanaged objects.
+"""Creates, updates, holds and deletes lower copies of upper objects. Never touches unmanaged objects.
 
 The caller (``config_maps_and_secrets``) decides which objects have a copy, and when.
 
@@ -12,6 +12,7 @@ content is written to the placeholder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,15 +22,16 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
-from virtual_node.controllers.base.problems import Problem, name_taken
+from virtual_node.controllers.base.problems import Problem, admin_access, name_taken
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
-from virtual_node.translate.objects import copies
+from virtual_node.translate.objects import copies, resource_claims
 from virtual_node.translate.pods import service_account, token_secrets
 
 _SHARED_AGAIN = 600.0
@@ -64,11 +66,13 @@ class Copies:
         self._in_step.pop(key, None)
 
     async def follow(self, key: ObjectKey, source: Object) -> Problem | None:
-        """Make the lower copy equal to its upper object; return a Problem if its name is taken.
+        """Make the lower copy equal to its upper object; return a Problem if its name is taken or it is refused.
 
         Raises:
             ApiError: a cluster refuses or does not answer; the caller retries.
         """
+        if key.kind in resource_claims.KINDS and resource_claims.wants_admin_access(source.to_dict()):
+            return admin_access(str(key))
         return await self._make(key, source)
 
     async def hold(self, key: ObjectKey, *, keep_content: bool) -> Problem | None:
@@ -149,18 +153,31 @@ class Copies:
             return None
         if not await self._is_ours_to_change(key, source):
             return None  # our cache is behind; the missing event requeues this key
-        uid = current["metadata"]["uid"]
-        try:
-            await patch_only(self._context.lower, resource, name, patch, uid=uid, namespace=namespace)
-        except Invalid:
-            # The copy is immutable or of another type, so the new content needs a new object.
-            await self._context.lower.delete(resource, name, namespace=namespace, uid=uid)
-            try:
-                await self._context.lower.create(resource, desired, namespace=namespace)
-            except AlreadyExists as error:
-                # Lost the race; the next reconcile checks the owner.
-                raise Conflict(error.message, code=409, reason="Conflict") from error
+        await self._change(resource, current, desired, patch)
         return None
+
+    async def _change(
+        self, resource: Resource, current: dict[str, Any], desired: dict[str, Any], patch: dict[str, Any]
+    ) -> None:
+        """Patch a copy, or replace it if it cannot be patched."""
+        lower, name, namespace = (
+            self._context.lower,
+            current["metadata"]["name"],
+            current["metadata"]["namespace"],
+        )
+        uid = current["metadata"]["uid"]
+        if not copies.must_be_replaced(current, desired):
+            with contextlib.suppress(
+                Invalid
+            ):  # immutable or of another type: the new content needs a new object
+                await patch_only(lower, resource, name, patch, uid=uid, namespace=namespace)
+                return
+        await lower.delete(resource, name, namespace=namespace, uid=uid)
+        try:
+            await lower.create(resource, desired, namespace=namespace)
+        except AlreadyExists as error:
+            # Lost the race, or pods still use the old claim; the next reconcile checks the owner.
+            raise Conflict(error.message, code=409, reason="Conflict") from error
 
     def _desired(self, key: ObjectKey, source: Object | None) -> dict[str, Any]:
         namespace, name = self._lower_name(key)

@@ -89,6 +89,12 @@ class PodController:
         """Add the upper pod of that uid to the work queue."""
         self.controller.queue.add(uid)
 
+    def devices_changed(self, uid: str) -> None:
+        """Compare the upper status of the pod of that uid again, because its devices may have changed."""
+        if (record := self._records.get(uid)) is not None:
+            record.compared = ("", "")
+        self.enqueue(uid)
+
     async def resync(self, period: float) -> None:
         """Enqueue every pod each ``period`` seconds from the caches, in case an event was missed."""
         while True:

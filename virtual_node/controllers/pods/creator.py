@@ -67,7 +67,10 @@ class PodCreator:
         self._status = status
         self._follow = follow
         self._eligibility = Eligibility(
-            context.name, allowed=context.config.namespaces.allowed, pod_selector=context.config.pod_selector
+            context.name,
+            allowed=context.config.namespaces.allowed,
+            pod_selector=context.config.pod_selector,
+            takes_claims=context.config.resource_claims.enabled,
         )
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
         self.refusals = Refusals()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,8 +32,17 @@ _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 class StatusWriter:
     """Patches pods/status in the upper cluster, only with changes and only for the pod of that uid."""
 
-    def __init__(self, context: ClusterContext) -> None:
+    def __init__(
+        self, context: ClusterContext, *, devices: Callable[[Mapping[str, Any]], str] = lambda _lower_pod: ""
+    ) -> None:
+        """Create without any IO.
+
+        Args:
+            context: the two clusters.
+            devices: returns the annotation with the devices of a lower pod; empty: none is known.
+        """
         self._context = context
+        self._devices = devices
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
@@ -47,8 +56,9 @@ class StatusWriter:
             return None
         upper_pod = upper.to_dict()
         current = upper_pod.get("status") or {}
+        lower_pod = lower.to_dict()
         desired = pod_status.upper_status(
-            lower.to_dict(), upper_pod, reached=record.reached if record.synced is upper else 0
+            lower_pod, upper_pod, reached=record.reached if record.synced is upper else 0
         )
         if is_finished(current) and not is_finished(desired):
             # A finished pod stays finished, as on a kubelet.
@@ -58,6 +68,9 @@ class StatusWriter:
         mark = proof_of_mirroring(lower.uid, upper.uid)
         if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
             annotations[names.ANNOTATION_LOWER_UID] = mark
+        devices = self._devices(lower_pod)
+        if devices and upper.annotations.get(names.ANNOTATION_ALLOCATED_DEVICES) != devices:
+            annotations[names.ANNOTATION_ALLOCATED_DEVICES] = devices
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
         if patch is None or (not annotations and record.dropped == _digest(patch)):
             record.compared = pair

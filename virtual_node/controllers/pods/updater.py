@@ -245,4 +245,4 @@ def _same_metadata(old: Object, new: Object) -> bool:
 
 
 def _carried(pod: Object) -> dict[str, str]:
-    return {key: value for key, value in pod.annotations.items() if key != names.ANNOTATION_LOWER_UID}
+    return {key: value for key, value in pod.annotations.items() if key not in names.REPORTED_ON_PODS}

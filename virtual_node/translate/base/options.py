@@ -28,6 +28,8 @@ class PodOptions:
     namespace_map: Callable[[str], str] = same_namespace
     node_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the virtual node, against which clusterSelectors are matched."""
+    device_classes: Mapping[str, str] = field(default_factory=dict)
+    """Lower DeviceClass by upper DeviceClass, if their names differ."""
     policy: PolicySet = field(default_factory=PolicySet)
     """What pods may request from the lower cluster. Translation reads from it which PriorityClasses are copied."""
     overrides: OverrideSet = field(default_factory=OverrideSet)

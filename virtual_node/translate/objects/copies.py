@@ -1,4 +1,4 @@
-"""Copies of ConfigMaps and Secrets in the lower cluster."""
+"""Copies of ConfigMaps, Secrets, ResourceClaims and ResourceClaimTemplates in the lower cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from controller_runtime.api import names
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import ownership_labels
+from virtual_node.translate.objects import resource_claims
 
 _CONTENT = ("data", "binaryData", "immutable", "type")
 _NOT_OF_COPIES = (names.ANNOTATION_PLACEHOLDER, names.LABEL_TOKEN_OF, names.ANNOTATION_TOKEN_EXPIRES)
@@ -17,7 +18,7 @@ _TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type, not 
 
 
 def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """Return the lower object to create for an upper ConfigMap or Secret.
+    """Return the lower object to create for an upper object.
 
     A legacy token Secret becomes an Opaque Secret, because the lower cluster's token controller deletes
     Secrets of the token type if their ServiceAccount does not exist in that cluster.
@@ -50,6 +51,10 @@ def lower_copy(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     for field in _CONTENT:
         if field in upper:
             copy[field] = upper[field]
+    if upper["kind"] in resource_claims.KINDS:
+        copy["spec"] = resource_claims.lower_spec(
+            upper, device_classes=options.device_classes, cluster_id=options.owner.cluster_id
+        )
     if copy.get("type") == _TOKEN_TYPE:
         copy["type"] = "Opaque"
     return copy
@@ -79,6 +84,13 @@ def placeholder(kind: str, *, upper_namespace: str, options: PodOptions) -> dict
             },
         },
     }
+
+
+def must_be_replaced(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Report whether a copy cannot be patched: the spec of a claim never changes, so a new upper claim needs a new copy."""
+    before, after = (one["metadata"].get("labels") or {} for one in (lower, desired))
+    key = names.LABEL_UPPER_UID
+    return desired["kind"] in resource_claims.KINDS and before.get(key) != after.get(key)
 
 
 def copy_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The ConfigMaps and Secrets that a pod's spec references, in all fields that can reference one."""
+"""The objects of a pod that are copied to the lower cluster with it, in all fields that can reference one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controller_runtime.api.pod import resource_claims
 from virtual_node.translate.pods import service_account
 
 _CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
@@ -14,10 +15,10 @@ _SECRET_REFERENCES = ("cephfs", "rbd", "cinder", "flexVolume", "scaleIO", "stora
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A ConfigMap or Secret that a pod references."""
+    """An object that a pod references."""
 
     kind: str
-    """``ConfigMap`` or ``Secret``."""
+    """``ConfigMap``, ``Secret``, ``ResourceClaim`` or ``ResourceClaimTemplate``."""
     name: str
     optional: bool = False
     volume: str = ""
@@ -25,14 +26,14 @@ class Dependency:
 
 
 def dependencies(pod: Mapping[str, Any]) -> list[Dependency]:
-    """Return the ConfigMaps and Secrets that a pod references, each once, in order of first reference.
+    """Return the objects that a pod references, each once, in order of first reference; ResourceClaims come last.
 
     An object is mandatory if one of its references is. Pull secrets are optional, because a kubelet starts a
     pod without them. The root CA ConfigMap of the injected token volume is left out, because
     ``service_account`` translates it.
     """
     found: dict[tuple[str, str], Dependency] = {}
-    for need in _mentions(pod["spec"]):
+    for need in (*_mentions(pod["spec"]), *_of_claims(pod)):
         if not need.name:
             continue
         key = (need.kind, need.name)
@@ -52,6 +53,12 @@ def _mentions(spec: Mapping[str, Any]) -> Iterator[Dependency]:
         yield from _of_volume(volume)
     for reference in spec.get("imagePullSecrets") or ():
         yield Dependency("Secret", reference.get("name", ""), optional=True)
+
+
+def _of_claims(pod: Mapping[str, Any]) -> Iterator[Dependency]:
+    for reference in resource_claims.references(pod):
+        yield Dependency("ResourceClaim", reference.get("resourceClaimName") or "")
+        yield Dependency("ResourceClaimTemplate", reference.get("resourceClaimTemplateName") or "")
 
 
 def _of_environment(container: Mapping[str, Any]) -> Iterator[Dependency]:

@@ -141,7 +141,7 @@ def _annotation_for(path: str, upper: Mapping[str, Any]) -> tuple[str, str] | No
         case "metadata.annotations":
             annotations = metadata.get("annotations") or {}
             text = format_map(
-                {key: value for key, value in annotations.items() if key != names.ANNOTATION_LOWER_UID}
+                {key: value for key, value in annotations.items() if key not in names.REPORTED_ON_PODS}
             )
             return (ANNOTATION_ANNOTATIONS, text) if len(text.encode()) <= _LONGEST else None
         case _:

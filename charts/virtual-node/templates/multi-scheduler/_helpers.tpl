@@ -61,6 +61,10 @@ clusters:
     volumes:
       {{- toYaml . | nindent 6 }}
     {{- end }}
+    {{- with $config.resourceClaims }}
+    resourceClaims:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     {{- with $config.policy }}
     policy:
       {{- toYaml . | nindent 6 }}

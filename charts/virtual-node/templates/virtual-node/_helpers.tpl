@@ -100,6 +100,11 @@ nodes may use. */}}
 {{- end }}
 
 {{/* Whether pods of a virtual node share tokens that are bound to the Node. */}}
+{{/* "yes" if ResourceClaims follow pods to a lower cluster. */}}
+{{- define "virtual-node.resourceClaims" -}}
+{{- range .Values.virtualNode.clusters }}{{ if dig "resourceClaims" "enabled" false (.config | default dict) }}yes{{ end }}{{ end }}
+{{- end }}
+
 {{- define "virtual-node.sharedTokens" -}}
 {{- if eq (dig "identities" "tokens" "pod" (.Values.virtualNode.config | default dict)) "node" }}yes{{ end }}
 {{- end }}

@@ -14,12 +14,14 @@ import structlog
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.autoscaling import Autoscaling
+from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
 from virtual_node.controllers.namespaces.controller import Namespaces
@@ -48,6 +50,7 @@ class Scene:
         policy: Policy | None = None,
         on_unschedulable: Literal["Wait", "Reject"] = "Wait",
         autoscaling: Autoscaling | None = None,
+        takes_claims: bool = False,
         **settings: Any,
     ) -> None:
         self.upper, self.lower, self.node = upper, lower, node
@@ -62,7 +65,7 @@ class Scene:
             config=configuration.LowerClusterConfig(
                 name="lower1", kubeconfig="k", node_name=node,
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
-                on_unschedulable=on_unschedulable,
+                on_unschedulable=on_unschedulable, resource_claims=ResourceClaimsConfig(enabled=takes_claims),
             ),
             nodes={node: configuration.NodeConfig(name=node, autoscaling=autoscaling)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
@@ -83,6 +86,11 @@ class Scene:
             Informer(context.lower, resource, label_selector=ours)
             for resource in (resources.CONFIG_MAPS, resources.SECRETS)
         )
+        self.claims = {
+            resource.kind: Informer(context.lower, resource, label_selector=ours)
+            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+            if takes_claims
+        }
         upper_namespaces = Informer(context.upper, resources.NAMESPACES)
         lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
         self.namespaces = Namespaces(
@@ -95,13 +103,18 @@ class Scene:
         self.dependencies = DependencyController(
             context, namespaces=self.namespaces, config_maps=config_maps, secrets=self.secrets,
             wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
+            claims=self.claims,
+        )  # fmt: skip
+        allocations = Allocations(
+            context, claims=self.claims, dependencies=self.dependencies, lower_pods=self.caches.lower,
+            changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - the controller comes after
         )  # fmt: skip
         accounts = Informer(context.upper, resources.SERVICE_ACCOUNTS)
         self.identities = IdentityController(
             context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod,
             lower_pods=self.caches.lower_pods_in, accounts=accounts, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
         )  # fmt: skip
-        status = StatusWriter(context)
+        status = StatusWriter(context, devices=allocations.record)
         self.upper_services = Informer(
             context.upper,
             resources.SERVICES,
@@ -120,7 +133,7 @@ class Scene:
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
             *self.caches.upper.values(), self.caches.lower, config_maps, self.secrets, upper_namespaces, lower_namespaces,
-            self.upper_services, self.lower_services, accounts,
+            self.upper_services, self.lower_services, accounts, *self.claims.values(), *allocations.informers,
         ]  # fmt: skip
 
     async def run(self) -> None:

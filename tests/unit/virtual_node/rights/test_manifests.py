@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
+from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.rights import daemon, manifests
+
+
+def test_rights_for_resource_claims_only_if_they_are_mirrored():
+    """They are not needed in other clusters."""
+    takes = LowerClusterConfig(name="a", resource_claims=ResourceClaimsConfig(enabled=True))
+    config = Config(clusters=[LowerClusterConfig(name="b"), takes])
+    assert {*daemon.UPPER_RESOURCE_CLAIMS} <= {*daemon.upper(config)}
+    assert not {*daemon.UPPER_RESOURCE_CLAIMS} & {*daemon.upper(Config(clusters=config.clusters[:1]))}
+    assert {*daemon.lower((), resource_claims=True)} - {*daemon.lower(())} == {*daemon.LOWER_RESOURCE_CLAIMS}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ TREATMENT = {
     "volumes[].ephemeral.volumeClaimTemplate.spec.storageClassName": DROPPED,
     "volumes[].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName": DROPPED,
     "volumes[].ephemeral.volumeClaimTemplate.spec.volumeName": DROPPED,
-    "resourceClaims[].name": REFUSED,
-    "resourceClaims[].resourceClaimName": REFUSED,
-    "resourceClaims[].resourceClaimTemplateName": REFUSED,
+    "resourceClaims[].name": OWN,
+    "resourceClaims[].resourceClaimName": COPIED,
+    "resourceClaims[].resourceClaimTemplateName": COPIED,
     "volumes[].glusterfs.endpoints": REFUSED,
     "volumes[].projected.sources[].clusterTrustBundle.name": REFUSED,
     "volumes[].projected.sources[].clusterTrustBundle.signerName": REFUSED,
@@ -161,7 +161,7 @@ def test_every_name_in_a_pod_spec_has_a_treatment():
 
 
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == COPIED])
-def test_a_referenced_config_map_or_secret_is_a_dependency(path):
+def test_a_referenced_object_is_a_dependency(path):
     """Its name is reserved in the lower cluster before the pod, or the container, is created."""
     assert [need.name for need in dependencies.dependencies(naming(path))] == [TARGET]
 

@@ -1,0 +1,133 @@
+"""ResourceClaims and ResourceClaimTemplates follow pods to the lower cluster, and devices are reported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, running
+
+pytestmark = pytest.mark.looptime
+
+API = "resource.k8s.io/v1"
+SHARED = [{"name": "gpu", "resourceClaimName": "shared"}]
+OWN = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+
+
+def claim(name: str = "shared", **exactly: Any) -> dict[str, Any]:
+    """A claim."""
+    requests = [{"name": "one", "exactly": {"deviceClassName": "gpu", **exactly}}]
+    metadata = {"name": name, "namespace": "shop"}
+    return {
+        "apiVersion": API,
+        "kind": "ResourceClaim",
+        "metadata": metadata,
+        "spec": {"devices": {"requests": requests}},
+    }
+
+
+def template() -> dict[str, Any]:
+    """A template."""
+    metadata = {"name": "one", "namespace": "shop"}
+    return {
+        "apiVersion": API,
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata,
+        "spec": {"spec": claim()["spec"]},
+    }
+
+
+def allocated(pod: str) -> dict[str, Any]:
+    """The status of a claim with a device for a pod."""
+    result = {"request": "one", "driver": "d", "pool": "n1", "device": "gpu-0"}
+    return {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": pod, "uid": "x"}],
+    }
+
+
+def devices(scene: Scene) -> dict[str, Any]:
+    """The devices that the upper pod reports."""
+    found: dict[str, Any] = json.loads(
+        scene.above()["metadata"].get("annotations", {}).get(names.ANNOTATION_ALLOCATED_DEVICES, "{}")
+    )
+    return found
+
+
+async def test_a_shared_claim_follows_its_pod_and_its_device_is_reported():
+    """The copy is deleted some time after the last pod."""
+    async with running(takes_claims=True) as scene:
+        scene.upper.put("resourceclaims", claim())
+        scene.bind(resourceClaims=SHARED)
+        await asyncio.sleep(5)
+        assert scene.below()["spec"]["resourceClaims"] == SHARED
+        assert scene.lower.the("resourceclaims", "shop/shared")["spec"] == claim()["spec"]
+        assert devices(scene) == {}
+        scene.lower.change("resourceclaims", "shop/shared", status=allocated("web"))
+        await asyncio.sleep(20)
+        assert [one["device"] for one in devices(scene)["gpu"]] == ["gpu-0"]
+        assert ("DevicesAllocated", "Lower cluster lower1 allocated d/n1/gpu-0") in scene.events
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
+        await asyncio.sleep(120)
+        assert scene.lower.find("resourceclaims", "shop/shared") is None
+
+
+async def test_claims_come_from_the_annotation():
+    """The webhook moved them out of the spec."""
+    async with running(takes_claims=True) as scene:
+        scene.upper.put("resourceclaimtemplates", template())
+        moved = {"resourceClaims": OWN, "containers": {"main": [{"name": "gpu"}]}}
+        pod = scene.bind()
+        pod["metadata"]["annotations"] = {names.ANNOTATION_RESOURCE_CLAIMS: json.dumps(moved)}
+        scene.upper.put("pods", pod)
+        await asyncio.sleep(5)
+        spec = scene.below()["spec"]
+        assert spec["resourceClaims"] == OWN
+        assert spec["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+        copy = scene.lower.the("resourceclaimtemplates", "shop/one")
+        assert copy["spec"]["metadata"]["labels"] == {names.LABEL_GENERATED_FOR: CLUSTER}
+
+
+async def test_a_recreated_upper_claim_replaces_the_copy():
+    """The spec of a claim cannot be changed."""
+    async with running(takes_claims=True) as scene:
+        scene.upper.put("resourceclaims", claim())
+        scene.bind(resourceClaims=SHARED)
+        await asyncio.sleep(5)
+        first = scene.lower.the("resourceclaims", "shop/shared")["metadata"]["uid"]
+        scene.upper.remove("resourceclaims", "shop/shared")
+        await asyncio.sleep(100)
+        assert scene.lower.the("resourceclaims", "shop/shared")["metadata"]["uid"] == first, "the pod uses it"
+        scene.upper.put("resourceclaims", claim(count=2))
+        await asyncio.sleep(100)
+        copy = scene.lower.the("resourceclaims", "shop/shared")
+        assert copy["metadata"]["uid"] != first
+        assert copy["spec"] == claim(count=2)["spec"]
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "reason"),
+    [
+        (None, None, "Failed"),
+        (claim(adminAccess=True), None, "ResourceClaimRefused"),
+        (claim(), claim(), "DependencyConflict"),
+    ],
+)
+async def test_a_pod_waits_for_its_claim(upper: Any, lower: Any, reason: str):
+    """It is missing, it requests administrative access, or an unmanaged claim has its name."""
+    async with running(takes_claims=True) as scene:
+        if upper:
+            scene.upper.put("resourceclaims", upper)
+        if lower:
+            scene.lower.put("resourceclaims", lower)
+        before = scene.lower.find("resourceclaims", "shop/shared")
+        scene.bind(resourceClaims=SHARED)
+        await asyncio.sleep(200)
+        assert not scene.is_below()
+        assert [one for one, _ in scene.events] == [reason]
+        assert scene.lower.find("resourceclaims", "shop/shared") == before

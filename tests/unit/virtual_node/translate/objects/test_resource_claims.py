@@ -1,0 +1,137 @@
+"""Lower copies of ResourceClaims and ResourceClaimTemplates, and the devices that they get."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.translate.pods.pods import OPTIONS
+from virtual_node.translate.objects import copies, resource_claims
+
+CLASSES = {"gpu": "their-gpu"}
+EXACTLY = {"name": "one", "exactly": {"deviceClassName": "gpu", "count": 2}}
+FIRST = {
+    "name": "any",
+    "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}, {"name": "b", "deviceClassName": "tpu"}],
+}
+OPAQUE = {"opaque": {"driver": "d", "parameters": {"deviceClassName": "gpu", "adminAccess": True}}}
+
+
+def claim(*requests: dict[str, Any], kind: str = resource_claims.CLAIM, **metadata: Any) -> dict[str, Any]:
+    """A claim, or a template of one, whose driver parameters look like fields of the API."""
+    spec: dict[str, Any] = {"devices": {"requests": list(requests), "config": [OPAQUE]}}
+    if kind == resource_claims.TEMPLATE:
+        spec = {"metadata": metadata, "spec": spec}
+    whole = {"name": "g", "namespace": "shop", "uid": "u-1"}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": whole,
+        "spec": spec,
+        "status": {"allocation": {}},
+    }
+
+
+@pytest.mark.parametrize("kind", resource_claims.KINDS)
+def test_a_copy_requests_lower_device_classes(kind: str):
+    """Parameters of drivers are copied unchanged, and the status is not copied."""
+    copy = copies.lower_copy(claim(EXACTLY, FIRST, kind=kind), OPTIONS)
+    assert "status" not in copy
+    found = resource_claims.lower_spec(
+        claim(EXACTLY, FIRST, kind=kind), device_classes=CLASSES, cluster_id="c"
+    )
+    devices = (found["spec"] if kind == resource_claims.TEMPLATE else found)["devices"]
+    assert devices["config"] == [OPAQUE]
+    assert devices["requests"] == [
+        {"name": "one", "exactly": {"deviceClassName": "their-gpu", "count": 2}},
+        {
+            "name": "any",
+            "firstAvailable": [
+                {"name": "a", "deviceClassName": "their-gpu"},
+                {"name": "b", "deviceClassName": "tpu"},
+            ],
+        },
+    ]
+
+
+def test_a_template_cannot_mark_generated_claims_as_ours():
+    """They would look like copies of another tenant's claim."""
+    forged = {
+        "labels": {"team": "a", names.LABEL_UPPER_CLUSTER: "c", names.LABEL_GENERATED_FOR: "other"},
+        "annotations": {"note": "b", names.ANNOTATION_UPPER_NAMESPACE: "other"},
+    }
+    template = claim(EXACTLY, kind=resource_claims.TEMPLATE, **forged)
+    spec = resource_claims.lower_spec(template, device_classes={}, cluster_id="c")
+    assert spec["metadata"] == {
+        "labels": {"team": "a", names.LABEL_GENERATED_FOR: "c"},
+        "annotations": {"note": "b"},
+    }
+
+
+@pytest.mark.parametrize("kind", resource_claims.KINDS)
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([EXACTLY, FIRST], False),
+        ([], False),
+        ([{"name": "one", "exactly": {"deviceClassName": "gpu", "adminAccess": False}}], False),
+        ([EXACTLY, {"name": "one", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}], True),
+        ([{"name": "any", "firstAvailable": [{"name": "a", "adminAccess": True}]}], True),
+    ],
+)
+def test_administrative_access_is_found(kind: str, requests: list[dict[str, Any]], *, expected: bool):
+    """In requests of any form, and not in parameters of drivers."""
+    assert resource_claims.wants_admin_access(claim(*requests, kind=kind)) is expected
+
+
+@pytest.mark.parametrize(
+    ("uid", "kind", "expected"),
+    [("u-1", "ResourceClaim", False), ("u-2", "ResourceClaim", True), ("u-2", "ConfigMap", False)],
+)
+def test_a_claim_of_a_new_upper_claim_is_replaced(uid: str, kind: str, *, expected: bool):
+    """The spec of a claim cannot be changed."""
+    lower = {"metadata": {"labels": {names.LABEL_UPPER_UID: "u-1"}}}
+    desired = {"kind": kind, "metadata": {"labels": {names.LABEL_UPPER_UID: uid}}}
+    assert copies.must_be_replaced(lower, desired) is expected
+
+
+def allocated(count: int, **more: Any) -> dict[str, Any]:
+    """A lower claim with devices."""
+    results = [
+        {"request": "one", "driver": "d", "pool": "p", "device": f"gpu-{n}", **more} for n in range(count)
+    ]
+    return {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_the_record_is_small_whatever_the_lower_cluster_allocates():
+    """A pod's annotations share 256 KiB; a record that is too large would block its status."""
+    found = {f"claim-{n}": resource_claims.allocated(allocated(300, device="x" * 9999)) for n in range(40)}
+    assert len(resource_claims.record(found)) < 80_000
+    devices = resource_claims.allocated(allocated(1, adminAccess=True))
+    record = {"gpu": [{"request": "one", "driver": "d", "pool": "p", "device": "gpu-0"}]}
+    assert json.loads(resource_claims.record({"gpu": devices, "free": []})) == record
+    assert resource_claims.record({"free": []}) == ""
+
+
+@pytest.mark.parametrize(
+    "status", [None, {}, {"allocation": None}, {"allocation": {}}, {"allocation": {"devices": {}}}]
+)
+def test_a_claim_without_allocation_has_no_devices(status: Any):
+    """Its pod waits."""
+    assert resource_claims.allocated({"status": status}) == []
+
+
+def test_claims_of_a_lower_pod_are_found_by_their_name_in_the_pod():
+    """Generated claims are in its status."""
+    spec = {
+        "resourceClaims": [
+            {"name": "a", "resourceClaimName": "shared"},
+            {"name": "b", "resourceClaimTemplateName": "t"},
+        ]
+    }
+    status = {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "web-b-x7"}, {"name": "c"}]}
+    found = resource_claims.generated_names({"spec": spec, "status": status})
+    assert found == {"a": "shared", "b": "web-b-x7"}

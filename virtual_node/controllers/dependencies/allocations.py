@@ -1,0 +1,96 @@
+"""Reports the devices that the lower cluster allocates: on the upper pod, and as an event on a shared upper claim.
+
+The status of the upper claim is not written. Its pools and devices would be names of the lower cluster, which
+the upper scheduler would take for devices of the upper cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.object_key import ObjectKey
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.translate.base import ownership
+from virtual_node.translate.objects import resource_claims
+
+_NAMED = 8
+"""Maximum number of devices that an event names."""
+
+
+class Allocations:
+    """The allocated ResourceClaims of one lower cluster."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        *,
+        claims: Mapping[str, Informer],
+        dependencies: DependencyController,
+        lower_pods: Informer,
+        changed: Callable[[str], None],
+    ) -> None:
+        """Register handlers for the claims.
+
+        Args:
+            context: the two clusters.
+            claims: our copies by kind; empty: ResourceClaims do not follow pods to this cluster.
+            dependencies: knows the upper claims.
+            lower_pods: our lower pods.
+            changed: called with the uid of an upper pod whose devices may have changed.
+        """
+        self._context = context
+        self._dependencies = dependencies
+        self._lower_pods = lower_pods
+        self._changed = changed
+        self.informers: list[Informer] = []
+        """The claims that the lower cluster generated from our copies of templates; the caller runs it."""
+        self._stores: list[Informer] = []
+        if not claims:
+            return
+        copies = claims[resource_claims.CLAIM]
+        generated = Informer(
+            context.lower,
+            resources.RESOURCE_CLAIMS,
+            label_selector=f"{names.LABEL_GENERATED_FOR}={context.cluster_id}",
+            name="generated-claims",
+        )
+        self.informers, self._stores = [generated], [copies, generated]
+        copies.add_handler(on_add=lambda claim, _initial: self._wake(claim), on_update=self._shared_changed)
+        generated.on_change(self._wake, lambda _: None)
+
+    def record(self, lower_pod: Mapping[str, Any]) -> str:
+        """Return the annotation with the devices of a lower pod; empty: none is allocated."""
+        if not self._stores or not lower_pod["spec"].get("resourceClaims"):
+            return ""
+        namespace = lower_pod["metadata"]["namespace"]
+        found = {}
+        for name, claim in resource_claims.generated_names(lower_pod).items():
+            for informer in self._stores:
+                if (lower := informer.store.get(f"{namespace}/{claim}")) is not None:
+                    found[name] = resource_claims.allocated(lower.to_dict())
+        return resource_claims.record(found)
+
+    def _shared_changed(self, old: Object, new: Object) -> None:
+        self._wake(new)
+        devices = resource_claims.allocated(new.to_dict())
+        if not devices or resource_claims.allocated(old.to_dict()):
+            return
+        key = ObjectKey(resource_claims.CLAIM, ownership.upper_namespace(new), new.name)
+        upper = self._dependencies.peek(key)
+        if upper is not None and upper.uid == new.labels.get(names.LABEL_UPPER_UID):
+            named = ", ".join(f"{one['driver']}/{one['pool']}/{one['device']}" for one in devices[:_NAMED])
+            more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
+            message = f"Lower cluster {self._context.name} allocated {named}{more}"
+            self._context.recorder.event(upper, "Normal", "DevicesAllocated", message)
+
+    def _wake(self, claim: Object) -> None:
+        for consumer in (claim.status or {}).get("reservedFor") or ():
+            pod = self._lower_pods.store.get(f"{claim.namespace}/{consumer.get('name')}")
+            if pod is not None and (uid := pod.labels.get(names.LABEL_UPPER_UID)):
+                self._changed(uid)

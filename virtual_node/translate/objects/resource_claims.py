@@ -1,0 +1,113 @@
+"""Copies of ResourceClaims and ResourceClaimTemplates in the lower cluster, and the devices allocated to them.
+
+A copy's spec has the lower cluster's DeviceClasses. Its status belongs to the lower cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from controller_runtime.api import names
+
+CLAIM = "ResourceClaim"
+TEMPLATE = "ResourceClaimTemplate"
+KINDS = (CLAIM, TEMPLATE)
+_MOST_DEVICES = 64
+"""Maximum number of devices in the annotation. A pod's annotations share 256 KiB."""
+_LONGEST = 253
+
+
+def lower_spec(
+    upper: Mapping[str, Any], *, device_classes: Mapping[str, str], cluster_id: str
+) -> dict[str, Any]:
+    """Return the spec of the lower copy of a ResourceClaim or ResourceClaimTemplate.
+
+    Claims that the lower cluster generates from a template get the labels and annotations in the template.
+    Those of this project are replaced, so that users cannot mark a generated claim as our copy.
+
+    Args:
+        upper: the upper object.
+        device_classes: lower DeviceClass by upper DeviceClass, if their names differ.
+        cluster_id: identity of the upper cluster.
+    """
+    spec = upper.get("spec") or {}
+    if upper["kind"] == CLAIM:
+        return _with_classes(spec, device_classes)
+    metadata = spec.get("metadata") or {}
+    kept = {
+        field: {
+            key: value for key, value in (metadata.get(field) or {}).items() if not names.is_reserved(key)
+        }
+        for field in ("labels", "annotations")
+    }
+    kept["labels"][names.LABEL_GENERATED_FOR] = cluster_id
+    return {"metadata": kept, "spec": _with_classes(spec.get("spec") or {}, device_classes)}
+
+
+def wants_admin_access(upper: Mapping[str, Any]) -> bool:
+    """Report whether a claim or template requests access to devices that other pods use (``adminAccess``)."""
+    spec = upper.get("spec") or {}
+    claim = spec if upper["kind"] == CLAIM else spec.get("spec") or {}
+    return _has_admin_access((claim.get("devices") or {}).get("requests"))
+
+
+def allocated(claim: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return request, driver, pool and device of each device that is allocated to a lower claim."""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return [
+        {field: str(result.get(field, ""))[:_LONGEST] for field in ("request", "driver", "pool", "device")}
+        for result in (devices.get("results") or ())[:_MOST_DEVICES]
+    ]
+
+
+def record(devices: Mapping[str, list[dict[str, str]]]) -> str:
+    """Return the annotation with the devices of a pod, by the claim's name in the pod; empty: none is allocated."""
+    left, kept = _MOST_DEVICES, {}
+    for name, found in sorted(devices.items()):
+        if found[:left]:
+            kept[name] = found[:left]
+            left -= len(kept[name])
+    return msgspec.json.encode(kept).decode() if kept else ""
+
+
+def generated_names(lower_pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of a lower pod's ResourceClaims, by their name in the pod."""
+    generated = (lower_pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    found = {status["name"]: status.get("resourceClaimName") or "" for status in generated}
+    for entry in lower_pod["spec"].get("resourceClaims") or ():
+        if name := entry.get("resourceClaimName"):
+            found[entry["name"]] = name
+    return {name: claim for name, claim in found.items() if claim}
+
+
+def _with_classes(claim: Mapping[str, Any], device_classes: Mapping[str, str]) -> dict[str, Any]:
+    devices = claim.get("devices") or {}
+    if "requests" not in devices:
+        return dict(claim)
+    requests = _renamed(devices["requests"], device_classes)
+    return {**claim, "devices": {**devices, "requests": requests}}
+
+
+def _renamed(value: Any, device_classes: Mapping[str, str]) -> Any:
+    """Replace DeviceClasses at any depth: a request has one (``exactly``), or several (``firstAvailable``)."""
+    if isinstance(value, list):
+        return [_renamed(one, device_classes) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: device_classes.get(one, one)
+        if key == "deviceClassName" and isinstance(one, str)
+        else _renamed(one, device_classes)
+        for key, one in value.items()
+    }
+
+
+def _has_admin_access(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_has_admin_access(one) for one in value)
+    if not isinstance(value, dict):
+        return False
+    return bool(value.get("adminAccess")) or any(_has_admin_access(one) for one in value.values())
