@@ -10,6 +10,8 @@ from typing import Any
 READ = ("get", "list", "watch")
 OWN_NAMESPACE = "<own>"
 """Placeholder in ``Right.namespace`` of the namespace that a component is installed in."""
+PROFILE_NAMESPACE = "<profiles>"
+"""Placeholder in ``Right.namespace`` of the namespace of the ClusterProfiles."""
 VIRTUAL_NODE = "<virtual-node>"
 """Placeholder in ``Right.names`` of the name of each virtual node."""
 LEASE = "<lease>"

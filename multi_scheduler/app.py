@@ -19,6 +19,7 @@ from controller_runtime.tls.reloader import CertificateReloader
 from multi_scheduler import connections
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificates.keeper import CertificateKeeper
+from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import decisions
 from multi_scheduler.extender.extender import Extender, Weighted
@@ -44,14 +45,14 @@ class App:
         """
         await connections.run(self._options, PROGRAM, self._serve)
 
-    async def _serve(self, upper: Client, lower: Mapping[str, Client]) -> None:
+    async def _serve(self, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             bound = bound_pods(upper)
             recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
-            directory = NodeDirectory(upper, options.config)
-            shared = Shared(options.config, upper, lower, bound, recorder, directory=directory)
-            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in options.config.agents]
+            directory = NodeDirectory(upper, config)
+            shared = Shared(config, upper, lower, bound, recorder, directory=directory)
+            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
             keeper = self._keeper(upper)
             extender = Extender(agents, directory, upper=upper, scores_real_nodes=shared.view.has_real_nodes)
             bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))

@@ -20,6 +20,8 @@ from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.errors import ConfigError
+from controller_runtime.inventory import settings
+from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.process.flags import read_text
 from multi_scheduler.usage import config as usage_config
 from multi_scheduler.usage.config import UsageConfig
@@ -95,6 +97,9 @@ class Config(_Base):
     api_version: str = API_VERSION
     kind: str = KIND
     clusters: list[SchedulerClusterConfig] = []
+    cluster_profiles: ClusterProfiles | None = None
+    """ClusterProfiles of the upper cluster as further lower clusters. ``defaults`` has fields of ``clusters[]``, and
+    ``nodeSelector``. Must match the virtual node's settings."""
     usage: UsageConfig = msgspec.field(default_factory=UsageConfig)
     """Source of the usage of lower nodes."""
     upper_usage: UsageConfig | None = None
@@ -112,9 +117,32 @@ def load(path: str | Path) -> Config:
     path = Path(path)
     config = parse(read_text("--config", path), source=str(path))
     for cluster in config.clusters:
-        expanded = Path(cluster.kubeconfig).expanduser()
-        cluster.kubeconfig = str(expanded if expanded.is_absolute() else path.parent / expanded)
+        cluster.kubeconfig = _beside(path, cluster.kubeconfig)
+    if config.cluster_profiles is not None:
+        config.cluster_profiles.providers_file = _beside(path, config.cluster_profiles.providers_file)
     return config
+
+
+def _beside(config_file: Path, path: str) -> str:
+    expanded = Path(path).expanduser()
+    return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
+
+
+def profile_cluster(config: Config, name: str, path: str) -> SchedulerClusterConfig:
+    """Return the lower cluster of a ClusterProfile.
+
+    Raises:
+        ValueError: the defaults are invalid; the message names the field.
+    """
+    profiles = config.cluster_profiles
+    defaults: dict[str, Any] = {}
+    if profiles is not None:
+        defaults |= profiles.defaults
+    node: dict[str, Any] = {
+        field: defaults.pop(field) for field in ("nodeSelector", "autoscaling") if field in defaults
+    }
+    whole: dict[str, Any] = {**defaults, "name": name, "kubeconfig": path, "nodes": [{"name": name, **node}]}
+    return convert(whole, SchedulerClusterConfig, where="clusterProfiles.defaults")
 
 
 def parse(text: str, *, source: str = "config") -> Config:
@@ -142,12 +170,13 @@ def parse(text: str, *, source: str = "config") -> Config:
 
 
 def _validate(config: Config, source: str) -> None:
-    if not config.clusters:
+    clusters = [*config.clusters, *_cluster_of_defaults(config, source)]
+    if not clusters:
         raise ConfigError(f"{source}: clusters: at least one lower cluster is required")
     usage_config.check(config.usage, f"{source}: usage")
     if config.upper_usage is not None:
         usage_config.check(config.upper_usage, f"{source}: upperUsage")
-    for cluster in config.clusters:
+    for cluster in clusters:
         _validate_selector(cluster, source)
         if cluster.usage is not None:
             usage_config.check(cluster.usage, f"{source}: clusters: {cluster.name}: usage")
@@ -169,6 +198,18 @@ def _validate(config: Config, source: str) -> None:
         twice = {name for name in found if found.count(name) > 1}
         if twice:
             raise ConfigError(f"{source}: {what}: {', '.join(sorted(twice))}: there twice")
+
+
+def _cluster_of_defaults(config: Config, source: str) -> Iterator[SchedulerClusterConfig]:
+    """Yield a lower cluster with the settings of those of ClusterProfiles, to validate them."""
+    if config.cluster_profiles is None:
+        return
+    for problem in settings.problems(config.cluster_profiles):
+        raise ConfigError(f"{source}: {problem}")
+    try:
+        yield profile_cluster(config, "clusterProfiles.defaults", "unused")
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _growth_problems(cluster: SchedulerClusterConfig) -> Iterator[str]:

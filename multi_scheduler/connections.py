@@ -6,22 +6,31 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import msgspec
+
 from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
+from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler.config import SchedulerClusterConfig
+from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.options import ProcessOptions
+from multi_scheduler.profile_clusters import AT_ONCE, ProfileClusters, following
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files."""
 
-Work = Callable[[Client, Mapping[str, Client]], Awaitable[None]]
-"""Called with the client of the upper cluster, and the clients of the lower clusters by name."""
+_PATIENCE = 10.0
+"""Maximum seconds to wait for the ClusterProfiles at start; later they cause a restart of the clients."""
+
+Work = Callable[[Config, Client, Mapping[str, Client]], Awaitable[None]]
+"""Called with the configuration including the clusters of ClusterProfiles, the client of the upper cluster, and the clients of
+the lower clusters by name."""
 
 
 async def run(options: ProcessOptions, program: str, work: Work) -> None:
-    """Run the work with clients until cancelled; start it again with new clients when a kubeconfig file changed.
+    """Run the work with clients until cancelled; start it again with new ones when a kubeconfig or ClusterProfile changed.
 
     Args:
         options: the parsed command line.
@@ -35,26 +44,36 @@ async def run(options: ProcessOptions, program: str, work: Work) -> None:
     files = {cluster.name: cluster.kubeconfig for cluster in clusters}
     changes = FileChanges(files)
     logger = log.get_logger(component=program)
-    while True:
-        serving = asyncio.create_task(_connected(options, program, work), name="serving")
-        changed: set[str] = set()
-        refusal = ""
-        try:
-            while True:
-                changed |= set(changes.changed(files))
-                if changed:
-                    if not (found := await _unusable(clusters)):
+    async with following(options, program) as profiles:
+        await profiles.settle(_PATIENCE)
+        while True:
+            wanted = profiles.config()
+            serving = asyncio.create_task(
+                _connected(options, wanted, profiles, program, work), name="serving"
+            )
+            changed: set[str] = set()
+            refusal = ""
+            try:
+                while True:
+                    changed |= set(changes.changed(files))
+                    if changed:
+                        if not (found := await _unusable(clusters)):
+                            break
+                        if found != refusal:
+                            refusal = found
+                            logger.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
+                    if profiles.is_changed():
                         break
-                    if found != refusal:
-                        refusal = found
-                        logger.error("kubeconfigs not applied", clusters=sorted(changed), error=found)
-                if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
-                    await serving
-                    return
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-        logger.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
+                    if serving in (await asyncio.wait({serving}, timeout=_POLL))[0]:
+                        await serving
+                        return
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+            if changed:
+                logger.info("kubeconfigs changed, restarting the clients", clusters=sorted(changed))
+            else:
+                logger.info("ClusterProfiles changed, restarting the clients")
 
 
 async def _unusable(clusters: Sequence[SchedulerClusterConfig]) -> str:
@@ -70,17 +89,35 @@ async def _unusable(clusters: Sequence[SchedulerClusterConfig]) -> str:
     return ""
 
 
-async def _connected(options: ProcessOptions, program: str, work: Work) -> None:
+async def _connected(
+    options: ProcessOptions, wanted: Config, profiles: ProfileClusters, program: str, work: Work
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         config = await kubeconfig.load(options.kubeconfig, server=options.master)
         weaknesses.warn(config, cluster="upper")
         upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
         lower = {}
-        for cluster in options.config.clusters:
-            found = await kubeconfig.load(
-                cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
-            )
+        for cluster, found in zip(wanted.clusters, await _loaded(wanted.clusters), strict=True):
+            if isinstance(found, ConfigError) and profiles.is_profile(cluster.name):
+                profiles.failed(cluster.name, str(found))
+                continue
+            if isinstance(found, BaseException):
+                raise found
             weaknesses.warn(found, cluster=cluster.name)
             client = Client(found, user_agent=program, cluster=cluster.name)
             lower[cluster.name] = await stack.enter_async_context(client)
-        await work(upper, lower)
+        used = [cluster for cluster in wanted.clusters if cluster.name in lower]
+        await work(msgspec.structs.replace(wanted, clusters=used), upper, lower)
+
+
+async def _loaded(clusters: Sequence[SchedulerClusterConfig]) -> list[ConnectionConfig | BaseException]:
+    """Return the connection of each cluster, or why there is none; plugins run at the same time, a few at once."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def load(cluster: SchedulerClusterConfig) -> ConnectionConfig:
+        async with slots:
+            return await kubeconfig.load(
+                cluster.kubeconfig, context=cluster.context, server=cluster.server, in_cluster=False
+            )
+
+    return await asyncio.gather(*map(load, clusters), return_exceptions=True)

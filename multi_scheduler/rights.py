@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller_runtime.inventory import settings as inventory
 from controller_runtime.rights import EXTENDER_SECRET, OWN_NAMESPACE, Right
 
 UPPER: tuple[Right, ...] = (
@@ -28,6 +29,9 @@ UPPER: tuple[Right, ...] = (
 
 BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
 """Added to ``UPPER`` if the extender binds pods."""
+
+PROFILES: tuple[Right, ...] = inventory.PROFILES
+"""Added to ``UPPER`` with ``clusterProfiles``. ``<profiles>`` is its namespace."""
 
 UPPER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of real nodes (upperUsage.source MetricsAPI)"),

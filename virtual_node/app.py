@@ -28,6 +28,7 @@ from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 from virtual_node.kubeconfig_status import KubeconfigStatus
 from virtual_node.process_health import ProcessHealth
+from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
@@ -55,6 +56,7 @@ class App:
         )
         self._file = ConfigStatus(options.config_file, unusable=lambda: self._supervisor.unusable)
         self._kubeconfigs = KubeconfigStatus(options.config.clusters)
+        self._profiles = ProfileClusters(options.config)
         self._log = structlog.get_logger(component=COMPONENT)
         self._cluster_id = ""
         self._standby = False
@@ -182,6 +184,7 @@ class App:
             self._log.info("upper cluster", server=upper_config.server, cluster_id=self._cluster_id)
             await stack.enter_async_context(loop_stalls.measured())
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
+            await stack.enter_async_context(self._profiles.following(upper))
             endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
             lifecycle.tune_gc()
             if not election.enabled:
@@ -273,7 +276,7 @@ class App:
             if not self._cluster_id:
                 return "the upper cluster has not answered yet"
             # A replica that stands by is ready to take over.
-            return None if self._standby else self._supervisor.trouble() or None
+            return None if self._standby else self._supervisor.trouble(optional=self._profiles.names) or None
 
         return {"ping": lambda: None, "clusters": clusters}
 
@@ -284,7 +287,7 @@ class App:
         """
         while True:
             await asyncio.sleep(_CONFIG_POLL)
-            if self._standby and (fresh := self._file.reread()) is not None:
+            if self._standby and (fresh := self._fresh()) is not None:
                 self._config = msgspec.structs.replace(self._config, clusters=fresh.clusters)
             # Also while leading, because clusters that other replicas run have no task here.
             endpoints.keep(self._config.clusters)
@@ -295,7 +298,7 @@ class App:
         A replica that starts to lead first applies changes that were made while it stood by.
         """
         while True:
-            if (fresh := self._file.reread()) is not None:
+            if (fresh := self._fresh()) is not None:
                 await self._reconfigure(fresh, endpoints)
             if rotated := await self._kubeconfigs.reread(self._own.clusters):
                 self._log.info("kubeconfigs changed; restarting their clusters", clusters=rotated)
@@ -303,6 +306,14 @@ class App:
                     await self._supervisor.stop(rotated)
                     self._apply(endpoints)
             await asyncio.sleep(_CONFIG_POLL)
+
+    def _fresh(self) -> Config | None:
+        """Return the configuration if its file or the ClusterProfiles have changed, otherwise None; report an error."""
+        fresh = self._file.reread()
+        clusters = self._profiles.merged(fresh.clusters if fresh is not None else None)
+        if fresh is None and clusters == self._config.clusters:
+            return None
+        return msgspec.structs.replace(self._config, clusters=clusters)
 
     async def _reconfigure(self, fresh: Config, endpoints: KubeletEndpoints) -> None:
         wanted = {cluster.name: cluster for cluster in fresh.clusters}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
@@ -58,14 +58,18 @@ class Supervisor:
             if (running := self.clusters.get(name)) is None or running.pods is None
         }
 
-    def trouble(self) -> str:
-        """Return why clusters do not mirror; empty: all do."""
-        if unusable := self.unusable:
+    def trouble(self, *, optional: Collection[str] = ()) -> str:
+        """Return why clusters do not mirror; empty: all do.
+
+        Args:
+            optional: names of clusters that are not counted, because others than the administrator can add them.
+        """
+        if unusable := {name: why for name, why in self.unusable.items() if name not in optional}:
             return "; ".join(f"{name} cannot be used: {why}" for name, why in sorted(unusable.items()))
         silent = [
             f"{name} ({cluster.waits_for})" if cluster.waits_for else name
             for name, cluster in sorted(self.clusters.items())
-            if cluster.pods is None
+            if cluster.pods is None and name not in optional
         ]
         return f"not mirroring yet: {', '.join(silent)}" if silent else ""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
 from controller_runtime.api.matching import LABEL_OPERATORS, LabelSelector
+from controller_runtime.inventory.providers import Provider
 from multi_scheduler.agents.by_node import NodeSettings
 from multi_scheduler.agents.congestion import CongestionSettings
 from multi_scheduler.agents.cost import CostSettings
@@ -47,7 +48,7 @@ def reference(name: str) -> Schema:
 def definitions() -> dict[str, Schema]:
     """Return the schemas of ``virtualNode.config``, of a cluster's ``config`` and of their parts, by structure."""
     _, parts = msgspec.json.schema_components(
-        (Config, LabelSelector, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
+        (Config, LabelSelector, Provider, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
     )
     for name, part in parts.items():
         part["properties"] = {field: _compact(one) for field, one in part["properties"].items()}
@@ -86,8 +87,18 @@ def _change_override(part: Schema) -> None:
 def _change_config(part: Schema) -> None:
     part["properties"]["enableControllers"]["items"] = {"enum": list(KNOWN_CONTROLLERS)}
     # templates/checks.yaml refuses these with an error that names the value.
-    for field in ("apiVersion", "kind", "clusters"):
+    for field in ("apiVersion", "kind", "clusters", "clusterProfiles"):
         part["properties"][field] = {}
+
+
+def _change_profiles(part: Schema) -> None:
+    # The chart writes the file of providers from values.
+    del part["properties"]["providersFile"]
+    part["required"] = ["namespace", "providers"]
+    part["properties"] |= {
+        "defaults": reference("LowerClusterConfig"),
+        "providers": {"type": "array", "minItems": 1, "items": reference(Provider.__name__)},
+    }
 
 
 def _change_selector(part: Schema) -> None:
@@ -104,6 +115,7 @@ def _change_taint(part: Schema) -> None:
 
 
 _CHANGES: Mapping[str, Callable[[Schema], None]] = {
+    "ClusterProfiles": _change_profiles,
     "Config": _change_config,
     "LowerClusterConfig": _change_cluster,
     "Override": _change_override,

@@ -222,6 +222,13 @@ _PROCESSES = [
         thresholds=((None, "green"), (1, "red")),
     ),
     Panel(
+        "ClusterProfiles",
+        {"max by (component, state) (virtual_node_cluster_profiles)": "{{component}} {{state}}"},
+        kind="stat",
+        width=8,
+        meaning="ClusterProfiles that are used as lower clusters, and refused ones. An event of each refused one has the reason.",
+    ),
+    Panel(
         "CPU", {f"rate(process_cpu_seconds_total{{{OWN_SERIES}}}{RATE})": "{{component}} {{pod}}"}, width=8
     ),
     Panel(

@@ -33,6 +33,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             **{f"follow-{kind}": rights for kind, rights in virtual_node.UPPER_FOLLOW.items()},
             "resourceClaims": virtual_node.UPPER_RESOURCE_CLAIMS,
             "renewal": virtual_node.UPPER_RENEWAL,
+            "profiles": virtual_node.UPPER_PROFILES,
+            "profilesAny": virtual_node.UPPER_PROFILES_ANY,
             "csr": virtual_node.UPPER_CSR,
             "csrApproval": virtual_node.UPPER_CSR_APPROVAL,
             "doctor": operator.DOCTOR,
@@ -46,10 +48,11 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
         "multiScheduler": {
             "upper": multi_scheduler.UPPER,
             "bind": multi_scheduler.BIND,
+            "profiles": multi_scheduler.PROFILES,
             "upperMetricsAPI": multi_scheduler.UPPER_METRICS_API,
             "upperKubelets": multi_scheduler.UPPER_KUBELETS,
         },
-        "annotator": {"upper": annotator.UPPER},
+        "annotator": {"upper": annotator.UPPER, "profiles": multi_scheduler.PROFILES},
     }
 
 

@@ -108,6 +108,11 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("virtualNode.clusters", {"type": "array", "items": _CLUSTER}),
     # templates/checks.yaml refuses the fields that the chart sets itself, with an error that names the value.
     ("virtualNode.config", configuration.reference("Config")),
+    ("virtualNode.clusterProfiles", {
+        "type": "object",
+        "if": {"minProperties": 1},
+        "then": configuration.reference("ClusterProfiles"),
+    }),
     ("virtualNode.kubelet.servingCertificate", {"type": "string", "enum": ["SelfSigned", "CSR", "Files"]}),
     ("virtualNode.kubelet.drainTimeout", {"type": "integer", "minimum": 0}),
     ("webhook.failurePolicy", {"type": "string", "enum": ["Fail", "Ignore"]}),

@@ -14,6 +14,7 @@ from controller_runtime.serving.server import HealthServer
 from multi_scheduler import connections
 from multi_scheduler.annotator.flags import PROGRAM, Options
 from multi_scheduler.annotator.writer import Writer
+from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.shared import Shared
 
@@ -25,15 +26,15 @@ async def run(options: Options) -> None:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
 
-    async def work(upper: Client, lower: Mapping[str, Client]) -> None:
-        await _work(options, upper, lower)
+    async def work(config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
+        await _work(options, config, upper, lower)
 
     await connections.run(options, PROGRAM, work)
 
 
-async def _work(options: Options, upper: Client, lower: Mapping[str, Client]) -> None:
-    shared = Shared(options.config, upper, lower)
-    directory = NodeDirectory(upper, options.config)
+async def _work(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
+    shared = Shared(config, upper, lower)
+    directory = NodeDirectory(upper, config)
 
     async def write() -> None:
         # Created for every term of leadership, because another process may have written since the last term.

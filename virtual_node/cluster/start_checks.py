@@ -12,6 +12,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
+from controller_runtime.inventory import providers
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.reloader import CertificateReloader
 from virtual_node.cluster.credential_renewal import kube_system
@@ -94,6 +95,8 @@ async def unusable(config: Config) -> str:
     try:
         await kubeconfig.load(config.kubeconfig, server=config.server)
         refuse_files(config.kubelet)
+        if config.cluster_profiles is not None:
+            providers.load(config.cluster_profiles.providers_file)
     except ConfigError as error:
         return str(error)
     return ""

@@ -26,6 +26,8 @@ def load(path: str | Path) -> Config:
 def placed(path: Path, parsed: Config) -> Config:
     """Make the kubeconfig paths of a file's configuration absolute, in place, and return the configuration."""
     parsed.kubeconfig = _beside(path, parsed.kubeconfig)
+    if (profiles := parsed.cluster_profiles) is not None:
+        profiles.providers_file = _beside(path, profiles.providers_file)
     for cluster in parsed.clusters:
         cluster.kubeconfig = _beside(path, cluster.kubeconfig)
     return parsed

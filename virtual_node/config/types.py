@@ -17,6 +17,7 @@ from controller_runtime.api.autoscaling import Autoscaling, Taint
 from controller_runtime.api.overrides.config import Override
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
+from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.process.flags import address, duration
 from virtual_node.config.kubelet_types import KubeletConfig
 from virtual_node.config.setting import (
@@ -301,4 +302,5 @@ class Config(_Base):
     kubelet: KubeletConfig = msgspec.field(default_factory=KubeletConfig)
     services: ServicesConfig = msgspec.field(default_factory=ServicesConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
+    cluster_profiles: ClusterProfiles | None = None
     clusters: list[LowerClusterConfig] = []

@@ -6,10 +6,13 @@ import re
 
 from controller_runtime.api import autoscaling, matching, quantity
 from controller_runtime.api.autoscaling import TAINT_EFFECTS
+from controller_runtime.api.decoding import convert
 from controller_runtime.api.overrides import validation as overrides_validation
 from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
+from controller_runtime.inventory import settings
+from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.listening import parse_address
 from virtual_node.config import namespace_validation
@@ -19,6 +22,7 @@ from virtual_node.config.types import (
     KNOWN_CONTROLLERS,
     SHARDED,
     Config,
+    LowerClusterConfig,
     NodeConfig,
 )
 
@@ -80,6 +84,7 @@ def validate(config: Config) -> list[str]:
             f"clusters: {len(config.clusters)} are too many for one process; at most {_CLUSTERS}",
         ]
     problems += _certificate_problems(config)
+    problems += _profile_problems(config.cluster_profiles)
     return problems + _cluster_problems(config)
 
 
@@ -119,6 +124,22 @@ def _cluster_problems(config: Config) -> list[str]:
                 problems.append(f"{where}: the node name {node.name!r} is there twice")
             seen_nodes.add(node.name)
     return problems + list(namespace_validation.problems(config.clusters))
+
+
+def _profile_problems(profiles: ClusterProfiles | None) -> list[str]:
+    """Return what is wrong with ``clusterProfiles``; its defaults are validated as those of an ordinary cluster."""
+    if profiles is None:
+        return []
+    problems = list(settings.problems(profiles))
+    if problems:
+        return problems
+    where = "clusterProfiles.defaults"
+    sample = {**profiles.defaults, "name": "profile", "kubeconfig": "profile"}
+    try:
+        cluster = convert(sample, LowerClusterConfig, where=where)
+    except ValueError as error:
+        return [str(error)]
+    return [one.replace("clusters[0]", where, 1) for one in _cluster_problems(Config(clusters=[cluster]))]
 
 
 def _certificate_problems(config: Config) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from controller_runtime.inventory import settings as inventory
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
 from virtual_node.config.types import SHARDED, Config
@@ -151,6 +153,23 @@ LOWER_FOLLOW: dict[str, tuple[Right, ...]] = {
     ),
 }
 """Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
+UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``clusterProfiles``. ``<profiles>`` is its namespace."""
+
+UPPER_PROFILES_ANY: tuple[Right, ...] = (
+    Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile"),
+    Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile", "status"),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        ("get", "update"),
+        "heartbeat of virtual nodes of any ClusterProfile",
+        "",
+        "kube-node-lease",
+    ),
+)
+"""Needed in the upper cluster, in addition to ``UPPER_PROFILES``, if ``clusterProfiles.names`` is empty: RBAC cannot limit
+names to a prefix. The chart's ValidatingAdmissionPolicy does."""
 
 
 def upper(config: Config) -> tuple[Right, ...]:
@@ -161,7 +180,9 @@ def upper(config: Config) -> tuple[Right, ...]:
         tables += UPPER_SHARDS if election.mode == SHARDED else UPPER_ELECTION
     if config.enable_serviceaccount and config.identities.tokens == "node":
         tables += UPPER_SHARED_TOKENS
-    for kind in sorted({kind for cluster in config.clusters for kind in cluster.follow}):
+    profiles = config.cluster_profiles
+    follow = {kind for cluster in config.clusters for kind in cluster.follow}
+    for kind in sorted(follow.union(profiles.defaults.get("follow", ()) if profiles is not None else ())):
         tables += UPPER_FOLLOW[kind]
     if config.web_address:
         tables += UPPER_PAGE
@@ -172,6 +193,10 @@ def upper(config: Config) -> tuple[Right, ...]:
         if config.kubelet.approve_serving_certificate:
             tables += UPPER_CSR_APPROVAL
     nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    if profiles is not None:
+        tables += [replace(right, namespace=profiles.namespace) for right in UPPER_PROFILES]
+        tables += () if profiles.names else UPPER_PROFILES_ANY
+        nodes += [profiles.name_prefix + name for name in profiles.names]
     found = resolved(
         tables, names={VIRTUAL_NODE: nodes, LEASE: [election.name]}, own_namespace=election.namespace
     )

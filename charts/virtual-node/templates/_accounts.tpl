@@ -108,10 +108,11 @@ rules, as in files/rights.yaml. */}}
 {{- range $namespace, $rules := index . 3 }}
 {{- $resolved := include "virtual-node.resolvedRules" (list $root $component $rules) | fromYamlArray }}
 {{- if $resolved }}
-{{- $own := eq $namespace "<own>" }}
+{{- $own := eq $namespace "<own>" }}{{ $profiles := eq $namespace "<profiles>" }}
 {{- $kind := ternary "ClusterRole" "Role" (eq $namespace "<cluster>") }}
 {{- $name := include (ternary "virtual-node.component" "virtual-node.clusterName" $own) (list $root $component) }}
 {{- $where := ternary $root.Release.Namespace $namespace $own }}
+{{- if $profiles }}{{ $name = printf "%s-profiles" $name }}{{ $where = $root.Values.virtualNode.clusterProfiles.namespace }}{{ end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}

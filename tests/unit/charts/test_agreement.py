@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable
@@ -119,7 +120,9 @@ def _granted(case: str, component: str) -> set[Grant]:
 
 def _nodes(case: str) -> list[str]:
     config = _configuration(case)
-    return [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    profiles = config.cluster_profiles
+    return nodes + [profiles.name_prefix + name for name in profiles.names] if profiles is not None else nodes
 
 
 def _configuration(case: str) -> virtual_node.config.types.Config:
@@ -172,6 +175,14 @@ def test_rights_are_those_of_the_tables(case):
         multi += multi_scheduler.rights.BIND
     if given.get("multiScheduler", {}).get("upperUsage"):
         multi += multi_scheduler.rights.UPPER_KUBELETS
+    annotates = list(multi_scheduler.annotator.rights.UPPER)
+    if (profiles := _configuration(case).cluster_profiles) is not None:
+        read = [
+            dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
+        ]
+        virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]
+        multi += read
+        annotates += read if profiles.names else []
     others = given.get("descheduler", {}).get("virtualNodes", [])
     name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
@@ -183,7 +194,7 @@ def test_rights_are_those_of_the_tables(case):
         "inspection": _asked(case, operator.INSPECTION),
         "uninstall": _asked(case, [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]),
         "swarm": _asked(case, swarm.rights.UPPER),
-        "annotator": _asked(case, multi_scheduler.annotator.rights.UPPER),
+        "annotator": _asked(case, annotates),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
     installed = {
@@ -341,7 +352,9 @@ def test_configurations_parse(case):
     file = one(case, "ConfigMap", "multi-scheduler")["data"]["multi-scheduler.yaml"]
     extender = multi_scheduler.config.parse(file)
     assert [cluster.name for cluster in extender.clusters] == names
-    assert [node.name for cluster in extender.clusters for node in cluster.nodes] == _nodes(case)
+    nodes = [node.name for cluster in config.clusters for node in cluster.virtual_nodes()]
+    assert [node.name for cluster in extender.clusters for node in cluster.nodes] == nodes
+    assert (extender.cluster_profiles is None) == (config.cluster_profiles is None)
     selectors = [node.node_selector for cluster in extender.clusters for node in cluster.nodes]
     assert selectors == [
         node.node_selector for cluster in config.clusters for node in cluster.virtual_nodes()

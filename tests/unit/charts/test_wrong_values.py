@@ -22,12 +22,27 @@ def cluster(text: str) -> str:
     return f"virtualNode: {{clusters: [{{{text}}}]}}"
 
 
+PROVIDERS = "namespace: fleet, providers: [{name: a, execConfig: {command: a}}]"
+
+
+def profiles(text: str, more: str = "replicas: 1") -> str:
+    """Return values with ClusterProfiles."""
+    return f"virtualNode: {{clusterProfiles: {{{text}}}, {more}}}"
+
+
 def kubelet(text: str) -> str:
     """Return values of the kubelet API."""
     return f"virtualNode: {{kubelet: {{{text}}}}}"
 
 
 WRONG = {
+    profiles("namespace: fleet"): "missing property 'providers'",
+    profiles("namespace: fleet, providersFile: x"): "additional properties 'providersFile'",
+    profiles(f"{PROVIDERS}, defaults: {{lables: {{}}}}"): "additional properties 'lables'",
+    profiles("namespace: fleet, providers: [{name: a}]"): "missing property 'execConfig'",
+    profiles(f"{PROVIDERS}, namePrefix: ''"): "virtualNode.clusterProfiles.namePrefix: without names",
+    profiles(PROVIDERS, "kubelet: {servingCertificate: CSR}"): "virtualNode.clusterProfiles.names: required",
+    "virtualNode: {config: {clusterProfiles: {namespace: a}}}": "the chart says it, from virtualNode.clusterProfiles",
     "replicas: 2": "'replicas' not allowed",
     "virtualNode: {replica: 2}": "/virtualNode': additional properties 'replica'",
     "webhook: {tls: {secret: a}}": "/webhook/tls': additional properties 'secret'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.client.client import Client
+from controller_runtime.inventory.settings import ClusterProfiles
 from multi_scheduler import connections
 from multi_scheduler.config import Config, SchedulerClusterConfig
+from multi_scheduler.profile_clusters import ProfileClusters
 from tests.unit.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 
@@ -24,7 +26,7 @@ class _Program:
 
     began = 0
 
-    async def work(self, upper: Client, lower: Mapping[str, Client]) -> None:
+    async def work(self, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
         self.began += 1
         assert [upper.cluster, *lower] == ["upper", "a", "b"]
         await asyncio.Event().wait()
@@ -66,3 +68,76 @@ async def test_invalid_kubeconfig_keeps_the_running_clients(tmp_path: Path):
         write_token((tmp_path / "b"), "the-third")
         await asyncio.sleep(10)
         assert program.began == 2
+
+
+class _Inventory:
+    """Kubeconfigs of ClusterProfiles."""
+
+    has_synced = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.paths = folder, dict[str, str]()
+
+    def kubeconfigs(self, taken: Collection[str]) -> Mapping[str, str]:
+        assert taken == {"a"}
+        return self.paths
+
+    def add(self, name: str, *, works: bool = True) -> None:
+        """Add or change a lower cluster."""
+        path = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
+        write_token(path, "token") if works else path.write_text("{}", encoding="utf-8")
+        self.paths = {**self.paths, name: str(path)}
+
+
+@pytest.mark.looptime
+async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One with a broken plugin is left out, and all changes of a minute cause one restart."""
+    (tmp_path / "profiles").mkdir()
+    inventory = _Inventory(tmp_path / "profiles")
+    found: Any = inventory
+    config = Config(
+        clusters=[SchedulerClusterConfig(name="a", kubeconfig=str(tmp_path / "a"))],
+        cluster_profiles=ClusterProfiles(
+            namespace="fleet", providers_file="unused", defaults={"nodeSelector": {"pool": "x"}}
+        ),
+    )
+
+    @contextlib.asynccontextmanager
+    async def following(_options: Any, program: str) -> AsyncIterator[ProfileClusters]:
+        clusters = ProfileClusters(config, found, program)
+        yield clusters
+        await clusters.close()
+
+    monkeypatch.setattr(connections, "following", following)
+    for name in ("upper", "a"):
+        write_token(tmp_path / name, "first")
+    inventory.add("b")
+    inventory.add("broken", works=False)
+    starts: list[list[str]] = []
+
+    async def work(config: Config, _upper: Client, lower: Mapping[str, Client]) -> None:
+        starts.append(list(lower))
+        assert [one.name for one in config.clusters] == list(lower)
+        assert all(one.nodes[0].node_selector == {"pool": "x"} for one in config.clusters[1:])
+        await asyncio.Event().wait()
+
+    options: Any = SimpleNamespace(config=config, kubeconfig=str(tmp_path / "upper"), master="")
+    async with working(connections.run(options, "program", work)) as task:
+        await asyncio.sleep(20)
+        assert starts == [["a", "b"]]
+        inventory.add("c")
+        await asyncio.sleep(20)
+        inventory.add("d")
+        assert len(starts) == 1
+        await asyncio.sleep(40)
+        assert starts[1:] == [["a", "b", "c", "d"]]
+        inventory.add("b")
+        inventory.add("c", works=False)
+        inventory.paths.pop("d")
+        await asyncio.sleep(70)
+        assert starts[2:] == [["a", "b"]]
+        await asyncio.sleep(600)
+        assert len(starts) == 3
+        assert not task.done()

@@ -1,11 +1,16 @@
-{{/* "true" if the multi-scheduler is installed. The extender needs at least one lower cluster. */}}
+{{/* "true" if the multi-scheduler is installed. The extender needs at least one lower cluster, or ClusterProfiles. */}}
 {{- define "virtual-node.multiScheduler" -}}
-{{- if and .Values.multiScheduler.enabled .Values.virtualNode.clusters }}true{{ end }}
+{{- if and .Values.multiScheduler.enabled (or .Values.virtualNode.clusters .Values.virtualNode.clusterProfiles) }}true{{ end }}
 {{- end }}
 
 {{/* "true" if the annotator is installed. It reads the same lower clusters as the extender. */}}
 {{- define "virtual-node.annotator" -}}
-{{- if and .Values.annotator.enabled .Values.virtualNode.clusters }}true{{ end }}
+{{- if and .Values.annotator.enabled (or .Values.virtualNode.clusters (include "virtual-node.annotatorProfiles" .)) }}true{{ end }}
+{{- end }}
+
+{{/* "true" if the annotator also reads the clusters of ClusterProfiles. It may patch only virtual nodes with known names. */}}
+{{- define "virtual-node.annotatorProfiles" -}}
+{{- if and .Values.virtualNode.clusterProfiles (not (include "virtual-node.anyProfile" .)) }}true{{ end }}
 {{- end }}
 
 {{/* "true" if scheduler and extender authenticate each other with certificates. */}}
@@ -26,7 +31,7 @@
 {{ include "virtual-node.component" (list . "scheduler") }}-tls
 {{- end }}
 
-{{/* Configuration of the extender and of the annotator: (list $ $usage $clusterUsage). */}}
+{{/* Configuration of the extender and of the annotator: (list $ $usage $clusterUsage $hasProfiles). */}}
 {{- define "virtual-node.extenderConfig" -}}
 {{- $root := index . 0 }}{{ $usage := index . 1 }}{{ $clusterUsage := index . 2 | default dict -}}
 apiVersion: virtual-node.io/v1alpha1
@@ -87,7 +92,17 @@ clusters:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- end }}
+  {{- else }} []
   {{- end }}
+{{- $profiles := include "virtual-node.profileConfig" $root | fromYaml }}
+{{- if and $profiles (index . 3) }}
+{{- $defaults := $profiles.defaults | default dict }}
+{{- $used := pick $defaults "podSelector" "resourceClaims" "policy" "overrides" "nodeSelector" "autoscaling" }}
+{{- with pick ($defaults.namespaces | default dict) "prefix" "map" "allowed" "adopt" }}{{ $_ := set $used "namespaces" . }}{{ end }}
+{{- with pick ($defaults.volumes | default dict) "allowedHostPaths" }}{{ $_ := set $used "volumes" . }}{{ end }}
+clusterProfiles:
+  {{- toYaml (merge (dict "defaults" $used) (omit $profiles "defaults")) | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Same as multi_scheduler/scheduler_configuration.py; a test compares them. */}}

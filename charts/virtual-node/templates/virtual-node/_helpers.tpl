@@ -74,6 +74,55 @@ are missing. */}}
 - {{ toYaml ($config.nodeName | default .name) }}
 {{- end }}
 {{- end }}
+{{- $profiles := .Values.virtualNode.clusterProfiles | default dict }}
+{{- range $profiles.names }}
+- {{ printf "%s%s" (include "virtual-node.profilePrefix" $) . | toYaml }}
+{{- end }}
+{{- end }}
+
+{{- define "virtual-node.profilePrefix" -}}
+{{ dig "namePrefix" "profile-" (.Values.virtualNode.clusterProfiles | default dict) }}
+{{- end }}
+
+{{/* "true" if ClusterProfiles of any name become virtual nodes. The names of these virtual nodes are not known here. */}}
+{{- define "virtual-node.anyProfile" -}}
+{{- with .Values.virtualNode.clusterProfiles }}{{ if not .names }}true{{ end }}{{ end }}
+{{- end }}
+
+{{/* clusterProfiles of a program's configuration, which reads the providers from the same ConfigMap. */}}
+{{- define "virtual-node.profileConfig" -}}
+{{- with .Values.virtualNode.clusterProfiles }}
+{{- merge (dict "providersFile" "/etc/virtual-node/config/providers.yaml") (omit . "providers") | toYaml }}
+{{- end }}
+{{- end }}
+
+{{/* Key of the ConfigMap with the credential plugins. */}}
+{{- define "virtual-node.profileProviders" -}}
+{{- with .Values.virtualNode.clusterProfiles }}
+providers.yaml: |
+  {{- pick . "providers" | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Volume for the kubeconfigs that a program writes for ClusterProfiles, and for temporary files of credential plugins. */}}
+{{- define "virtual-node.profileVolume" -}}
+{{- if .Values.virtualNode.clusterProfiles }}
+- name: profiles
+  emptyDir: {medium: Memory, sizeLimit: 64Mi}
+{{- end }}
+{{- end }}
+
+{{- define "virtual-node.profileVolumeMount" -}}
+{{- if .Values.virtualNode.clusterProfiles }}
+- {name: profiles, mountPath: /tmp}
+{{- end }}
+{{- end }}
+
+{{/* Number of ports from kubelet.port on that virtual nodes may use. */}}
+{{- define "virtual-node.kubeletPortCount" -}}
+{{- $count := include "virtual-node.nodeNames" . | fromYamlArray | len }}
+{{- if include "virtual-node.anyProfile" . }}{{ $count = add $count 100 }}{{ end }}
+{{- max 1 $count }}
 {{- end }}
 
 {{/* Ports of the kubelet APIs, as YAML list: ports configured for single virtual nodes, and the ports that the other virtual
@@ -81,7 +130,7 @@ nodes may use. */}}
 {{- define "virtual-node.kubeletPorts" -}}
 {{- $ports := list }}
 {{- $first := int .Values.virtualNode.kubelet.port }}
-{{- $count := include "virtual-node.nodeNames" . | fromYamlArray | len | max 1 }}
+{{- $count := include "virtual-node.kubeletPortCount" . }}
 {{- /* A virtual node that moves to another worker needs a new port while the old one still accepts streams. */}}
 {{- if gt (int (dig "workers" 1 (.Values.virtualNode.config | default dict))) 1 }}{{ $count = mul 2 $count }}{{ end }}
 {{- range untilStep $first (int (add $first $count)) 1 }}{{ $ports = append $ports . }}{{ end }}
@@ -130,6 +179,9 @@ nodes may use. */}}
 {{- end }}
 {{- if include "virtual-node.inspection" . }}
 {{- $_ := set $config "inspectionHistory" (printf "%s/%s" .Release.Namespace (include "virtual-node.component" (list . "inspection"))) }}
+{{- end }}
+{{- with include "virtual-node.profileConfig" . | fromYaml }}
+{{- $_ := set $config "clusterProfiles" . }}
 {{- end }}
 {{- with .Values.clusterId }}
 {{- $_ := set $config "clusterId" . }}

@@ -1,0 +1,165 @@
+"""Follows ClusterProfiles and writes a kubeconfig file for each of them that can be used."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from pathlib import Path
+
+import structlog
+from prometheus_client import Gauge
+
+from controller_runtime import resources
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
+from controller_runtime.inventory import providers
+from controller_runtime.inventory.profiles import select
+from controller_runtime.inventory.settings import ClusterProfiles
+from controller_runtime.objects import Object
+from controller_runtime.process import lifecycle
+from controller_runtime.util.file_changes import FileChanges
+
+REASON = "ClusterProfileRefused"
+"""Reason of the event about a ClusterProfile that is not used."""
+_COUNT = Gauge(
+    "virtual_node_cluster_profiles",
+    "ClusterProfiles that are used as lower clusters, and that are refused.",
+    ["state"],
+)
+
+
+class Inventory:
+    """The lower clusters of the ClusterProfiles.
+
+    Attributes:
+        refused: why a ClusterProfile is not used, by ``namespace/name``.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ClusterProfiles,
+        *,
+        directory: Path,
+        on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
+    ) -> None:
+        """Read the file of providers.
+
+        Args:
+            client: the upper cluster.
+            settings: which ClusterProfiles are used.
+            directory: an empty directory for the kubeconfigs.
+            on_refused: called when a ClusterProfile is refused, and when the reason changes.
+
+        Raises:
+            ConfigError: the file of providers cannot be used.
+        """
+        self.refused: Mapping[str, str] = {}
+        self._settings, self._directory, self._on_refused = settings, directory, on_refused
+        self._file = {"providers": settings.providers_file}
+        self._providers = providers.load(settings.providers_file)
+        self._changes = FileChanges(self._file)
+        self._log = structlog.get_logger(component="inventory")
+        self._paths: dict[str, str] = {}
+        self._taken: frozenset[str] = frozenset()
+        self._is_stale = True
+        # A failed list or watch, also without permission or without the CRD, leaves the store as it is: only an object that the
+        # server reports as deleted, or that is missing in a complete list, is removed.
+        self._informer = Informer(
+            client,
+            resources.CLUSTER_PROFILES,
+            namespace=settings.namespace,
+            label_selector=settings.label_selector or None,
+            transform=lambda profile: profile.without("spec"),
+        )
+        self._informer.on_change(self._changed, self._changed)
+
+    @property
+    def has_synced(self) -> bool:
+        """Report whether the ClusterProfiles have been read once."""
+        return self._informer.has_synced
+
+    async def run(self) -> None:
+        """Follow the ClusterProfiles until cancelled."""
+        await self._informer.run()
+
+    def kubeconfigs(self, taken: Collection[str]) -> Mapping[str, str]:
+        """Return the path of the kubeconfig of each lower cluster, by the cluster's name; log what is refused.
+
+        The path changes with the content, so a changed path means a changed cluster.
+
+        Args:
+            taken: names of clusters and virtual nodes that the configuration file defines.
+        """
+        self._reread_providers()
+        if self.has_synced and (self._is_stale or self._taken != frozenset(taken)):
+            self._is_stale, self._taken = False, frozenset(taken)
+            profiles = {profile.key: profile for profile in self._informer.store.list()}
+            found = select(profiles.values(), self._providers, self._settings, taken=self._taken)
+            self._report(found.refused, profiles)
+            self._write(found.kubeconfigs)
+        return self._paths
+
+    def _changed(self, _profile: Object) -> None:
+        self._is_stale = True
+
+    def _reread_providers(self) -> None:
+        if not self._changes.changed(self._file):
+            return
+        try:
+            self._providers = providers.load(self._settings.providers_file)
+        except ConfigError as error:
+            self._log.error("providers not applied", error=str(error))
+            return
+        self._is_stale = True
+
+    def _report(self, refused: Mapping[str, str], profiles: Mapping[str, Object]) -> None:
+        for key, why in refused.items():
+            if self.refused.get(key) != why:
+                self._log.warning("ClusterProfile refused", profile=key, error=why)
+                self._on_refused(profiles[key], why)
+        self.refused = refused
+        _COUNT.labels("refused").set(len(refused))
+        _COUNT.labels("used").set(len(profiles) - len(refused))
+
+    def _write(self, kubeconfigs: Mapping[str, bytes]) -> None:
+        paths = {}
+        for name, content in kubeconfigs.items():
+            path = self._directory / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
+            if not path.exists():
+                path.write_bytes(content)
+            paths[name] = str(path)
+        for former in set(self._paths.values()) - set(paths.values()):
+            Path(former).unlink(missing_ok=True)
+        self._paths = paths
+
+
+@contextlib.asynccontextmanager
+async def following(
+    client: Client,
+    settings: ClusterProfiles | None,
+    *,
+    on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
+) -> AsyncIterator[Inventory | None]:
+    """Follow the ClusterProfiles within the context; None if there is no such setting.
+
+    Raises:
+        ConfigError: the file of providers cannot be used, or no directory for kubeconfigs can be created.
+    """
+    if settings is None:
+        yield None
+        return
+    try:
+        directory = tempfile.mkdtemp(prefix="virtual-node-clusters-")  # only this user can read it
+    except OSError as error:
+        raise ConfigError(f"clusterProfiles: no directory for kubeconfigs: {error} (set $TMPDIR)") from None
+    try:
+        inventory = Inventory(client, settings, directory=Path(directory), on_refused=on_refused)
+        async with lifecycle.beside(inventory.run()):
+            yield inventory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,139 @@
+"""Adds the lower clusters of ClusterProfiles whose credential plugin works to those of the configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from controller_runtime import log
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.inventory import inventory
+from controller_runtime.inventory.inventory import Inventory
+from multi_scheduler.config import Config, profile_cluster
+from multi_scheduler.options import ProcessOptions
+
+_AGAIN = 60.0
+"""Seconds between two attempts to use a kubeconfig whose plugin failed."""
+_INTERVAL = 60.0
+"""Seconds between two changes of the clusters: each one restarts all clients, and others than the administrator can cause it."""
+AT_ONCE = 8
+"""Plugins that run at the same time."""
+
+
+class ProfileClusters:
+    """The lower clusters of a process from both sources; without ``clusterProfiles``, those of the file."""
+
+    def __init__(self, config: Config, found: Inventory | None, program: str) -> None:
+        """Begin without clusters of ClusterProfiles.
+
+        Args:
+            config: the configuration of the file.
+            found: the ClusterProfiles; None: they are not used.
+            program: its name, for the log.
+        """
+        self._config, self._inventory = config, found
+        self._taken = frozenset(
+            name for one in config.clusters for name in (one.name, *(node.name for node in one.nodes))
+        )
+        self._applied: Mapping[str, str] = {}
+        self._applied_at = float("-inf")
+        self._checked: dict[str, tuple[str, float]] = {}
+        """Path of a kubeconfig → why it cannot be used (empty: it can), and when that was checked."""
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._log = log.get_logger(component=program)
+
+    def config(self) -> Config:
+        """Return the configuration with the clusters of ClusterProfiles that can be used now."""
+        self._applied, self._applied_at = self._usable(), _now()
+        clusters = [profile_cluster(self._config, name, path) for name, path in self._applied.items()]
+        return msgspec.structs.replace(self._config, clusters=[*self._config.clusters, *clusters])
+
+    def is_changed(self) -> bool:
+        """Report whether ``config`` has other clusters than at its last call; False if that call is too recent.
+
+        A cluster whose kubeconfig has changed counts when the plugin has run, successfully or not.
+        """
+        is_checked = self.check()
+        return is_checked and _now() - self._applied_at >= _INTERVAL and self._usable() != self._applied
+
+    def check(self) -> bool:
+        """Start checks that are due; report whether all current kubeconfigs have been checked."""
+        if self._inventory is None:
+            return True
+        paths = self._inventory.kubeconfigs(self._taken)
+        current = frozenset(paths.values())
+        for path in self._checked.keys() - current:
+            del self._checked[path]
+        for path in self._checks.keys() - current:
+            self._checks.pop(path).cancel()
+        for name, path in paths.items():
+            why, at = self._checked.get(path, ("unknown", float("-inf")))
+            if why and _now() - at >= _AGAIN and path not in self._checks:
+                self._checks[path] = asyncio.create_task(self._check(name, path), name=f"check of {name}")
+        return self._inventory.has_synced and all(path in self._checked for path in current)
+
+    def failed(self, name: str, why: str) -> None:
+        """Leave out a cluster whose clients cannot be created; its kubeconfig is checked again later."""
+        self._log.error("lower cluster of a ClusterProfile not used", cluster=name, error=why)
+        self._checked[self._applied[name]] = (why, _now())
+        self._applied = {other: path for other, path in self._applied.items() if other != name}
+
+    def is_profile(self, name: str) -> bool:
+        """Report whether a cluster of the last configuration comes from a ClusterProfile."""
+        return name in self._applied
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until all kubeconfigs have been checked, at most some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.check():  # noqa: ASYNC110 - the caches have no event for this
+                    await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """Stop running checks."""
+        for task in self._checks.values():
+            task.cancel()
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)
+
+    def _usable(self) -> Mapping[str, str]:
+        if self._inventory is None:
+            return {}
+        paths = self._inventory.kubeconfigs(self._taken)
+        return {name: path for name, path in paths.items() if self._checked.get(path, ("unknown",))[0] == ""}
+
+    async def _check(self, name: str, path: str) -> None:
+        async with self._slots:
+            why = await kubeconfig.trouble(path)
+        before = self._checked.get(path, ("", 0.0))[0]
+        if why and why != before:
+            self._log.error("lower cluster of a ClusterProfile not used", cluster=name, error=why)
+        self._checked[path] = (why, _now())
+        self._checks.pop(path, None)
+
+
+@contextlib.asynccontextmanager
+async def following(options: ProcessOptions, program: str) -> AsyncIterator[ProfileClusters]:
+    """Follow the ClusterProfiles within the context, if the configuration uses them.
+
+    Raises:
+        ConfigError: the upper kubeconfig or the file of providers cannot be used.
+    """
+    settings = options.config.cluster_profiles
+    async with contextlib.AsyncExitStack() as stack:
+        found: Inventory | None = None
+        if settings is not None:
+            config = await kubeconfig.load(options.kubeconfig, server=options.master)
+            upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
+            found = await stack.enter_async_context(inventory.following(upper, settings))
+        clusters = ProfileClusters(options.config, found, program)
+        stack.push_async_callback(clusters.close)
+        yield clusters
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

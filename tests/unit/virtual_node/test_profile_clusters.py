@@ -1,0 +1,107 @@
+"""Lower clusters of ClusterProfiles beside those of the configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller_runtime.errors import ConfigError
+from tests.fakes.apiserver.client import MemoryClient
+from tests.fakes.apiserver.server import Server
+from virtual_node.config import file as config_file
+from virtual_node.profile_clusters import ProfileClusters
+from virtual_node.rights import daemon
+from virtual_node.supervision import Supervisor
+
+_FILE = """
+apiVersion: virtual-node.io/v1alpha1
+kind: VirtualNodeConfiguration
+clusters:
+  - {{name: listed, kubeconfig: listed.yaml, nodes: [{{name: profile-node}}]}}
+clusterProfiles:
+  {settings}
+"""
+
+
+def _parsed(settings: str) -> Any:
+    return config_file.parse(_FILE.format(settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("namespace: fleet", "Object missing required field `providersFile` - at `$.clusterProfiles`"),
+        ("{namespace: Fleet, providersFile: x}", "clusterProfiles.namespace"),
+        ("{namespace: fleet, providersFile: ''}", "clusterProfiles.providersFile"),
+        ("{namespace: fleet, providersFile: x, namePrefix: A}", "clusterProfiles.namePrefix"),
+        ("{namespace: fleet, providersFile: x, labelSelector: 'a=b=c'}", "clusterProfiles.labelSelector: "),
+        ("{namespace: fleet, providersFile: x, defaults: {name: a}}", "clusterProfiles.defaults.name: cannot be"),
+        ("{namespace: fleet, providersFile: x, defaults: {nodes: []}}", "clusterProfiles.defaults.nodes: cannot be"),
+        ("{namespace: fleet, providersFile: x, defaults: {lables: {}}}", "clusterProfiles.defaults: unknown field `lables`"),
+        (
+            "{namespace: fleet, providersFile: x, defaults: {clientQps: fast}}",
+            "clusterProfiles.defaults.clientQps: Expected `float`",
+        ),
+        (
+            "{namespace: fleet, providersFile: x, defaults: {capacity: {reserve: {cpu: much}}}}",
+            "clusterProfiles.defaults.capacity.reserve.cpu: 'much'",
+        ),
+    ],
+)  # fmt: skip
+def test_refuses_settings(settings: str, why: str):
+    with pytest.raises(ConfigError) as caught:
+        _parsed(settings)
+    assert why.split(" - at ", maxsplit=1)[0] in str(caught.value)
+
+
+async def test_profiles_get_the_defaults_and_never_names_of_the_file(tmp_path: Path):
+    """A change of the file's clusters keeps those of ClusterProfiles, which give way to a new name in the file."""
+    providers = tmp_path / "providers.json"
+    providers.write_text(json.dumps({"providers": [{"name": "p", "execConfig": {"command": "x"}}]}), "utf-8")
+    config = _parsed(
+        f"{{namespace: fleet, providersFile: {providers}, defaults: {{labels: {{from: fleet}}}}}}"
+    )
+    server = Server()
+    server.create("namespaces", {"metadata": {"name": "fleet"}})
+    access = {"accessProviders": [{"name": "p", "cluster": {"server": "https://a"}}]}
+    for name in ("a", "node"):
+        server.create("clusterprofiles", {"metadata": {"name": name, "namespace": "fleet"}, "status": access})
+    clusters = ProfileClusters(config)
+    client: Any = MemoryClient(server)
+    async with clusters.following(client):
+        await asyncio.sleep(0.2)
+        listed, found = clusters.merged()
+        assert (listed.name, found.name, found.labels) == ("listed", "profile-a", {"from": "fleet"})
+        assert clusters.names == {"profile-a"}
+        assert [one.name for one in clusters.merged([])] == ["profile-a", "profile-node"]
+        found.nodes = []
+        assert [one.name for one in clusters.merged([found])] == ["profile-a", "profile-node"]
+        assert clusters.names == {"profile-node"}
+
+
+def test_rights_are_limited_to_names_if_these_are_known():
+    """In any case, ClusterProfiles are read in their namespace only."""
+    for names, limited in (("[]", False), ("[a]", True)):
+        rights = daemon.upper(_parsed(f"{{namespace: fleet, providersFile: x, names: {names}}}"))
+        patches = [one.names for one in rights if one.resource == "nodes" and one.verbs == ("patch",)]
+        assert (() not in patches) == limited
+        assert all("profile-a" in one for one in patches) == limited
+        (read,) = (one for one in rights if one.resource == "clusterprofiles")
+        assert (read.namespace, read.verbs) == ("fleet", ("list", "watch"))
+
+
+def test_clusters_of_profiles_do_not_make_the_process_unready():
+    """Otherwise the author of a ClusterProfile could stop an upgrade of the virtual node."""
+    supervisor = Supervisor(report=lambda: None, identity=None)  # type: ignore[arg-type, return-value]
+    silent: Any = SimpleNamespace(pods=None, waits_for="")
+    supervisor.clusters |= {"listed": silent, "profile-a": silent}
+    supervisor._unusable["profile-b"] = "odd"
+    assert supervisor.trouble(optional={"profile-a", "profile-b"}) == "not mirroring yet: listed"
+    assert supervisor.trouble() == "profile-b cannot be used: odd"
+    del supervisor.clusters["listed"]
+    assert supervisor.trouble(optional={"profile-a", "profile-b"}) == ""
