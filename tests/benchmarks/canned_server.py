@@ -18,7 +18,9 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp import web
 
+from controller_runtime.api import names
 from controller_runtime.api.timestamps import rfc3339
+from controller_runtime.process import version
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates
 
@@ -127,7 +129,8 @@ def _node(number: int) -> bytes:
 
 
 def _virtual_node(number: int) -> bytes:
-    body = kwok_node(f"vn-{number}", labels={"type": "virtual-kubelet"}, pods=1_000_000)
+    labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_VERSION: version.version()}
+    body = kwok_node(f"vn-{number}", labels=labels, pods=1_000_000)
     body["metadata"]["uid"] = f"vn-{number}"
     body["status"]["conditions"] = [_READY]
     return msgspec.json.encode(body)

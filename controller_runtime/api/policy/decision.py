@@ -80,21 +80,26 @@ def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
         pod: the pod as sent to the lower cluster, or as predicted by ``lower_spec``.
         rules: those for the pod's upper namespace.
     """
-    found: list[Violation] = []
+    return [
+        Violation(field_of(rule), field, value, _allowed(rule, rules.values[rule]), rules.sources[rule])
+        for rule, field, value in _fields(pod, rules.values)
+    ]
 
-    def add(rule: str, findings: Iterator[FieldValue], allowed: str) -> None:
-        source = rules.sources[rule]
-        found.extend(Violation(field_of(rule), field, value, allowed, source) for field, value in findings)
 
-    for rule, (forbidden, allowed) in _FORBIDDING.items():
-        if not rules.values[rule]:
-            add(rule, forbidden(pod), allowed)
+def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, field and value of each violation. Most pods have none, so no text is made before."""
+    for rule, (forbidden, _) in _FORBIDDING.items():
+        if not values[rule]:
+            for field, value in forbidden(pod):
+                yield rule, field, value
     for rule, outside in _LISTING.items():
-        if ALL not in (listed := rules.values[rule]):
-            add(rule, outside(pod, listed), ", ".join(listed) or "none")
-    for rule, check in (("annotations", pod_annotations.check), ("images", images.check)):
-        add(rule, check(pod, rules.values[rule]), _described(rules.values[rule]))
-    return found
+        if ALL not in (listed := values[rule]):
+            for field, value in outside(pod, listed):
+                yield rule, field, value
+    for field, value in pod_annotations.check(pod, values["annotations"]):
+        yield "annotations", field, value
+    for field, value in images.check(pod, values["images"]):
+        yield "images", field, value
 
 
 def summary(found: Sequence[Violation]) -> str:
@@ -103,7 +108,13 @@ def summary(found: Sequence[Violation]) -> str:
     return "; ".join([*map(str, found[:_SHOWN]), *more])
 
 
-def _described(allowed: AnnotationRules | ImageRules) -> str:
+def _allowed(rule: str, value: Any) -> str:
+    """Return the text for what a rule allows."""
+    if rule in _FORBIDDING:
+        return _FORBIDDING[rule][1]
+    if rule in _LISTING:
+        return ", ".join(value) or "none"
+    allowed: AnnotationRules | ImageRules = value
     text = ", ".join(allowed.allow) or "none"
     return f"{text}; not {', '.join(allowed.deny)}" if allowed.deny else text
 

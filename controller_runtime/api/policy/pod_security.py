@@ -146,13 +146,13 @@ def proc_mounts(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
 def probe_hosts(pod: Pod) -> Iterator[FieldValue]:
     """Yield hosts that probes and lifecycle hooks connect to."""
     for where, container in containers(pod["spec"]):
-        lifecycle = container.get("lifecycle") or {}
-        handlers = {field: container.get(field) for field in _PROBES}
-        handlers |= {f"lifecycle.{field}": lifecycle.get(field) for field in _HOOKS}
-        for field, handler in handlers.items():
-            for action in ("httpGet", "tcpSocket"):
-                if host := ((handler or {}).get(action) or {}).get("host"):
-                    yield f"{where}.{field}.{action}.host", host
+        hooks = container.get("lifecycle") or {}
+        for prefix, holder, fields in (("", container, _PROBES), ("lifecycle.", hooks, _HOOKS)):
+            for field in fields:
+                handler = holder.get(field) or {}
+                for action in ("httpGet", "tcpSocket") if handler else ():
+                    if host := (handler.get(action) or {}).get("host"):
+                        yield f"{where}.{prefix}{field}.{action}.host", host
 
 
 def _profiles(spec: Mapping[str, Any], field: str, allowed: Sequence[str]) -> Iterator[FieldValue]:

@@ -85,14 +85,15 @@ async def run(
     in_config_map = history.is_config_map(target)
     async with _opened(config, context, patience) as opened:
         facts = await reading.read(opened, limits)
-        findings = registry.inspect(facts)
-        if any(finding.transient for finding in findings):
+        looked = registry.look(facts, registry.RULES)
+        if rules := registry.to_confirm(looked):
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
             del facts  # or both reads would be in memory at the same time
             facts = await reading.read(opened, limits, silent=silent)
-            findings = registry.confirmed(findings, registry.inspect(facts))
-        findings = [one for one in findings if one.check not in ignore]
+            for rule, found in registry.look(facts, rules).items():
+                looked[rule] = registry.confirmed(looked[rule], found)
+        findings = [one for one in registry.ordered(looked) if one.check not in ignore]
         if not target:
             return facts, findings, None
         if in_config_map and facts.upper.error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -42,19 +43,18 @@ def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
         for kind in _KINDS
         if facts.upper.knows(kind)
     }
-    if "Pod" in uids:
-        uids["Pod"] |= _shared_tokens(facts)
+    shared = functools.cache(lambda: _shared_tokens(facts))  # rarely needed, and slow with many pods
     for lower in facts.lowers:
-        read = _read_by_pods(facts, lower)
+        read = functools.cache(functools.partial(_read_by_pods, facts, lower))
         for kind in _KINDS:
             for one in facts.owned_heads(lower, kind):
                 if _is_new_or_deleting(facts, one) or not _is_marked(kind, one):
                     continue
-                if (kind, key(one)) in read:
-                    continue  # The copy stays as long as a pod may read it.
                 uid, above = _made_for(kind, one)
-                if above not in uids or uid in uids[above]:
+                if above not in uids or uid in uids[above] or (above == "Pod" and uid in shared()):
                     continue
+                if kind in {"ConfigMap", "Secret"} and (kind, key(one)) in read():
+                    continue  # The copy stays as long as a pod may read it.
                 yield InspectFinding(
                     severity=ERROR if kind == "Pod" else WARNING,
                     check="leaked",

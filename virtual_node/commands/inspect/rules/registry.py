@@ -38,7 +38,10 @@ FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
 
 Rule = Callable[[InspectFacts], Iterator[InspectFinding]]
-RULES: tuple[Rule | type[PodRule], ...] = (
+AnyRule = Rule | type[PodRule]
+Look = dict[AnyRule, list[InspectFinding]]
+"""Findings by rule."""
+RULES: tuple[AnyRule, ...] = (
     skew.unread,
     ownership.leaked,
     ownership.leaked_namespaces,
@@ -113,15 +116,28 @@ CHECKS = (
 
 def inspect(facts: InspectFacts) -> list[InspectFinding]:
     """Return all findings, the most severe first. A rule that fails is a finding, and the other rules are applied."""
-    of_pods = [rule for rule in RULES if isinstance(rule, type) and issubclass(rule, PodRule)]
+    return ordered(look(facts, RULES))
+
+
+def look(facts: InspectFacts, rules: Sequence[AnyRule]) -> Look:
+    """Return the findings of each of these rules."""
+    of_pods = [rule for rule in rules if isinstance(rule, type) and issubclass(rule, PodRule)]
     outcomes = mirrored.applied(of_pods, facts)
-    found = (_applied(rule, facts, outcomes) for rule in RULES)
-    return sorted(chain.from_iterable(found), key=_order)
+    return {rule: _applied(rule, facts, outcomes) for rule in rules}
 
 
-def _applied(
-    rule: Rule | type[PodRule], facts: InspectFacts, outcomes: Mapping[object, Outcome]
-) -> list[InspectFinding]:
+def ordered(found: Look) -> list[InspectFinding]:
+    """Return the findings of all rules, the most severe first."""
+    return sorted(chain.from_iterable(found[rule] for rule in RULES), key=_order)
+
+
+def to_confirm(found: Look) -> list[AnyRule]:
+    """Return the rules of which a second read must confirm findings, and the one about unread clusters; empty: none."""
+    rules = [rule for rule, findings in found.items() if any(one.transient for one in findings)]
+    return [skew.unread, *rules] if rules else []
+
+
+def _applied(rule: AnyRule, facts: InspectFacts, outcomes: Mapping[object, Outcome]) -> list[InspectFinding]:
     """Return a rule's findings. A lower cluster of which an object makes it fail counts as unread."""
     if rule in outcomes:
         return _completed(facts, outcomes[rule])

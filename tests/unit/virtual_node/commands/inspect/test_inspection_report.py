@@ -89,6 +89,21 @@ def test_a_second_read_drops_transient_findings():
     assert "clock" in {one.check for one in registry.confirmed(look(), clock)}
 
 
+def test_a_second_read_applies_only_rules_with_transient_findings():
+    """And the rule about unread clusters, because a cluster may stop to answer between the reads."""
+
+    def rules(change: Change | None) -> set[str]:
+        facts = healthy()
+        if change:
+            change(facts)
+        return {rule.__name__ for rule in registry.to_confirm(registry.look(facts, registry.RULES))}
+
+    assert rules(None) == rules(lambda facts: setattr(facts.upper, "clock_skew", 9.0)) == set()
+    assert rules(leaking("Pod")) == {"unread", "leaked"}
+    drifted = both(leaking("Secret"), lambda facts: upper(facts)["metadata"]["labels"].update(app="x"))
+    assert rules(drifted) == {"unread", "leaked", "PodDrift"}
+
+
 @pytest.mark.parametrize(
     ("change", "fail_on", "expected"),
     [

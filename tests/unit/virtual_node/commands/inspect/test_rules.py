@@ -80,6 +80,25 @@ def test_a_rule_that_fails_for_one_lower_cluster_keeps_the_findings_about_others
         assert failure.message.startswith("failed, so its findings about rome are missing: ValueError")
 
 
+def test_a_malformed_pod_concerns_only_its_cluster_in_rules_about_single_pods():
+    """One finding for each rule that it makes fail; the same rule's findings about other clusters stay."""
+    facts = healthy()
+    sets(upper, "spec", "containers", 0, "image", "web:2")(facts)
+    rome = copy.deepcopy(facts.lowers[0])
+    rome.name = "rome"
+    rome.nodes = {"vn-rome": rome.nodes["vn"]}
+    bad = copy.deepcopy(upper(facts))
+    bad["metadata"]["uid"] = "u-rome"
+    bad["spec"]["nodeName"] = "vn-rome"
+    rome.objects["Pod"][0]["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
+    rome.objects["Pod"][0]["spec"]["containers"] = [1]
+    facts.upper.objects["Pod"].insert(0, bad)
+    found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
+    assert [one.subject.cluster for one in found if one.check == "drift"] == ["paris"]
+    (failure,) = [one for one in found if one.check == "rule" and one.subject.object == "pod_drift"]
+    assert failure.message.startswith("failed, so its findings about rome are missing: TypeError")
+
+
 def test_namespaces_to_adopt_are_listed_with_the_setting():
     """Ready to paste, with the existing patterns."""
     facts = healthy()
