@@ -7,6 +7,7 @@ units.
 
 from __future__ import annotations
 
+import functools
 import re
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 
@@ -64,7 +65,15 @@ def amount(value: str | float) -> int:
 
 def of(resource: str, value: str | float) -> int:
     """Return a quantity in the unit of its resource: thousandths for cpu, units otherwise."""
+    if isinstance(value, str) and len(value) <= _DIGITS:
+        return _known(value, is_cpu=resource == "cpu")
     return milli(value) if resource == "cpu" else amount(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _known(value: str, *, is_cpu: bool) -> int:
+    """Return a quantity in thousandths or units. Thousands of pods request the same few."""
+    return milli(value) if is_cpu else amount(value)
 
 
 def render(resource: str, count: int) -> str:

@@ -21,6 +21,9 @@ from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.pods import downward_api, service_account
 
 _CONTAINER_KINDS = ("containers", "initContainers")
+_to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
+_to_sorted_json = json.JSONEncoder(sort_keys=True).encode
+"""``json.dumps`` would make an encoder for every pod."""
 
 
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
@@ -45,9 +48,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     if spec.get("volumes"):
         spec["volumes"], extra_annotations = downward_api.volumes(spec["volumes"], upper)
         annotations |= extra_annotations
-    annotations[names.ANNOTATION_APPLIED] = json.dumps(
-        {**applied, "spec": _digest(spec)}, separators=(",", ":")
-    )
+    annotations[names.ANNOTATION_APPLIED] = _to_compact_json({**applied, "spec": _digest(spec)})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -94,11 +95,13 @@ def overridden(requested: Mapping[str, Any], upper: Mapping[str, Any], options: 
 def ephemeral_containers(upper: Mapping[str, Any], options: PodOptions) -> list[Mapping[str, Any]]:
     """Return an upper pod's ephemeral containers, translated for the lower pod."""
     above = upper["spec"]
+    if not above.get("ephemeralContainers"):
+        return []
     _, tripped = label_record.trip(upper["metadata"].get("labels"), options.ignore_labels)
     spec = {
         "volumes": above.get("volumes") or [],
         "ephemeralContainers": [
-            _literal_fields(container, upper, tripped) for container in above.get("ephemeralContainers") or ()
+            _literal_fields(container, upper, tripped) for container in above["ephemeralContainers"]
         ],
     }
     if options.service_accounts:
@@ -118,8 +121,7 @@ def _digest(spec: Mapping[str, Any]) -> str:
     wanted = [asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")]
     if of_pod := spec.get("resources"):
         wanted.append(of_pod)
-    text = json.dumps(wanted, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_to_sorted_json(wanted).encode()).hexdigest()[:16]
 
 
 def _lower_spec(upper: Mapping[str, Any], options: PodOptions, tripped: Collection[str]) -> dict[str, Any]:

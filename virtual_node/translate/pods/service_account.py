@@ -9,6 +9,7 @@ has a ``kube-root-ca.crt`` in every namespace.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ ROOT_CA = access_volume.ROOT_CA
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
+@functools.lru_cache(maxsize=16)
 def root_ca_name(cluster_id: str) -> str:
     """Return the name of the lower copy of the upper cluster's root CA ConfigMap."""
     return f"{ROOT_CA}-{hashlib.sha256(cluster_id.encode()).hexdigest()[:8]}"
