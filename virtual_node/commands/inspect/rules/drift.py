@@ -54,6 +54,8 @@ class PodDrift(PodRule):
         changes = update.pod_patch(below, pod.desired, upper, pod.options)
         in_spec, resized = _spec_fields(changes), _resized_fields(changes)
         asked = update.is_already_requested(below, pod.desired)
+        if asked and any(names.ANNOTATION_OVERRIDES in annotations_of(one) for one in (below, pod.desired)):
+            in_spec, resized = [], []  # a changed override applies to new pods only
         if asked and in_spec:
             self._rewritten.setdefault(pod.lower.name, []).append(key(below))
             in_spec = []

@@ -6,9 +6,13 @@ import copy
 import json
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from controller_runtime.api.decoding import convert
+from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.overrides.config import Override
 from tests.unit.virtual_node.commands.healthy_clusters import (
     NOW,
     OWNER,
@@ -33,6 +37,7 @@ from virtual_node.certificates.expiry import Expiry
 from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, InspectFacts
 from virtual_node.commands.inspect.rules import registry
 from virtual_node.translate.base.ownership import ownership_labels
+from virtual_node.translate.pods.lower_pod import lower_pod, overridden
 
 SLICE = {
     "labels": {**ownership_labels(OWNER, "gone"), "endpointslice.kubernetes.io/managed-by": "virtual-node.io"}
@@ -273,6 +278,29 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     assert (told.severity, *told.subject[:2]) == ("info", "paris", "Cluster")
     assert "of 1 pod, which" in told.message
     assert POD in told.message
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_changed_override_is_no_drift(is_applied):
+    """It applies to new pods; a change of the user is drift."""
+    facts: Any = healthy()
+    configured = {
+        "name": "mirror",
+        "images": [{"from": "docker.io/", "to": "m.example/"}],
+        "patch": {"spec": {"containers": [{"name": "*", "resources": {"requests": {"cpu": "2"}}}]}},
+    }
+    overrides = OverrideSet([convert(configured, Override)])
+    options = replace(facts.lowers[0].nodes["vn"].options, overrides=overrides)
+    if is_applied:
+        above, below = upper(facts), lower(facts)
+        body = overridden(lower_pod(above, options), above, options)
+        below["metadata"]["annotations"] = body["metadata"]["annotations"]
+        below["spec"]["containers"] = body["spec"]["containers"]
+    else:
+        facts.lowers[0].nodes["vn"] = replace(facts.lowers[0].nodes["vn"], options=options)
+    assert [one for one in registry.inspect(facts) if one.check == "drift"] == []
+    upper(facts)["spec"]["containers"][0]["image"] = "web:2"
+    assert [one.severity for one in registry.inspect(facts) if one.check == "drift"] == ["error"]
 
 
 @pytest.mark.parametrize(

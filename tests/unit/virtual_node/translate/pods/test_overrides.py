@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.overrides.config import Override
 from controller_runtime.api.policy.config import AnnotationRules, ImageRules, Policy
 from controller_runtime.api.policy.rules import PolicySet
+from tests.generated_pods import generate
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import lower_pod, policy, update
@@ -194,3 +196,24 @@ def test_a_forbidden_annotation_of_the_user_is_refused_beside_an_override():
         key: value for key, value in main["metadata"]["annotations"].items() if not names.is_reserved(key)
     }
     assert sent == {"b": "c"}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_pod_loses_its_identity(seed):
+    """Whatever fields a user's pod has: the translation stands, and another pass changes nothing."""
+    pod = generate(Random(seed))
+    pod["metadata"] |= {"namespace": "shop", "uid": f"u-{seed}"}
+    pod["spec"]["nodeName"] = "vn"
+    now, before = options(MIRROR, SPOT), copy.deepcopy(pod)
+    requested = lower_pod.lower_pod(pod, now)
+    lower = lower_pod.overridden(requested, pod, now)
+    assert pod == before
+    assert lower == created(pod, now)
+    for field in ("name", "namespace"):
+        assert lower["metadata"][field] == requested["metadata"][field]
+    assert requested["metadata"]["labels"].items() <= lower["metadata"]["labels"].items()
+    proof = names.ANNOTATION_MADE_FOR
+    assert lower["metadata"]["annotations"][proof] == requested["metadata"]["annotations"][proof]
+    assert lower["spec"].get("volumes") == requested["spec"].get("volumes")
+    assert lower["spec"].get("serviceAccountName") == requested["spec"].get("serviceAccountName")
+    assert follow(lower, pod, now)[0].metadata_and_spec is None
