@@ -29,6 +29,8 @@ upper cluster has no such object."""
 LABEL_GENERATED_FOR = f"{DOMAIN}/generated-for"
 """On a ResourceClaim that a lower cluster generated from our copy of a ResourceClaimTemplate: identity of the upper
 cluster. It is only for lookup, and no sign of ownership."""
+ANNOTATION_REPORTED = f"{DOMAIN}/reported"
+"""On the copy of an Ingress: JSON of the addresses that this lower cluster has written to the upper status."""
 ANNOTATION_TOKEN_EXPIRES = f"{DOMAIN}/token-expires"
 """When the first token in a Secret expires, RFC 3339."""
 ALWAYS_PREFIX = f"always.{DOMAIN}/"

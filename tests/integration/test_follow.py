@@ -1,4 +1,4 @@
-"""NetworkPolicies and PodDisruptionBudgets follow pods into a real lower cluster, with the documented rights only."""
+"""NetworkPolicies, budgets and Ingresses follow pods into a real lower cluster, with the documented rights only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from virtual_node.config.types import Config
 from virtual_node.rights import daemon, manifests
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
-FOLLOW = ["networkPolicies", "podDisruptionBudgets"]
+FOLLOW = ["networkPolicies", "podDisruptionBudgets", "ingresses"]
 SHOP = "shop"
 NODE = "vn-lower1"
 USER = "virtual-node-follow"
@@ -33,7 +33,11 @@ async def sandbox() -> AsyncIterator[Sandbox]:
     async with Sandbox(lower=1, kwok_nodes=1) as running:
         (lower,) = running.lower
         config = configuration(running)
-        config["clusters"][0] |= {"follow": FOLLOW, "kubeconfig": str(_limited(lower))}
+        config["clusters"][0] |= {
+            "follow": FOLLOW,
+            "ingressClasses": {"web": "edge"},
+            "kubeconfig": str(_limited(lower)),
+        }
         config["kubeconfig"] = str(_limited(running.upper))
         parsed = msgspec.convert(config, Config)
         await running.upper.apply(*_role([*daemon.upper(parsed), *daemon.UPPER_ELECTION]))
@@ -192,13 +196,15 @@ async def test_policies_and_budgets_follow_pods(sandbox: Sandbox) -> None:
     assert [await _evict(lower, name) for name in names] == ["201", "429"]
     await becomes(running, 2, what="the upper controller has replaced the pod")
 
+    await _check_ingress(upper, lower)
     await _check_conflict(upper, lower)
     await upper.kubectl("-n", SHOP, "delete", "deployment", "web", "--wait=true")
 
     async def left() -> list[list[str]]:
-        return [await _names(lower, "networkpolicies"), await _names(lower, "poddisruptionbudgets")]
+        kinds = ("networkpolicies", "poddisruptionbudgets", "ingresses", "secrets")
+        return [await _names(lower, kind) for kind in kinds]
 
-    await becomes(left, [["taken"], []], what="only the object that is not ours is left")
+    await becomes(left, [["taken"], [], [], []], what="only the object that is not ours is left")
 
 
 async def _check_conflict(upper: Cluster, lower: Cluster) -> None:
@@ -226,3 +232,41 @@ async def _check_conflict(upper: Cluster, lower: Cluster) -> None:
 
     await becomes(running, 3, what="the third pod starts")
     assert await get(lower, SHOP, "networkpolicy", "taken") == before
+
+
+async def _check_ingress(upper: Cluster, lower: Cluster) -> None:
+    """The copy has its Secret and class; the upper Ingress gets the address, and loses it with its Service."""
+    await upper.kubectl("-n", SHOP, "create", "secret", "generic", "cert", "--from-literal=tls.crt=x")
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    await create(
+        upper,
+        SHOP,
+        {"apiVersion": "v1", "kind": "Service", **service},
+        {
+            "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "web"},
+            "spec": {
+                "ingressClassName": "web",
+                "defaultBackend": {"service": {"name": "web", "port": {"number": 80}}},
+                "tls": [{"hosts": ["web.example.com"], "secretName": "cert"}],
+            },
+        },
+    )  # fmt: skip
+
+    async def copied() -> list[str]:
+        copy = (await get(lower, SHOP, "ingress", "web"))["spec"]
+        secret = await get(lower, SHOP, "secret", copy["tls"][0]["secretName"])
+        return [copy["ingressClassName"], *secret["data"]]
+
+    await becomes(copied, ["edge", "tls.crt"], what="the Ingress and its Secret are copied")
+    status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}}
+    arguments = ("ingress", "web", "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    await lower.kubectl("-n", SHOP, "patch", *arguments)
+
+    async def addresses() -> list[str]:
+        found = (await get(upper, SHOP, "ingress", "web"))["status"]["loadBalancer"]
+        return [one["ip"] for one in found.get("ingress") or ()]
+
+    await becomes(addresses, ["192.0.2.7"], what="the upper Ingress has the address of its copy")
+    await upper.kubectl("-n", SHOP, "delete", "service", "web")
+    await becomes(addresses, [], what="the upper Ingress has lost the address")
+    assert await _names(lower, "ingresses") == []

@@ -202,7 +202,6 @@ class LowerCluster:
             upper=caches.upper_services,
             lower=caches.lower_services,
         )
-        follow = Follow(context, caches.pods, namespaces=namespaces, upper_namespaces=caches.upper_namespaces)
         dependencies = DependencyController(
             context,
             namespaces=namespaces,
@@ -219,6 +218,14 @@ class LowerCluster:
             changed=lambda uid: pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
         )
         status = StatusWriter(context, devices=allocations.record)
+        follow = Follow(
+            context,
+            caches.pods,
+            namespaces=namespaces,
+            upper_namespaces=caches.upper_namespaces,
+            lower_services=caches.lower_services,
+            dependencies=dependencies,
+        )
         identities = IdentityController(
             context,
             secrets=caches.secrets,

@@ -20,6 +20,7 @@ from virtual_node.config.types import (
     API_VERSION,
     KIND,
     KNOWN_CONTROLLERS,
+    SERVICE_CONTROLLERS,
     SHARDED,
     Config,
     LowerClusterConfig,
@@ -103,6 +104,8 @@ def _cluster_problems(config: Config) -> list[str]:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
         problems += matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += policy_validation.problems(f"{where}.policy", cluster.policy)
+        if "ingresses" in cluster.follow and SERVICE_CONTROLLERS not in config.enable_controllers:
+            problems.append(f"{where}.follow: ingresses needs {SERVICE_CONTROLLERS} in enableControllers")
         problems += overrides_validation.problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             problems += [

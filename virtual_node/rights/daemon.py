@@ -143,6 +143,10 @@ UPPER_FOLLOW: dict[str, tuple[Right, ...]] = {
     "podDisruptionBudgets": (
         Right("policy", "poddisruptionbudgets", ("list", "watch"), "PodDisruptionBudgets that follow pods"),
     ),
+    "ingresses": (
+        Right("networking.k8s.io", "ingresses", ("list", "watch"), "Ingresses that follow pods"),
+        Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
+    ),
 }
 """Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
 
@@ -151,6 +155,7 @@ LOWER_FOLLOW: dict[str, tuple[Right, ...]] = {
     "podDisruptionBudgets": (
         Right("policy", "poddisruptionbudgets", _MIRROR, "copies of PodDisruptionBudgets"),
     ),
+    "ingresses": (Right("networking.k8s.io", "ingresses", _MIRROR, "copies of Ingresses"),),
 }
 """Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
 UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES

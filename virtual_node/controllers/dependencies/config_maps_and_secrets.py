@@ -74,6 +74,8 @@ class DependencyController:
         """Number of objects with users, by upper namespace."""
         self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
         """By uid of an upper pod: the objects it needs, and whether each is optional."""
+        self._not_pods: set[str] = set()
+        """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
         self.controller: Controller[ObjectKey] = Controller(
             f"dependencies-{context.name}",
             self.reconcile,
@@ -102,6 +104,23 @@ class DependencyController:
         self._note_needs(upper.uid, keys)
         found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
         return [replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None]
+
+    async def ensure_secrets(self, owner: Object, secrets: Collection[str]) -> Problem | None:
+        """Ensure copies of the Secrets that an object other than a pod references; return the first problem.
+
+        As for a pod, the copies exist until ``forget_pod`` with the owner's uid. A missing Secret gets a placeholder.
+        """
+        keys: dict[ObjectKey, dependencies.Dependency | None] = {
+            ObjectKey("Secret", owner.namespace, name): None for name in secrets
+        }
+        if self._needs.get(owner.uid, {}).keys() != keys.keys():
+            self.forget_pod(owner.uid)
+            if (problem := self._exceeds(owner.namespace, {"spec": {}}, keys)) is not None:
+                return problem
+            self._note_needs(owner.uid, keys)
+            self._not_pods.add(owner.uid)
+        found = [await self._ensure(key, None) for key in keys]
+        return next((problem for problem in found if problem is not None), None)
 
     def _exceeds(
         self, namespace: str, upper_pod: dict[str, Any], keys: Collection[ObjectKey]
@@ -209,6 +228,7 @@ class DependencyController:
 
     def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone; copies that no pod uses any more are deleted after a delay."""
+        self._not_pods.discard(uid)
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)
@@ -245,7 +265,8 @@ class DependencyController:
     def _upper_changed(self, key: ObjectKey) -> None:
         self.controller.queue.add(key)
         for uid in self._users.get(key, ()):
-            self._wake(uid)
+            if uid not in self._not_pods:
+                self._wake(uid)
 
     def _watch_lower(self, kind: str, informer: Informer) -> None:
         def key_of(copy: Object) -> ObjectKey:

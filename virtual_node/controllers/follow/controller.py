@@ -19,6 +19,8 @@ from virtual_node import metrics
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, policy_missing
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.follow import addresses
 from virtual_node.controllers.follow.copies import FollowedCopies, upper_key
 from virtual_node.controllers.follow.kinds import Kind
 from virtual_node.controllers.follow.surroundings import Surroundings
@@ -44,7 +46,13 @@ class FollowController:
     """Keeps the lower copies of upper objects of one kind."""
 
     def __init__(
-        self, context: ClusterContext, kind: Kind, *, namespaces: Namespaces, surroundings: Surroundings
+        self,
+        context: ClusterContext,
+        kind: Kind,
+        *,
+        namespaces: Namespaces,
+        surroundings: Surroundings,
+        dependencies: DependencyController,
     ) -> None:
         """Create the caches and the work queue.
 
@@ -53,11 +61,15 @@ class FollowController:
             kind: the kind of objects.
             namespaces: creates lower namespaces.
             surroundings: the pods and namespaces that decide which objects have copies.
+            dependencies: copies the Secrets that the objects reference.
         """
         self._context = context
         self._kind = kind
         self._namespaces = namespaces
         self._surroundings = surroundings
+        self._dependencies = dependencies
+        self._with_secrets: dict[str, str] = {}
+        """Uids of objects whose Secrets are copied, by key."""
         self._upper = Informer(
             context.upper,
             kind.resource,
@@ -133,6 +145,7 @@ class FollowController:
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._forget(key)
             if self._copies.of(key) is None:
+                self._release_secrets(key)
                 return None
             if upper is None and await self._upper_exists(namespace, name):
                 return Result(requeue_after=_BEHIND)
@@ -149,12 +162,18 @@ class FollowController:
                 await self._remove(upper.key)
                 self._settled(upper)
                 return None
-            outcome = await self._copies.ensure(upper, translation.spec)
+            outcome: Problem | float | None = await self._secrets(upper, translation.secrets)
+            if outcome is None:
+                outcome = await self._copies.ensure(upper, translation.spec)
+            else:
+                await self._remove(upper.key)  # it would use a Secret that is not ours
+            if self._kind.reports_addresses and (copy := self._copies.of(upper.key)) is not None:
+                await addresses.report(self._context, upper, copy)
         except UntranslatableError as error:
             self._failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
             return None
         except ApiError as error:
-            text = f"Lower cluster {self._context.name} refused the copy: {error.message}"
+            text = f"The copy in lower cluster {self._context.name} cannot be kept current: {error.message}"
             self._failed(upper, "" if is_retryable(error) else "FailedMirror", text)
             raise
         if isinstance(outcome, Problem):
@@ -195,6 +214,7 @@ class FollowController:
         """Delete an unused copy after a grace period, unless lower pods of the namespace exist."""
         self._forget(key)
         if self._copies.of(key) is None:
+            self._release_secrets(key)
             return None
         if left := self._surroundings.users.grace(namespace):
             return Result(requeue_after=left)
@@ -206,8 +226,25 @@ class FollowController:
         await self._remove(key)
         return None
 
+    async def _secrets(self, upper: Object, names: tuple[str, ...]) -> Problem | None:
+        """Ensure copies of the Secrets that an object references; return why one of them cannot be used."""
+        if not names and upper.key not in self._with_secrets:
+            return None
+        self._release_secrets(upper.key, unless=upper.uid)
+        self._with_secrets[upper.key] = upper.uid
+        return await self._dependencies.ensure_secrets(upper, names)
+
+    def _release_secrets(self, key: str, *, unless: str = "") -> None:
+        uid = self._with_secrets.get(key, unless)
+        if uid != unless:
+            del self._with_secrets[key]
+            self._dependencies.forget_pod(uid)
+
     async def _remove(self, key: str) -> None:
+        self._release_secrets(key)
         if (copy := self._copies.of(key)) is not None:
+            if self._kind.reports_addresses:
+                await addresses.report(self._context, self._upper.store.get(key), copy, is_leaving=True)
             await self._copies.delete(copy)
 
     async def _upper_exists(self, namespace: str, name: str) -> bool:
@@ -267,6 +304,8 @@ class FollowController:
         self._upper.on_change(upper_changed, upper_changed)
         self._copies.lower.on_change(copy_changed, copy_deleted, with_old=True)
         self._surroundings.on_users(lambda namespace: self._add_all(_NAMESPACE, namespace, 0))
+        if self._kind.depends_on_services:
+            self._surroundings.on_services(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
         if self._kind.depends_on_pods:
             self._surroundings.on_pods(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
         if self._kind.selects_namespaces is not None:

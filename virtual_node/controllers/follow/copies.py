@@ -80,7 +80,12 @@ class FollowedCopies:
         key = upper.key
         namespace, name = self._lower_name(key)
         desired = copy_of(
-            upper.to_dict(), name=name, namespace=namespace, cluster_id=self._context.cluster_id, spec=spec
+            upper.to_dict(),
+            name=name,
+            namespace=namespace,
+            cluster_id=self._context.cluster_id,
+            spec=spec,
+            left_out=self._kind.left_out,
         )
         existing = self.lower.store.get(f"{namespace}/{name}")
         was_compared = self._compared.get(key) is upper

@@ -7,6 +7,7 @@ import asyncio
 from controller_runtime.cache.informer import Informer
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow.controller import FollowController
 from virtual_node.controllers.follow.kinds import KINDS, NETWORK_POLICIES
 from virtual_node.controllers.follow.surroundings import Surroundings
@@ -23,15 +24,34 @@ class Follow:
         *,
         namespaces: Namespaces,
         upper_namespaces: Informer,
+        lower_services: Informer,
+        dependencies: DependencyController,
     ) -> None:
-        """Create the controllers; the arguments are those of ``Surroundings``."""
+        """Create the controllers.
+
+        Args:
+            context: the two clusters.
+            caches: our pods in both clusters.
+            namespaces: creates lower namespaces.
+            upper_namespaces: all namespaces of the upper cluster.
+            lower_services: copies of Services, see ``Surroundings``.
+            dependencies: copies the Secrets that followed objects reference.
+        """
         wanted = context.config.follow
         self._controllers: dict[str, FollowController] = {}
         if not wanted:
             return
-        surroundings = Surroundings(context, caches, namespaces=namespaces, upper_namespaces=upper_namespaces)
+        surroundings = Surroundings(
+            context,
+            caches,
+            namespaces=namespaces,
+            upper_namespaces=upper_namespaces,
+            lower_services=lower_services,
+        )
         self._controllers = {
-            kind.setting: FollowController(context, kind, namespaces=namespaces, surroundings=surroundings)
+            kind.setting: FollowController(
+                context, kind, namespaces=namespaces, surroundings=surroundings, dependencies=dependencies
+            )
             for kind in KINDS
             if kind.setting in wanted
         }

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.resources import Resource
-from virtual_node.translate.follow import disruption_budgets, network_policies
+from virtual_node.translate.follow import disruption_budgets, ingresses, network_policies
 from virtual_node.translate.follow.view import Translation, View
 
 _LONGEST = 253
@@ -42,6 +42,11 @@ class Kind:
     is_looser: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = _never
     """Reports whether the second ``spec`` allows more than the first. Such a change is delayed."""
     depends_on_pods: bool = False
+    depends_on_services: bool = False
+    reports_addresses: bool = False
+    """Whether the addresses in the status of copies are written to the upper status."""
+    left_out: tuple[str, ...] = ()
+    """Prefixes of annotations that are not copied."""
     selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
     """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
 
@@ -61,5 +66,13 @@ KINDS = (
         lower_name=_own_name,
         is_looser=disruption_budgets.allows_more,
         depends_on_pods=True,
+    ),
+    Kind(
+        "ingresses",
+        resources.INGRESSES,
+        ingresses.lower_ingress,
+        depends_on_services=True,
+        reports_addresses=True,
+        left_out=ingresses.NOT_COPIED,
     ),
 )

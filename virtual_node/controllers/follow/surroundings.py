@@ -9,7 +9,9 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.services.users import NamespaceUsers
+from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.view import Labels, View
 
 _FINISHED = {"Succeeded", "Failed"}
@@ -25,6 +27,7 @@ class Surroundings:
         *,
         namespaces: Namespaces,
         upper_namespaces: Informer,
+        lower_services: Informer,
     ) -> None:
         """Register handlers on the informers.
 
@@ -33,11 +36,13 @@ class Surroundings:
             caches: our pods in both clusters.
             namespaces: knows which upper namespaces are allowed.
             upper_namespaces: all namespaces of the upper cluster.
+            lower_services: copies of Services, indexed by ``upper_service`` under ``INDEX_SERVICE``.
         """
         self._context = context
         self._caches = caches
         self._namespaces = namespaces
         self._upper_namespaces = upper_namespaces
+        self._lower_services = lower_services
         self._for_users: list[Callable[[str], None]] = []
         self.users = NamespaceUsers(caches.upper.values(), on_change=self._users_changed)
         """Upper namespaces with pods on our virtual nodes."""
@@ -56,6 +61,8 @@ class Surroundings:
             labels_of=self._labels_of,
             all_namespaces=lambda: ((one.name, one.labels) for one in self._upper_namespaces.store.list()),
             pods=self._labels_of_pods,
+            has_service=self._has_service,
+            ingress_classes=context.config.ingress_classes,
         )
 
     def has_lower_pods(self, namespace: str) -> bool:
@@ -86,6 +93,14 @@ class Surroundings:
         for informer in self._caches.upper.values():
             informer.on_change(changed, gone)
 
+    def on_services(self, call: Callable[[str], None]) -> None:
+        """Call a function with the upper namespace of each Service that gets or loses its copy."""
+
+        def changed(copy: Object) -> None:
+            call(ownership.upper_namespace(copy))
+
+        self._lower_services.add_handler(on_add=lambda copy, _initial: changed(copy), on_delete=changed)
+
     def on_namespaces(self, call: Callable[[], None]) -> None:
         """Call a function when an upper namespace appears, disappears, or changes its labels."""
 
@@ -107,3 +122,6 @@ class Surroundings:
 
     def _labels_of_pods(self, namespace: str) -> Iterable[Labels]:
         return self._live.get(namespace, {}).values()
+
+    def _has_service(self, namespace: str, name: str) -> bool:
+        return bool(self._lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}"))

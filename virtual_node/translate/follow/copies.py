@@ -10,7 +10,13 @@ from virtual_node.translate.services.services import metadata_patch, mirror_labe
 
 
 def copy_of(
-    upper: Mapping[str, Any], *, name: str, namespace: str, cluster_id: str, spec: Mapping[str, Any]
+    upper: Mapping[str, Any],
+    *,
+    name: str,
+    namespace: str,
+    cluster_id: str,
+    spec: Mapping[str, Any],
+    left_out: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the lower object to create.
 
@@ -20,10 +26,12 @@ def copy_of(
         namespace: the lower namespace.
         cluster_id: the upper cluster's identity, for the ownership label.
         spec: the translated ``spec``.
+        left_out: prefixes of annotations that are not copied.
     """
     above = upper["metadata"]
     labels = mirror_labels(cluster_id, above["uid"])
-    metadata = mirrored_metadata(above, name=name, namespace=namespace, labels=labels)
+    skip = [key for key in above.get("annotations") or () if key.startswith(left_out)] if left_out else []
+    metadata = mirrored_metadata(above, name=name, namespace=namespace, labels=labels, left_out=skip)
     if name != above["name"]:
         metadata["annotations"][names.ANNOTATION_SOURCE] = above["name"]
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from controller_runtime.api import names
@@ -22,6 +22,8 @@ class Translation(NamedTuple):
     """The ``spec`` of the copy; None: the lower cluster does not need the object."""
     notes: tuple[str, ...] = ()
     """What the copy leaves out, and what to do."""
+    secrets: tuple[str, ...] = ()
+    """Secrets of the object's namespace that the copy references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class View:
     """Upper namespaces with their labels."""
     pods: Callable[[str], Iterable[Labels]]
     """Labels of the pods of an upper namespace that run or will run in the lower cluster."""
+    has_service: Callable[[str, str], bool] = lambda _namespace, _name: False
+    """Whether the lower cluster has a copy of the Service with that upper namespace and name."""
+    ingress_classes: Mapping[str, str] = field(default_factory=dict)
+    """Lower IngressClass by upper IngressClass."""
 
     def lost_keys(self, selector: Mapping[str, Any]) -> list[str]:
         """Return the label keys in a selector that lower pods do not have with the upper pod's value.

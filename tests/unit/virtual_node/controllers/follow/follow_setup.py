@@ -11,6 +11,7 @@ from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
+from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.follow.controller import FollowController
 from virtual_node.controllers.follow.kinds import KINDS
@@ -21,7 +22,7 @@ class Scene(pod_controller_setup.Scene):
     """The controller of one kind, its two clusters and its events."""
 
     def __init__(self, setting: str = "networkPolicies") -> None:
-        super().__init__(Cluster("upper"), Cluster("lower"))
+        super().__init__(Cluster("upper"), Cluster("lower"), namespaces=NamespaceConfig(adopt=True))
         for namespace in ("shop", "other"):
             labels = {"kubernetes.io/metadata.name": namespace, "team": namespace}
             self.upper.put("namespaces", {"metadata": {"name": namespace, "labels": labels}})
@@ -35,16 +36,24 @@ class Scene(pod_controller_setup.Scene):
         )
         above = Informer(self.context.upper, resources.NAMESPACES)
         self.surroundings = Surroundings(
-            self.context, self.caches, namespaces=namespaces, upper_namespaces=above
+            self.context,
+            self.caches,
+            namespaces=namespaces,
+            upper_namespaces=above,
+            lower_services=self.lower_services,
         )
         (kind,) = (one for one in KINDS if one.setting == setting)
         self.kind = kind
         self.controller = FollowController(
-            self.context, kind, namespaces=namespaces, surroundings=self.surroundings
+            self.context,
+            kind,
+            namespaces=namespaces,
+            surroundings=self.surroundings,
+            dependencies=self.dependencies,
         )
         self.copies = self.controller._copies.lower
         self.upper.feed(above, self.controller._upper, self.caches.upper["vn"])
-        self.lower.feed(self.copies, self.caches.lower)
+        self.lower.feed(self.copies, self.caches.lower, self.lower_services, self.secrets)
 
     async def _ensure(self, _name: str, *, upper_name: str) -> Problem | None:
         return None

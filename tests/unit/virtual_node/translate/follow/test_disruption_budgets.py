@@ -46,14 +46,14 @@ def _with(here: int) -> Any:
     ],
 )
 def test_least_healthy_pods(here, status, least):
-    spec, notes = lower_budget(_budget({**STATUS, **status}), _with(here))
+    spec, notes, _ = lower_budget(_budget({**STATUS, **status}), _with(here))
     assert spec is not None
     assert spec["minAvailable"] == least
     assert notes == ()
 
 
 def test_selects_pods_of_its_own_virtual_nodes():
-    spec, _ = lower_budget(_budget(unhealthyPodEvictionPolicy="AlwaysAllow"), _with(1))
+    spec, _, _ = lower_budget(_budget(unhealthyPodEvictionPolicy="AlwaysAllow"), _with(1))
     assert spec is not None
     assert spec["selector"] == {
         "matchLabels": {"app": "web", "virtual-node.io/upper-cluster": "id"},

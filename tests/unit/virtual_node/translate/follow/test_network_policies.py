@@ -85,7 +85,7 @@ TEAM = {"matchLabels": {"team": "a"}}
 )
 def test_peers(field, peers, below, note):
     direction = {"from": "ingress", "to": "egress"}[field]
-    spec, notes = lower_policy(
+    spec, notes, _ = lower_policy(
         _policy(podSelector={}, policyTypes=[direction.title()], **{direction: [{field: peers}]}), VIEW
     )
     assert spec is not None
@@ -97,7 +97,7 @@ def test_peers(field, peers, below, note):
 def test_a_widened_selector_has_no_rules():
     """Otherwise pods that the upper policy does not select would get its rules."""
     selector = {"matchLabels": {"app": "web", "ignored": "x"}}
-    spec, notes = lower_policy(_policy(podSelector=selector, policyTypes=["Ingress"], ingress=[{}]), VIEW)
+    spec, notes, _ = lower_policy(_policy(podSelector=selector, policyTypes=["Ingress"], ingress=[{}]), VIEW)
     assert spec == {
         "podSelector": {"matchLabels": {"app": "web", **OURS}},
         "policyTypes": ["Ingress"],
@@ -110,7 +110,7 @@ def test_a_widened_selector_has_no_rules():
     "rule", [{"new": 1}, {"ports": [{"port": 80, "new": 1}]}, {"from": [BLOCK], "ports": [], "new": []}]
 )
 def test_unknown_fields_of_a_rule_allow_nothing(rule):
-    spec, notes = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW)
+    spec, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), VIEW)
     assert spec is not None
     assert spec["ingress"] == []
     assert "new is not known" in notes[0]
@@ -122,12 +122,12 @@ def test_the_size_of_a_copy_is_limited():
         "id", ("vn",), (), lambda name: name, lambda _name: True, many.get, many.items, lambda _namespace: ()
     )
     rule = {"from": [{"namespaceSelector": TEAM}, BLOCK]}
-    spec, notes = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view)
+    spec, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[rule]), view)
     assert spec is not None
     assert spec["ingress"] == [{"from": [BLOCK]}]
     assert "more than 2000 namespaces" in notes[0]
     none = {"namespaceSelector": {"matchLabels": {"team": "z"}}}
-    _, notes = lower_policy(_policy(policyTypes=["Ingress"], ingress=[{"from": [none] * 25_000}]), view)
+    _, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[{"from": [none] * 25_000}]), view)
     assert "more than 20 namespace selectors" in notes[0]
     assert len(notes) == 5
 

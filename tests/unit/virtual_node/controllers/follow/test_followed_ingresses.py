@@ -1,0 +1,111 @@
+"""Ingresses, their Secrets and their addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime.api import names
+from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
+
+pytestmark = pytest.mark.looptime
+SPEC = {
+    "defaultBackend": {"service": {"name": "web", "port": {"number": 80}}},
+    "tls": [{"hosts": ["a.example.com"], "secretName": "cert"}],
+}
+
+
+def _scene(*, with_secret: bool = True) -> Scene:
+    """A pod and the copy of its Service in the lower cluster."""
+    scene = Scene("ingresses")
+    scene.add_pod()
+    _add_service(scene)
+    if with_secret:
+        secret = {
+            "metadata": {"name": "cert", "namespace": "shop", "uid": "s"},
+            "kind": "Secret",
+            "data": {"k": "eA=="},
+        }
+        scene.upper.put("secrets", secret)  # fmt: skip
+    return scene
+
+
+def _add_service(scene: Scene) -> None:
+    metadata = {
+        "name": "web", "namespace": "shop", "uid": "copy",
+        "labels": {names.LABEL_UPPER_CLUSTER: "upper-1"}, "annotations": {names.ANNOTATION_UPPER_NAMESPACE: "shop"},
+    }  # fmt: skip
+    scene.lower.put("services", {"metadata": metadata, "spec": {}})
+
+
+async def _reconcile(scene: Scene, key: str) -> Any:
+    watching = asyncio.ensure_future(scene.dependencies.run())
+    try:
+        return await scene.controller.reconcile(key)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def _statuses(scene: Scene, cluster: Any) -> list[str]:
+    status = cluster.the("ingresses", "shop/web").get("status") or {}
+    return [one["ip"] for one in (status.get("loadBalancer") or {}).get("ingress") or ()]
+
+
+def _serve(scene: Scene, *addresses: str) -> None:
+    entries = [{"ip": address} for address in addresses]
+    scene.lower.change("ingresses", "shop/web", status={"loadBalancer": {"ingress": entries}})
+
+
+async def test_follows_its_service_with_its_secret():
+    scene = _scene()
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"] == SPEC
+    assert scene.lower.the("secrets", "shop/cert")["data"] == {"k": "eA=="}
+    scene.lower.remove("services", "shop/web")
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert scene.dependencies._users == {}
+
+
+async def test_a_secret_of_others_is_never_used():
+    """Otherwise a tenant could serve the certificate of a lower administrator."""
+    scene = _scene()
+    scene.lower.put("secrets", {"metadata": {"name": "cert", "namespace": "shop", "uid": "theirs"}})
+    key = scene.add(SPEC)
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert [reason for reason, _ in scene.reported] == ["DependencyConflict"]
+
+
+async def test_a_missing_secret_reserves_its_name():
+    scene = _scene(with_secret=False)
+    await _reconcile(scene, scene.add(SPEC))
+    assert scene.copy() is not None
+    assert names.ANNOTATION_PLACEHOLDER in scene.lower.the("secrets", "shop/cert")["metadata"]["annotations"]
+
+
+async def test_reports_and_withdraws_its_addresses():
+    scene = _scene()
+    key = scene.add(SPEC, status={"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}})
+    await _reconcile(scene, key)
+    _serve(scene, "1.1.1.1")
+    for _ in range(3):
+        await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["9.9.9.9", "1.1.1.1"]
+    _serve(scene, "2.2.2.2")
+    for _ in range(3):
+        await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["9.9.9.9", "2.2.2.2"]
+    before = len(scene.writes())
+    await _reconcile(scene, key)
+    assert len(scene.writes()) == before
+    scene.lower.remove("services", "shop/web")
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert _statuses(scene, scene.upper) == ["9.9.9.9"]

@@ -1,0 +1,143 @@
+"""The copy of an Ingress, and the addresses that several lower clusters report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
+from virtual_node.translate.follow.copies import copy_of
+from virtual_node.translate.follow.ingresses import (
+    NOT_COPIED,
+    addresses,
+    lower_ingress,
+    merged,
+    report,
+    reported,
+)
+from virtual_node.translate.follow.view import UntranslatableError
+
+HERE = replace(
+    VIEW,
+    has_service=lambda namespace, name: (namespace, name) == ("shop", "web"),
+    ingress_classes={"nginx": "edge"},
+)
+WEB = {"service": {"name": "web", "port": {"number": 80}}}
+AWAY = {"service": {"name": "away", "port": {"number": 80}}}
+BUCKET = {"resource": {"apiGroup": "k8s.example.com", "kind": "Bucket", "name": "static"}}
+
+
+def _ingress(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": "i", "namespace": "shop", "uid": "u", "annotations": annotations or {}}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata, "spec": spec}
+
+
+def _rule(*backends: Any) -> dict[str, Any]:
+    return {
+        "host": "a.example.com",
+        "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": one} for one in backends]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "below", "note"),
+    [
+        ({"rules": [_rule(WEB, AWAY)]}, {"rules": [_rule(WEB, AWAY)]}, ""),
+        ({"rules": [_rule(AWAY)]}, None, ""),
+        ({"defaultBackend": WEB}, {"defaultBackend": WEB}, ""),
+        (
+            {"ingressClassName": "nginx", "defaultBackend": WEB},
+            {"ingressClassName": "edge", "defaultBackend": WEB},
+            "",
+        ),
+        (
+            {"ingressClassName": "own", "defaultBackend": WEB},
+            {"ingressClassName": "own", "defaultBackend": WEB},
+            "",
+        ),
+        (
+            {"defaultBackend": BUCKET, "rules": [_rule(WEB, BUCKET), _rule(BUCKET), {"host": "b"}]},
+            {"rules": [_rule(WEB), {"host": "b"}]},
+            "defaultBackend is left out",
+        ),
+    ],
+)
+def test_rules_and_classes(spec, below, note):
+    found = lower_ingress(_ingress(**spec), HERE)
+    assert found.spec == below
+    assert note in "".join(found.notes)
+    assert bool(note) == bool(found.notes)
+
+
+def test_an_ingress_without_services_is_refused():
+    with pytest.raises(UntranslatableError, match="only Services"):
+        lower_ingress(_ingress(defaultBackend=BUCKET), HERE)
+
+
+def test_names_its_secrets_once():
+    tls = [{"secretName": "a", "hosts": ["x"]}, {"secretName": "a"}, {"hosts": ["y"]}]
+    found = lower_ingress(_ingress(tls=tls, defaultBackend=WEB), HERE)
+    assert found.secrets == ("a",)
+    assert found.spec == {"tls": tls, "defaultBackend": WEB}
+
+
+def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
+    given = {
+        "kubernetes.io/ingress.class": "nginx",
+        "cert-manager.io/issuer": "x",
+        "nginx.ingress.kubernetes.io/rewrite-target": "/",
+        "virtual-node.io/reported": "forged",
+    }
+    upper = _ingress(given, defaultBackend=WEB)
+    spec = lower_ingress(upper, HERE).spec
+    assert spec == {"ingressClassName": "edge", "defaultBackend": WEB}
+    copy = copy_of(upper, name="i", namespace="x-shop", cluster_id="id", spec=spec, left_out=NOT_COPIED)
+    kept = {key for key in copy["metadata"]["annotations"] if "virtual-node" not in key} - {"global"}
+    assert kept == {"nginx.ingress.kubernetes.io/rewrite-target"}
+    assert reported(copy) == []
+
+
+def _status(entries: Any) -> dict[str, Any]:
+    return {"metadata": {}, "status": {"loadBalancer": {"ingress": entries}}}
+
+
+def test_only_addresses_are_read_from_the_status():
+    entries = [
+        {"ip": "1.2.3.4", "ports": [{"port": 80}]},
+        {"hostname": "h" * 300},
+        {"ip": 5},
+        {"ip": "1.2.3.4"},
+    ]
+    assert addresses(_status(entries)) == [{"ip": "1.2.3.4"}]
+    assert addresses({"metadata": {}}) == []
+    assert len(addresses(_status([{"ip": f"ip-{number}"} for number in range(999)]))) == 50
+
+
+@pytest.mark.parametrize("text", ["", "x", "7", "[1e999]", '[5, "x", null]', "[" * 10_000, "9" * 10_000])
+def test_a_malformed_record_is_empty(text):
+    assert reported({"metadata": {"annotations": {"virtual-node.io/reported": text}}}) == []
+
+
+def test_clusters_remove_only_what_they_reported():
+    """Any order of updates ends with the addresses of others and the current ones of both clusters."""
+    random = Random(5)
+    for _ in range(200):
+        upper: list[dict[str, Any]] = [{"ip": "others", "ports": []}]
+        current: dict[str, list[dict[str, str]]] = {"a": [], "b": []}
+        earlier: dict[str, list[dict[str, str]]] = {"a": [], "b": []}
+        for _ in range(random.randint(1, 12)):
+            cluster = random.choice("ab")
+            if random.random() < 0.5:
+                current[cluster] = [{"ip": f"{cluster}{random.randint(0, 2)}"}]
+            recorded = report([*earlier[cluster], *current[cluster]])
+            upper = merged(_status(upper), current[cluster], earlier[cluster])
+            earlier[cluster] = reported({"metadata": {"annotations": {"virtual-node.io/reported": recorded}}})
+        for cluster in "ab":
+            upper = merged(_status(upper), current[cluster], earlier[cluster])
+        assert upper[0] == {"ip": "others", "ports": []}
+        assert sorted(one["ip"] for one in upper[1:]) == sorted(
+            one["ip"] for entries in current.values() for one in entries
+        )
