@@ -99,27 +99,36 @@ class Transport:
         The slot of a large body (``ResponseLimits.large_at_once``) is released on return, so decode it before the
         next await.
         """
-        async with self.receive(method, path, **options) as body:
-            return body
+        async with contextlib.AsyncExitStack() as held:
+            return await self._exchange(method, path, held=held, **options)
 
     @contextlib.asynccontextmanager
     async def receive(
+        self, method: str, path: str, **options: Unpack[RequestOptions]
+    ) -> AsyncIterator[bytes]:
+        """Send one request and yield its complete body; a large body keeps its slot until the block ends."""
+        async with contextlib.AsyncExitStack() as held:
+            yield await self._exchange(method, path, held=held, **options)
+
+    async def _exchange(
         self,
         method: str,
         path: str,
         *,
+        held: contextlib.AsyncExitStack,
         params: Params | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - limits retries, which a caller's timeout could not
         verb: str = "",
         flow: str = "",
-    ) -> AsyncIterator[bytes]:
-        """Send one request and yield its complete body; a large body keeps its slot until the block ends.
+    ) -> bytes:
+        """Send one request, also repeatedly, and return its complete body.
 
         Args:
             method: HTTP method.
             path: a path from ``Resource.path``; may have a query.
+            held: releases the slot of a large body when it is closed.
             params: more query parameters.
             body: the request body; None: no body.
             headers: more headers.
@@ -147,31 +156,31 @@ class Transport:
             else:
                 limit = _timeout(max(0.05, deadline - started))
             sent = await retry.credentials()
-            async with contextlib.AsyncExitStack() as held:
-                try:
-                    code, answer, answer_headers = await self._send(
-                        method,
-                        url,
-                        body=body,
-                        headers=impersonation.merged(sent, headers),
-                        timeout=limit,
-                        held=held,
-                    )
-                except (asyncio.CancelledError, ResponseTooLarge):
-                    # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
-                    # appears in the metrics.
-                    self._metrics.count(verb, 0)
-                    raise
-                except NETWORK_ERRORS as error:
-                    self._metrics.count(verb, 0)
-                    if retry.after_break(error):
-                        continue
-                    raise self.failure(error) from error
-                self._metrics.count(verb, code)
-                self._metrics.observe(verb, loop.time() - started)
-                if code < 300:
-                    yield answer
-                    return
+            try:
+                code, answer, answer_headers = await self._send(
+                    method,
+                    url,
+                    body=body,
+                    headers=impersonation.merged(sent, headers),
+                    timeout=limit,
+                    held=held,
+                )
+            except (asyncio.CancelledError, ResponseTooLarge):
+                # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
+                # appears in the metrics.
+                self._metrics.count(verb, 0)
+                raise
+            except NETWORK_ERRORS as error:
+                await held.aclose()
+                self._metrics.count(verb, 0)
+                if retry.after_break(error):
+                    continue
+                raise self.failure(error) from error
+            self._metrics.count(verb, code)
+            self._metrics.observe(verb, loop.time() - started)
+            if code < 300:
+                return answer
+            await held.aclose()
             await retry.after(error_from_response(code, answer, answer_headers), left=deadline - loop.time())
 
     @contextlib.asynccontextmanager
@@ -270,7 +279,13 @@ class Transport:
     ) -> tuple[int, bytes, Mapping[str, str]]:
         with self._pool() as pool:
             async with pool.session.request(
-                method, url, data=body, headers=headers, timeout=timeout, **pool.options
+                method,
+                url,
+                # aiohttp would search its types of payloads for the same class.
+                data=aiohttp.BytesPayload(body) if body else None,
+                headers=headers,
+                timeout=timeout,
+                **pool.options,
             ) as response:
                 answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                 return response.status, answer, response.headers
