@@ -7,7 +7,6 @@ the upper scheduler would take for devices of the upper cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -64,15 +63,14 @@ class Allocations:
         copies.add_handler(on_add=lambda claim, _initial: self._wake(claim), on_update=self._shared_changed)
         generated.on_change(self._wake, lambda _: None)
 
-    def record(self, lower_pod: Mapping[str, Any]) -> str:
+    def record(self, pod: Object) -> str:
         """Return the annotation with the devices of a lower pod; empty: none is allocated."""
-        if not self._stores or not lower_pod["spec"].get("resourceClaims"):
+        if not self._stores or not (lower_pod := pod.to_dict())["spec"].get("resourceClaims"):
             return ""
-        namespace = lower_pod["metadata"]["namespace"]
         found = {}
         for name, claim in resource_claims.generated_names(lower_pod).items():
             for informer in self._stores:
-                if (lower := informer.store.get(f"{namespace}/{claim}")) is not None:
+                if (lower := informer.store.get(f"{pod.namespace}/{claim}")) is not None:
                     found[name] = resource_claims.allocated(lower.to_dict())
         return resource_claims.record(found)
 

@@ -140,7 +140,8 @@ class EventMirror:
         copy = events.upper_event(
             event.to_dict(), upper.to_dict(), node_name=spec.get("nodeName", ""), namespace=upper.namespace
         )
-        if copied.get(f"{upper.namespace}/{copy['metadata']['name']}") == Series(copy).fingerprint():
+        known = copied.get(f"{upper.namespace}/{copy['metadata']['name']}")
+        if known is not None and known == Series(copy).fingerprint():
             return True
         if copy.get("type") == "Warning":
             self._context.recorder.record(copy)
