@@ -25,9 +25,10 @@ from hack.sandbox.builds.programs import HELM_MAJOR, KUBERNETES_VERSION
 from hack.sandbox.command import command
 from hack.sandbox.commands import helm as charts
 from hack.sandbox.commands.helm import NAMESPACE, RELEASE, helm
-from tests.waiting import own_namespace
 
+from .client_loop import count, run_on, start_client, web
 from .conftest import PATIENCE, becomes, create, eventually, get, node_ready, pod, ready
+from .hand_over import owners, pods_each_second, replicas
 from .installation import data, labelled, left_above, names, read
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
@@ -68,6 +69,7 @@ def _values(sandbox: Sandbox) -> dict[str, Any]:
     found["virtualNode"]["mode"] = "Sharded"
     found["virtualNode"]["kubelet"] = {"servingCertificate": "CSR", "approveServingCertificate": True}
     found["annotator"] = {"enabled": True}
+    found["inspection"] = {"enabled": True}
     found["uninstall"] = {"timeout": 40}
     return found
 
@@ -105,7 +107,7 @@ async def test_clusters_are_added_by_an_upgrade(installed: Sandbox):
     await _helm(installed, "upgrade", *_AS_HELM_4, values=_values(installed))
     for cluster in installed.lower:
         await node_ready(installed.upper, cluster.name)
-    await _owners(installed.upper, not_in=set())
+    await owners(installed.upper, not_in=set())
     made = await read(installed.upper, "-n", NAMESPACE, DEPLOYMENT, "--show-managed-fields")
     managers = {(one["manager"], one["operation"]) for one in made["metadata"]["managedFields"]}
     assert {how for who, how in managers if who == "helm"} == {"Apply" if HELM_MAJOR == "4" else "Update"}
@@ -192,9 +194,24 @@ async def test_helm_test_finds_no_broken_link(installed: Sandbox):
     await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
 
 
+async def test_a_scheduled_inspection_writes_its_history(installed: Sandbox):
+    """The CronJob's Job reads all clusters with rights of its own, and stores what it has found."""
+    upper, name = installed.upper, f"{RELEASE}-virtual-node-inspection"
+    await upper.kubectl("-n", NAMESPACE, "create", "job", "inspect", f"--from=cronjob/{name}")
+    await upper.kubectl("-n", NAMESPACE, "wait", "--for=condition=Complete", "job/inspect", "--timeout=170s")
+    stored = await read(upper, "-n", NAMESPACE, "configmap", name)
+    history = json.loads(stored["data"]["history.json"])
+    assert history["runs"]
+
+
 async def test_an_upgrade_drops_no_stream_and_loses_no_pod(installed: Sandbox):
-    """While both replicas are replaced a log continues, the node stays Ready, and new pods run in the other cluster."""
+    """While all programs are replaced a log continues, no request fails, the node stays Ready, and new pods run elsewhere."""
     upper = installed.upper
+    await upper.kubectl("create", "namespace", "traffic")
+    await create(upper, "traffic", *web(**_labelled("web")))
+    await run_on(upper, "traffic", REAL)
+    await start_client(upper, "traffic", **_labelled("client"))
+    good, _ = await count(upper, "traffic", above=10)
     script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done"
     await create(upper, "shop", labelled("ticker", script))
     await ready(upper, "shop", "ticker")
@@ -213,14 +230,15 @@ async def test_an_upgrade_drops_no_stream_and_loses_no_pod(installed: Sandbox):
             await asyncio.sleep(0.5)
 
     watcher = asyncio.create_task(watch_node())
-    old = {one["metadata"]["name"] for one in await _pods(upper)}
+    old = {one["metadata"]["name"] for one in await replicas(upper)}
     try:
         lines = [await _line(follower.stdout)]
         rolled = _values(installed)
-        rolled["virtualNode"]["podAnnotations"] = {"example.com/rolled": "yes"}
-        async with _pods_each_second(installed):
+        for program in ("virtualNode", "webhook", "descheduler", "multiScheduler", "annotator"):
+            rolled.setdefault(program, {})["podAnnotations"] = {"example.com/rolled": "yes"}
+        async with pods_each_second(installed):
             await _helm(installed, "upgrade", values=rolled)
-            await _owners(upper, not_in=old)
+            await owners(upper, not_in=old)
         # The log that was opened through the predecessor is still being written, without a gap.
         number = int(lines[0].split()[1])
         lines += [await _line(follower.stdout) for _ in range(10)]
@@ -236,24 +254,30 @@ async def test_an_upgrade_drops_no_stream_and_loses_no_pod(installed: Sandbox):
             follower.kill()
         await follower.wait()
     assert set(states) == {"True"}, states
+    _, failed = await count(upper, "traffic", above=good + 20)
+    assert failed == 0
     after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
 
 
 async def test_a_rollback_hands_over_like_an_upgrade(installed: Sandbox):
-    """The pods have the previous template, and lower pods keep running."""
+    """The pods have the previous template, lower pods keep running, and no request fails."""
     upper = installed.upper
+    good, _ = await count(upper, "traffic", above=0)
     before = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
-    old = {one["metadata"]["name"] for one in await _pods(upper)}
+    old = {one["metadata"]["name"] for one in await replicas(upper)}
     await helm(installed, "rollback", RELEASE, f"--namespace={NAMESPACE}", "--wait", "--timeout=270s")
-    for owner in await _owners(upper, not_in=old):
+    for owner in await owners(upper, not_in=old):
         annotations = (await read(upper, "-n", NAMESPACE, "pod", owner))["metadata"]["annotations"]
         assert "example.com/rolled" not in annotations
     after = await read(installed.lower[0], "-n", "shop", "pod", "ticker")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one["restartCount"] for one in after["status"]["containerStatuses"]] == [0]
     assert (await upper.kubectl("-n", "shop", "exec", "ticker", "--", "echo", "here")).stdout == "here\n"
+    _, failed = await count(upper, "traffic", above=good + 20)
+    assert failed == 0
+    await upper.kubectl("delete", "namespace", "traffic", "--timeout=150s")
 
 
 async def test_the_uninstall_job_does_nothing_when_kubectl_applies_it(installed: Sandbox):
@@ -325,53 +349,10 @@ async def test_uninstall_completes_and_leaves_nothing(installed: Sandbox):
         await lower.kubectl("wait", "--for=delete", "namespace/shop", "--timeout=150s")
 
 
-async def _pods(upper: Cluster) -> list[dict[str, Any]]:
-    found = await read(upper, "-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/component=virtual-node")
-    items: list[dict[str, Any]] = found["items"]
-    return items
-
-
-@contextlib.asynccontextmanager
-async def _pods_each_second(installed: Sandbox) -> AsyncIterator[None]:
-    """Create a pod each second; in the end each has run within a minute, and has exactly one lower pod."""
-    upper, lower = installed.upper, installed.lower[1]
-    loop, over, delays = asyncio.get_running_loop(), asyncio.Event(), list[float]()
-
-    async def follow(namespace: str) -> None:
-        while not over.is_set():
-            begin, name = loop.time(), f"steady-{len(delays)}"
-            await create(upper, namespace, pod(name, "sleep 3600", node=lower.name))
-            await ready(upper, namespace, name)
-            delays.append(loop.time() - begin)
-            await asyncio.sleep(1)
-
-    async with own_namespace(upper, lower) as namespace:
-        following = asyncio.create_task(follow(namespace))
-        try:
-            yield
-            over.set()
-            await following
-        finally:
-            following.cancel()
-        above, below = await asyncio.gather(*(get(one, namespace, "pods") for one in (upper, lower)))
-        owners = [one["metadata"]["labels"]["virtual-node.io/upper-uid"] for one in below["items"]]
-        assert sorted(owners) == sorted(one["metadata"]["uid"] for one in above["items"])
-    assert delays
-    assert max(delays) < 60, delays
-
-
-async def _owners(upper: Cluster, *, not_in: set[str]) -> list[str]:
-    """Wait until two replicas run one cluster each and are not among these pods; return their pods."""
-    found: list[str] = []
-
-    async def others() -> bool:
-        leases = await get(upper, NAMESPACE, "leases", labels="virtual-node.io/lower-cluster")
-        holders = [str(lease["spec"].get("holderIdentity") or "") for lease in leases["items"]]
-        found[:] = sorted({holder.rpartition("-")[0] for holder in holders} - {""})
-        return len(found) == len(holders) == 2 and not not_in & {*found}
-
-    await eventually(others, what="two replicas with one cluster each")
-    return found
+def _labelled(name: str) -> dict[str, Any]:
+    """Return options of ``pod`` for a pod that only the release's webhook and scheduler bring to the real lower node."""
+    labels = {"app": name, "virtual-pod": "true"}
+    return {"metadata": {"labels": labels}, "nodeSelector": {"pool": "real"}, "tolerations": []}
 
 
 async def _line(stream: asyncio.StreamReader) -> str:
