@@ -84,8 +84,8 @@ def volume_of(claim: Json | None) -> str:
     return str((claim.get("spec") or {}).get("volumeName") or "")
 
 
-def is_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: Iterable[Json]) -> bool:
-    """Report whether a claim keeps its pods on their virtual node.
+def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: Iterable[Json]) -> str:
+    """Return why a claim keeps its pods on their virtual node; empty if it does not.
 
     The volume's node affinity decides. Without node affinity, the claim keeps the pod on the claim's selected
     node.
@@ -97,17 +97,29 @@ def is_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere: 
         elsewhere: other virtual nodes that admit the pod.
     """
     if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
-        return False
+        return ""
+    name = claim["metadata"].get("name")
     required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
     if not required:
-        return (claim["metadata"].get("annotations") or {}).get(_SELECTED_NODE) == node
-    return not any(
+        is_here = (claim["metadata"].get("annotations") or {}).get(_SELECTED_NODE) == node
+        return f"its claim {name} was provisioned for this node" if is_here else ""
+    if any(
         matching.matches_term(
             term, name=other["metadata"]["name"], labels=other["metadata"].get("labels") or {}
         )
         for other in elsewhere
         for term in required.get("nodeSelectorTerms") or ()
+    ):
+        return ""
+    return (
+        f"its claim {name} is bound to volume {volume_of(claim)}, which no other ready virtual node reaches"
     )
+
+
+def is_single_writer(claim: Json | None) -> bool:
+    """Report whether the pods of a claim must run on one lower node, so that a second pod cannot start before the first ends."""
+    modes = ((claim or {}).get("spec") or {}).get("accessModes") or ()
+    return bool(modes) and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes)
 
 
 def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:

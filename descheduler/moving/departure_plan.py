@@ -12,8 +12,8 @@ from controller_runtime.api.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from descheduler.moving import owners
+from descheduler.view import claims, pods
 from descheduler.view import departure as steps
-from descheduler.view import pods
 from descheduler.view.departure import Departure
 
 
@@ -93,4 +93,5 @@ async def _must_end_first(
         selector.get(drain.TEMPLATE_HASH) != pod.labels[drain.TEMPLATE_HASH]
         or drain.recreates(deployment)
         or await owners.is_selected_by_hash(client, pod.namespace, pod.labels)
+        or await claims.has_single_writer(client, pod)
     )

@@ -129,10 +129,10 @@ class Mover:
             return self._stays(pod, why, cause="not evictable")
         if not self._view.alternatives(pod):
             return self._stays(pod, "no other ready virtual node admits it", cause="no node", needs_node=True)
-        if claim := await claims.pinning(
+        if why := await claims.why_pinned(
             self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
         ):
-            return self._stays(pod, f"its claim {claim} is bound to this node", cause="claim")
+            return self._stays(pod, why, cause="claim")
         async with self._owners.holding(pods.owner_key(pod)):
             return await self._move_one(pod, node, request)
 

@@ -1,4 +1,4 @@
-"""Finds PersistentVolumeClaims that bind a pod to its virtual node."""
+"""Reads the PersistentVolumeClaims of a pod, which may keep it on its virtual node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from controller_runtime.objects import Object
 from descheduler.view import pods
 
 
-async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
-    """Return the name of a bound claim that keeps the pod on its virtual node; empty if there is none.
+async def why_pinned(client: Client, pod: Object, *, node: str, elsewhere: Collection[Object]) -> str:
+    """Return why a bound claim keeps the pod on its virtual node; empty if none does.
 
-    ``movable.is_pinned`` has the rules.
+    ``movable.why_pinned`` has the rules.
 
     Args:
         client: client of the upper cluster.
@@ -31,6 +31,20 @@ async def pinning(client: Client, pod: Object, *, node: str, elsewhere: Collecti
         claim = await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
         bound_to = movable.volume_of(claim)
         volume = await find(client, resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
-        if movable.is_pinned(claim, volume, node=node, elsewhere=others):
-            return name
+        if why := movable.why_pinned(claim, volume, node=node, elsewhere=others):
+            return why
     return ""
+
+
+async def has_single_writer(client: Client, pod: Object) -> bool:
+    """Report whether a claim of the pod allows no second pod on another lower node.
+
+    Raises:
+        ApiError: a request failed.
+    """
+    for name in pods.claims(pod.spec or {}):
+        if movable.is_single_writer(
+            await find(client, resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=pod.namespace)
+        ):
+            return True
+    return False

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from hack.sandbox import Cluster, Sandbox
+from tests.e2e.test_volumes import STATIC, claim, storage_class, volume
 from tests.integration.descheduler.served import (
     REPLICAS,
     endpoints,
@@ -131,6 +132,29 @@ async def test_dry_run_predicts_moves_of_other_pods(sandbox: Sandbox, upper: Clu
         await command(upper, "uncordon", SMALL)
     code, text = await command(upper, "drain", SMALL)
     assert (code, "no descheduler is running" in text) == (2, True), text
+
+
+async def test_pod_stays_with_volume_that_only_its_cluster_reaches(
+    sandbox: Sandbox, upper: Cluster, namespace: str
+) -> None:
+    """Dry run and drain give the same reason, which names claim and volume."""
+    small, name = sandbox.lower[0], f"vault-{namespace}"
+    for cluster in (upper, small):
+        await cluster.apply(storage_class(STATIC, "kubernetes.io/no-provisioner"))
+    await small.apply(volume(name, sandbox.directory / "vault", "small-0", storage_class=STATIC))
+    await upper.kubectl("wait", "--for=create", f"pv/lower1-{name}", "--timeout=150s")
+    user = pod("db", cpu="100m")
+    user["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    await create(upper, namespace, claim("data", STATIC), user)
+    await run_on(upper, namespace, SMALL, count=1)
+    why = f"its claim data is bound to volume lower1-{name}, which no other ready virtual node reaches"
+    code, text = await command(upper, "drain", SMALL, "--dry-run")
+    assert (code, why in text) == (1, True), text
+    async with descheduler(sandbox, namespace):
+        code, text = await command(upper, "drain", SMALL, "--timeout=90s")
+        assert (code, why in text) == (1, True), text
+    await command(upper, "uncordon", SMALL)
+    await run_on(upper, namespace, SMALL, count=1)
 
 
 def _budget() -> dict[str, Any]:

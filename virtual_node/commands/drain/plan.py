@@ -70,19 +70,20 @@ async def _judge(
     ]
     if not admitting:
         return How.STAYS, "no other ready virtual node admits it"
+    is_single_writer = False
     for name in movable.claims(spec):
         claim = await reader.get(resources.PERSISTENT_VOLUME_CLAIMS, name, namespace=metadata["namespace"])
         bound_to = movable.volume_of(claim)
         volume = await reader.get(resources.PERSISTENT_VOLUMES, bound_to) if bound_to else None
-        if movable.is_pinned(claim, volume, node=spec["nodeName"], elsewhere=admitting):
-            return How.STAYS, f"its claim {name} is bound to this node"
+        if why := movable.why_pinned(claim, volume, node=spec["nodeName"], elsewhere=admitting):
+            return How.STAYS, why
+        is_single_writer = is_single_writer or movable.is_single_writer(claim)
     labels = metadata.get("labels") or {}
     owner = movable.controller(metadata)
     deployment = (owner or {}).get("name", "").removesuffix(f"-{labels.get(drain.TEMPLATE_HASH)}")
     found = deployments.get(f"{metadata['namespace']}/{deployment}")
-    return drain.how(
-        owner, labels, is_ready=is_true(pod.get("status"), "Ready"), recreates=drain.recreates(found)
-    ), ""
+    recreates = drain.recreates(found) or is_single_writer
+    return drain.how(owner, labels, is_ready=is_true(pod.get("status"), "Ready"), recreates=recreates), ""
 
 
 def _is_open(node: Object) -> bool:

@@ -1,0 +1,88 @@
+"""Pods with volumes in a drain: ``--dry-run`` predicts what the descheduler does, with the same reason."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller_runtime.api.drain import How
+from tests.unit.descheduler.cluster import Cluster
+from tests.unit.descheduler.draining import drain_process, drain_status, draining_cluster, places
+from tests.unit.descheduler.process import Process
+from tests.unit.descheduler.replica_sets import ReplicaSets
+from virtual_node.commands.common.reader import Reader
+from virtual_node.commands.drain import plan
+
+pytestmark = pytest.mark.looptime
+
+_CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
+_LOCAL = "it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)"
+_BOUND = "its claim data is bound to volume pv, which no other ready virtual node reaches"
+_PROVISIONED = "its claim data was provisioned for this node"
+
+
+@pytest.mark.parametrize(
+    ("volume", "claim", "reachable", "how", "why"),
+    [
+        ({"configMap": {"name": "x"}}, None, "", How.REPLACED_FIRST, ""),
+        ({"ephemeral": {"volumeClaimTemplate": {}}}, None, "", How.REPLACED_FIRST, ""),
+        ({"nfs": {"server": "x", "path": "/"}}, None, "", How.REPLACED_FIRST, ""),
+        ({"emptyDir": {}}, None, "", How.STAYS, _LOCAL),
+        ({"hostPath": {"path": "/"}}, None, "", How.STAYS, _LOCAL),
+        (_CLAIM, None, "", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Pending", "ReadWriteMany", "a"), "", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Lost", "ReadWriteMany", "a"), "", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Bound", "ReadWriteMany", "a"), "", How.STAYS, _PROVISIONED),
+        (_CLAIM, ("Bound", "ReadWriteMany", ""), "", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Bound", "ReadWriteMany", ""), "a", How.STAYS, _BOUND),
+        (_CLAIM, ("Bound", "ReadWriteOnce", "a"), "a", How.STAYS, _BOUND),
+        (_CLAIM, ("Bound", "ReadWriteMany", "a"), "ab", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Bound", "ReadOnlyMany", "a"), "ab", How.REPLACED_FIRST, ""),
+        (_CLAIM, ("Bound", "ReadWriteOnce", "a"), "ab", How.ONE_AT_A_TIME, ""),
+        (_CLAIM, ("Bound", "ReadWriteOncePod", "a"), "ab", How.ONE_AT_A_TIME, ""),
+    ],
+)
+async def test_dry_run_and_drain_agree_on_pods_with_volumes(volume, claim, reachable, how, why):
+    """``claim``: phase, access mode and selected node; ``reachable``: nodes in the affinity of its volume."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=2)
+    for found in cluster.all("pods"):
+        key = f"default/{found['metadata']['name']}"
+        cluster.change("pods", key, spec={"volumes": [{"name": "v", **volume}]})
+    if claim is not None:
+        _put_claim(cluster, *claim, reachable=reachable)
+    process = drain_process(cluster)
+    assert await _predictions(process, cluster) == [(how, why)] * 2
+    async with owner.running(), process.running():
+        await asyncio.sleep(120)
+    status = drain_status(cluster)
+    assert status is not None
+    assert [one.why for one in status.pods] == [why] * (2 if how is How.STAYS else 0)
+    assert places(cluster) == ("aa" if how is How.STAYS else "bb")
+    assert owner.fewest == (1 if how is How.ONE_AT_A_TIME else 2)
+
+
+def _put_claim(cluster: Cluster, phase: str, mode: str, selected: str, *, reachable: str) -> None:
+    values = list(reachable)
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": values}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}} if reachable else {}
+    cluster.put("persistentvolumes", {"metadata": {"name": "pv"}, "spec": affinity})
+    annotations = {"volume.kubernetes.io/selected-node": selected} if selected else {}
+    body = {
+        "metadata": {"name": "data", "namespace": "default", "annotations": annotations},
+        "spec": {"accessModes": [mode], "volumeName": "pv"},
+        "status": {"phase": phase},
+    }
+    cluster.put("persistentvolumeclaims", body)
+
+
+async def _predictions(process: Process, cluster: Cluster) -> list[tuple[How, str]]:
+    client: Any = process.client
+    nodes = [cluster.get("nodes", "b")]
+    deployments = {"default/web": cluster.get("deployments", "default/web")}
+    return [
+        await plan._judge(Reader(client), found, nodes, deployments, local_storage=False)
+        for found in cluster.all("pods")
+    ]
