@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.api.decoding import convert
+from controller_runtime.api.overrides.applying import OverrideSet, applied
+from controller_runtime.api.overrides.config import Override
 from hack.sandbox import Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
@@ -58,6 +61,35 @@ _CHANGED = [
     "training: spec.containers[main].env[MODE].value",
     "training: spec.containers[main].env[TOKEN]",
 ]
+
+
+_PATCH: dict[str, Any] = {
+    "metadata": {"labels": {"app": None, "new": "yes"}},
+    "spec": {
+        "nodeSelector": {"clusterID": None, "pool": "training"},
+        "tolerations": [_TAINT],
+        "imagePullSecrets": [{"name": "mirror"}],
+        "securityContext": {"fsGroup": 2},
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["192.0.2.1"]},
+        "priorityClassName": "high",
+        "containers": [
+            {
+                "name": "main",
+                "image": "busybox:1.38",
+                "command": ["sleep"],
+                "args": ["60"],
+                "env": [
+                    {"name": "NEW", "value": "x"},
+                    {"name": "MODE", "$patch": "delete"},
+                    {"name": "OWN", "value": "y"},
+                ],
+                "resources": {"requests": {"cpu": None, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+                "securityContext": {"readOnlyRootFilesystem": True},
+            }
+        ],
+    },
+}
 
 
 def _pod(name: str, cluster: str, **fields: Any) -> dict[str, Any]:
@@ -157,6 +189,7 @@ async def test_pods_of_one_namespace_are_changed_in_one_lower_cluster():
         assert changed["metadata"]["generation"] == pod["metadata"]["generation"] + 1
         answer = await _diagnose(sandbox, "ml/one")
         assert set(_CHANGED) <= set(answer["overrides"]), answer["overrides"]
+        await _merges_as_kubectl(sandbox)
 
 
 async def _only_its_taint(cluster: Any) -> None:
@@ -167,6 +200,23 @@ async def _only_its_taint(cluster: Any) -> None:
         return [one["key"] for one in node["spec"]["taints"]] == [_TAINT["key"]]
 
     await eventually(ready, what="node training has only its own taint")
+
+
+async def _merges_as_kubectl(sandbox: Sandbox) -> None:
+    """Check that an override without ``*`` is the strategic merge patch that kubectl applies."""
+    pod = _pod("local", "lower1", imagePullSecrets=[{"name": "own"}], securityContext={"runAsUser": 1})
+    pod["metadata"]["namespace"] = "ml"
+    file = sandbox.directory / "local.json"
+    file.write_text(json.dumps(pod), encoding="utf-8")
+    words = ("patch", "--local", "--type=strategic", "--output=json", f"--filename={file}")
+    done = await sandbox.upper.kubectl(*words, f"--patch={json.dumps(_PATCH)}")
+    expected = json.loads(done.stdout)
+    override = convert({"name": "o", "patch": _PATCH}, Override)
+    found = applied(pod, OverrideSet([override]).of(pod))
+    assert found["metadata"]["labels"] == expected["metadata"]["labels"]
+    assert found["spec"] == {
+        field: value for field, value in expected["spec"].items() if field in found["spec"]
+    }
 
 
 async def _phase(cluster: Any, namespace: str, name: str) -> str:
