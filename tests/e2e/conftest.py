@@ -74,6 +74,7 @@ async def sandbox(web_address: str) -> AsyncIterator[Sandbox]:
         file = running.directory / "virtual-node.yaml"
         config = configuration(running, adopt=True)
         for cluster in config["clusters"]:
+            cluster["resourceClaims"] = {"enabled": True}
             cluster["policy"] = {"namespaces": {"trusted-*": {"preset": "privileged"}}}
         file.write_text(json.dumps(config), encoding="utf-8")
         await running.start_virtual_node(

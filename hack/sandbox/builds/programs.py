@@ -75,6 +75,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "pause": Program("pause", "pause", "."),
     "coredns": Program("coredns", "coredns", "."),
+    "dra-driver": Program("dra-driver", "dra-driver", "."),
     "helm": Program("helm", f"helm{HELM_MAJOR}", f"helm.sh/helm/v{HELM_MAJOR}/cmd/helm"),
     "kwok": Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }

@@ -191,7 +191,7 @@ def _debian(report: Reporter) -> None:
 async def _prepare(console: Console, report: Reporter) -> int:
     wanted = [*CONTROL_PLANE, "kwok", "helm"]
     if os.geteuid() == 0:
-        wanted += ["metrics-server", "kubelet", "pause", *services.PROGRAMS]
+        wanted += ["metrics-server", "kubelet", "pause", "dra-driver", *services.PROGRAMS]
         for minor in OTHER_KUBERNETES:  # tests/e2e/test_version_skew.py
             wanted += servers(minor).values()
         # In parallel: compiling needs the processors, packages need the network.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.api import names
+from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, running
 
 pytestmark = pytest.mark.looptime
@@ -131,3 +132,19 @@ async def test_a_pod_waits_for_its_claim(upper: Any, lower: Any, reason: str):
         assert not scene.is_below()
         assert [one for one, _ in scene.events] == [reason]
         assert scene.lower.find("resourceclaims", "shop/shared") == before
+
+
+async def test_a_cluster_that_does_not_serve_claims_is_reported():
+    """Kubernetes before 1.34; other pods are not affected."""
+    async with running(takes_claims=True) as scene:
+        scene.upper.fault = lambda verb, plural, _key: (
+            NotFound("page not found") if plural == "resourceclaims" and verb == "list" else None
+        )
+        scene.bind(resourceClaims=SHARED)
+        scene.bind("other", uid="u-2")
+        await asyncio.sleep(100)
+        assert scene.is_below("other")
+        assert not scene.is_below()
+        assert scene.events == [
+            ("Failed", "Error: ResourceClaim shop/shared cannot be read in the upper cluster: page not found")
+        ]
