@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import stat
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,103 +13,29 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
+from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
+from controller_runtime.errors import ApiError
 from controller_runtime.inventory.inventory import REASON
-from hack.sandbox import Cluster, Sandbox
+from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from tests.e2e.test_inspect import least
+from tests.integration.inventory import (
+    ACCOUNT,
+    CRD,
+    FLEET,
+    cluster_profile,
+    field,
+    install_rights,
+    write_provider,
+)
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
-from virtual_node.config import file as config_file
-from virtual_node.rights.daemon import upper as upper_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
-FLEET, SHOP = "fleet", "shop"
+SHOP = "shop"
 NODE = "profile-tokyo"
-_GROUP = "multicluster.x-k8s.io"
-_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": f"clusterprofiles.{_GROUP}",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-    },
-    "spec": {
-        "group": _GROUP,
-        "scope": "Namespaced",
-        "names": {"plural": "clusterprofiles", "singular": "clusterprofile", "kind": "ClusterProfile"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
-"""Accepts every field, so that the tests can also write what the real schema refuses."""
-_PLUGIN = """\
-import json, os, pathlib, sys
-spec = json.loads(os.environ["KUBERNETES_EXEC_INFO"])["spec"]
-name = spec["cluster"]["config"]["clusterName"]
-print(pathlib.Path(sys.argv[1], pathlib.Path(name).name).read_text())
-"""
-
-
-def _profile(
-    cluster: Cluster, name: str, *, provider: str = "files", padding: str = "", **changes: Any
-) -> dict[str, Any]:
-    """Return a ClusterProfile of a cluster; changes replace fields of its ``cluster``."""
-    access = {
-        "server": cluster.server,
-        "certificate-authority-data": base64.b64encode(cluster.ca.read_bytes()).decode(),
-        "extensions": [
-            {
-                "name": "client.authentication.k8s.io/exec",
-                "extension": {"clusterName": cluster.name, "padding": padding},
-            }
-        ],
-        **changes,
-    }
-    return {
-        "apiVersion": f"{_GROUP}/v1alpha1",
-        "kind": "ClusterProfile",
-        "metadata": {"name": name, "namespace": FLEET, "labels": {"virtual-node": "yes"}},
-        "spec": {"clusterManager": {"name": "test"}},
-        "status": {"accessProviders": [{"name": provider, "cluster": access}]},
-    }
-
-
-def _field(name: str, value: Any) -> dict[str, Any]:
-    """Return a field with a name that is no Python name."""
-    return {name: value}
-
-
-def _write_provider(folder: Path, cluster: Cluster) -> Path:
-    """Write a plugin that prints the administrator's certificate of a cluster; return the file of providers."""
-    user = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]
-    pair = {
-        f"client{part}Data": base64.b64decode(user[f"client-{part.lower()}-data"]).decode()
-        for part in ("Certificate", "Key")
-    }
-    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": pair}
-    (folder / cluster.name).write_text(json.dumps(credential), encoding="utf-8")
-    plugin = folder / "plugin"
-    plugin.write_text(f"#!{sys.executable}\n{_PLUGIN}", encoding="utf-8")
-    plugin.chmod(stat.S_IRWXU)
-    providers = folder / "providers.json"
-    execution = {
-        "apiVersion": credential["apiVersion"],
-        "command": "./plugin",
-        "args": [str(folder)],
-        "provideClusterInfo": True,
-    }
-    providers.write_text(json.dumps({"providers": [{"name": "files", "execConfig": execution}]}), "utf-8")
-    return providers
 
 
 @dataclass(slots=True)
@@ -121,6 +44,8 @@ class World:
 
     sandbox: Sandbox
     process: Process
+    profiles: Mapping[str, Any]
+    """The setting ``clusterProfiles``."""
     address: str
     """Address of the process's health and metrics."""
 
@@ -144,9 +69,9 @@ class World:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """Both lower clusters, the CRD without ClusterProfiles, and a virtual-node process with exactly its rights."""
+    """Both lower clusters, the CRD without ClusterProfiles, and a virtual-node process with the chart's rights."""
     async with Sandbox(lower=2, kwok_nodes=1) as sandbox:
-        await sandbox.upper.apply(_CRD)
+        await sandbox.upper.apply(CRD)
         await make_namespace(sandbox.upper, FLEET)
         await make_namespace(sandbox.upper, SHOP)
         settings = configuration(sandbox)
@@ -155,11 +80,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         settings["clusterProfiles"] = {
             "namespace": FLEET,
             "labelSelector": "virtual-node=yes",
-            "providersFile": str(_write_provider(tmp_path_factory.mktemp("providers"), sandbox.lower[1])),
+            "providersFile": str(
+                write_provider(tmp_path_factory.mktemp("providers"), sandbox.upper, sandbox.lower[1])
+            ),
             "defaults": {"labels": {"source": "inventory"}, "namespaces": {"prefix": "upper-"}},
         }
-        rights = upper_rights(config_file.parse(json.dumps(settings)))
-        settings["kubeconfig"] = kubeconfig = await least(sandbox.upper, rights)
+        kubeconfig = await install_rights(sandbox, settings["clusterProfiles"])
         file = sandbox.directory / "virtual-node.yaml"
         file.write_text(json.dumps(settings), encoding="utf-8")
         (port,) = free_ports(1)
@@ -168,13 +94,13 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             f"--config={file}", f"--metrics-addr={address}", f"--kubeconfig={kubeconfig}"
         )
         await node_ready(sandbox.upper, "vn-lower1")
-        yield World(sandbox, process, address)
+        yield World(sandbox, process, settings["clusterProfiles"], address)
 
 
 async def test_profiles_come_and_go_at_run_time(world: World):
     """A pod runs in the cluster of a ClusterProfile. Without the label the node is lost and the pod stays; with it, it is back."""
     upper, lower = world.sandbox.upper, world.sandbox.lower[1]
-    await world.apply(_profile(lower, "tokyo"))
+    await world.apply(cluster_profile(lower, "tokyo"))
     await node_ready(upper, NODE)
     node = await get(upper, "", "node", NODE)
     assert node["metadata"]["labels"]["source"] == "inventory"
@@ -189,7 +115,7 @@ async def test_profiles_come_and_go_at_run_time(world: World):
     await becomes(status, "Unknown", what="the removed cluster's node has no heartbeat")
     assert len((await get(lower, f"upper-{SHOP}", "pods"))["items"]) == 1
     await node_ready(upper, "vn-lower1")
-    await world.apply(_profile(lower, "tokyo"))
+    await world.apply(cluster_profile(lower, "tokyo"))
     await node_ready(upper, NODE)
     await ready(upper, SHOP, "web")
 
@@ -197,26 +123,28 @@ async def test_profiles_come_and_go_at_run_time(world: World):
 async def test_hostile_profiles_disturb_nothing_and_are_reported(world: World):
     """Each is named by an event; the process stays ready, and both working clusters stay Ready."""
     upper, lower = world.sandbox.upper, world.sandbox.lower[1]
-    await world.apply(_profile(lower, "tokyo"))
+    await world.apply(cluster_profile(lower, "tokyo"))
     await node_ready(upper, NODE)
     before = await _started(world)
     hostile = {
-        "taken": _profile(lower, "taken"),
-        "url": _profile(lower, "url", server="http://169.254.169.254"),
-        "broken": _profile(lower, "broken", server="https://[::1"),
-        "unverified": _profile(lower, "unverified", **_field("insecure-skip-tls-verify", True)),
-        "reads": _profile(lower, "reads", **_field("certificate-authority", "/etc/passwd")),
-        "unknown": _profile(lower, "unknown", provider="nobody"),
-        "huge": _profile(lower, "huge", padding="x" * 300_000),
-        "x" * 200: _profile(lower, "x" * 200),
-        "no.label": _profile(lower, "no.label"),
-        "types": {**_profile(lower, "types"), "status": [1]},
+        "taken": cluster_profile(lower, "taken"),
+        "url": cluster_profile(lower, "url", server="http://169.254.169.254"),
+        "broken": cluster_profile(lower, "broken", server="https://[::1"),
+        "unverified": cluster_profile(lower, "unverified", **field("insecure-skip-tls-verify", True)),
+        "reads": cluster_profile(lower, "reads", **field("certificate-authority", "/etc/passwd")),
+        "unknown": cluster_profile(lower, "unknown", provider="nobody"),
+        "huge": cluster_profile(lower, "huge", padding="x" * 300_000),
+        "x" * 200: cluster_profile(lower, "x" * 200),
+        "no.label": cluster_profile(lower, "no.label"),
+        "types": {**cluster_profile(lower, "types"), "status": [1]},
     }
     # Their form is right, so they start, fail and are tried again alone.
     failing = [
-        _profile(lower, "dead", server="https://127.0.0.1:1"),
-        _profile(upper, "upper"),
-        _profile(lower, "impostor", **_field("certificate-authority-data", base64.b64encode(b"no").decode())),
+        cluster_profile(lower, "dead", server="https://127.0.0.1:1"),
+        cluster_profile(upper, "upper"),
+        cluster_profile(
+            lower, "impostor", **field("certificate-authority-data", base64.b64encode(b"no").decode())
+        ),
     ]
     for profile in (*hostile.values(), *failing):
         await upper.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(profile))
@@ -237,13 +165,50 @@ async def test_hostile_profiles_disturb_nothing_and_are_reported(world: World):
     for name in ("vn-lower1", NODE):
         await node_ready(upper, name)
     names = [one["metadata"]["name"] for one in (await get(upper, "", "nodes"))["items"]]
-    assert sorted(names) == sorted(["vn-lower1", NODE])
+    assert {"vn-lower1", NODE} <= set(names) <= {"vn-lower1", NODE, "profile-dead"}
 
     async def pod_runs() -> bool:
         found = await get(upper, SHOP, "pods")
         return all(one["status"].get("phase") == "Running" for one in found["items"])
 
     await eventually(pod_runs, what="the pods run")
+
+
+async def test_the_chart_limits_the_virtual_node_to_nodes_with_the_prefix(world: World):
+    """RBAC allows all Nodes, because their names are not known; the admission policy refuses the others."""
+    upper = world.sandbox.upper
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    for name in ("real", "profile-other"):
+        await upper.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        await upper.apply({**lease, "metadata": {"name": name, "namespace": "kube-node-lease"}, "spec": {}})
+
+    async def refusals(client: Client, name: str) -> list[str]:
+        patch = {"metadata": {"labels": {"a": "b"}}}
+        lease = await client.get(resources.LEASES, name, namespace="kube-node-lease")
+        return [
+            await _refusal(client.patch(resources.NODES, name, patch)),
+            await _refusal(client.patch(resources.NODES, name, patch, subresource="status")),
+            await _refusal(client.update(resources.LEASES, lease)),
+        ]
+
+    account = await kubeconfig.load(str(upper.directory / ACCOUNT))
+    async with Client(account, cluster="upper") as client:
+
+        async def are_denied() -> bool:
+            return all("denied request" in why for why in await refusals(client, "real"))
+
+        await eventually(are_denied, what="the policy refuses other nodes")
+        assert await refusals(client, "profile-other") == ["", "", ""]
+    await upper.kubectl("delete", "node", "real", "profile-other")
+
+
+async def _refusal(request: Awaitable[object]) -> str:
+    """Return why a request is refused; empty if it is not."""
+    try:
+        await request
+    except ApiError as error:
+        return error.message or str(error)
+    return ""
 
 
 async def _started(world: World) -> str:
@@ -255,11 +220,11 @@ async def _started(world: World) -> str:
     )
 
 
-def _pod() -> dict[str, Any]:
+def _pod(name: str = "web") -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "web"},
+        "metadata": {"name": name},
         "spec": {
             "nodeName": NODE,
             "containers": [{"name": "c", "image": "busybox"}],
