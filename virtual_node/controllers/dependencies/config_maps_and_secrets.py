@@ -203,9 +203,12 @@ class DependencyController:
         self, namespace: str, upper_pod: dict[str, Any]
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
         """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
+        pods: list[dict[str, Any]] = [upper_pod]
+        if overrides := self._context.overrides.of(upper_pod):
+            pods.append(applied(upper_pod, overrides))
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need
-            for pod in (applied(upper_pod, self._context.overrides.of(upper_pod)), upper_pod)
+            for pod in pods
             for need in dependencies.dependencies(pod)
             if need.kind in self._lower
         }

@@ -13,7 +13,10 @@ import structlog
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.decoding import convert
 from controller_runtime.api.namespace_map import NamespaceMap
+from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.overrides.config import Override
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
@@ -151,6 +154,24 @@ async def test_a_used_copy_is_updated_after_a_restart():
         scene.controller.claim(user())
         await asyncio.sleep(1)
         assert scene.lower.patched == ["shop/settings"]
+
+
+async def test_objects_of_overrides_are_needed_like_those_of_the_pod():
+    """The stricter reference counts: a mandatory object of an override must exist, although the pod can start without."""
+    variable = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "proxy", "key": "k"}}}
+    override = {"name": "o", "patch": {"spec": {"containers": [{"name": "*", "env": [variable]}]}}}
+    pod = user().to_dict()
+    pod["spec"]["containers"] = [
+        {"name": "c", "envFrom": [{"configMapRef": {"name": "proxy", "optional": True}}]}
+    ]
+    async with running() as scene:
+        controller = scene.controller
+        before = controller._keys("shop", pod)
+        controller._context.overrides = OverrideSet([convert(override, Override)])
+        after = controller._keys("shop", pod)
+        for keys, is_optional in ((before, True), (after, False)):
+            needs = {key.name: need is not None and need.optional for key, need in keys.items()}
+            assert needs == {"settings": False, "proxy": is_optional}
 
 
 async def test_a_used_copy_is_deleted_after_its_pod():
