@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from controller_runtime.api import readable
 from tests.benchmarks.records import Record
 
 
@@ -126,7 +127,7 @@ def inspect(record: Record) -> str:
     found = record["figures"]
     text = (
         f"{found['lowerNodes']:,} lower nodes and {found['pods']:,} pods: {found['cpuSeconds']:.1f} s of CPU, "
-        f"{found['findings']} findings."
+        f"{readable.count(found['findings'], 'finding')}."
     )
     return f"{text}\n\n{targets(record)}"
 

@@ -17,7 +17,7 @@ _LEVEL, _WINDOW, _MEMORY = 1, -14, 6
 """Parameters of zlib, chosen for speed: a raw stream, and a window of 16 KiB, which two usual pods fit into."""
 _WELL = 6
 """Factor by which a similar object as dictionary makes an object smaller; if less, another dictionary is tried."""
-_PATIENCE = 16
+_PATIENCE = 32
 """Objects for which a dictionary is kept at least, because dictionaries are stored, too."""
 
 
