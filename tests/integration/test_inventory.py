@@ -20,8 +20,10 @@ from controller_runtime.inventory.inventory import REASON
 from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
+from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
+from multi_scheduler.extender.decisions import REASON as ANSWERED
 from tests.integration.inventory import (
     ACCOUNT,
     CRD,
@@ -209,6 +211,31 @@ async def _refusal(request: Awaitable[object]) -> str:
     except ApiError as error:
         return error.message or str(error)
     return ""
+
+
+async def test_the_multi_scheduler_reads_the_cluster_of_a_profile(world: World):
+    """An event has the agent's answer about the pod's node, beside hostile ClusterProfiles of the test before."""
+    upper, lower = world.sandbox.upper, world.sandbox.lower[1]
+    await world.apply(cluster_profile(lower, "tokyo"))
+    await node_ready(upper, NODE)
+    await start_multi_scheduler(
+        world.sandbox,
+        settings={"clusterProfiles": {**world.profiles, "defaults": {"namespaces": {"prefix": "upper-"}}}},
+    )
+    pod = _pod("scheduled")
+    pod["spec"] |= {"nodeName": None, "nodeSelector": {"source": "inventory"}}
+    await create(upper, SHOP, pod)
+    await ready(upper, SHOP, "scheduled")
+    assert (await get(upper, SHOP, "pod", "scheduled"))["spec"]["nodeName"] == NODE
+
+    async def answered() -> bool:
+        found = await upper.api.read(resources.EVENTS.path(namespace=SHOP))
+        return any(
+            one["reason"] == ANSWERED and one["involvedObject"]["name"] == "scheduled"
+            for one in found["items"]
+        )
+
+    await eventually(answered, what="the fit agent has judged the cluster of the ClusterProfile")
 
 
 async def _started(world: World) -> str:
