@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
@@ -136,19 +137,20 @@ async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dic
     }
 
 
+async def scrape(url: str) -> list[Sample]:
+    """Return the metrics of a process."""
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
 async def has_handled(metrics: str, count: int) -> bool:
     """Report whether the queue of pods has had so many keys and is empty."""
     try:
-        async with aiohttp.ClientSession() as session, session.get(metrics) as answer:
-            text = await answer.text()
+        samples = await scrape(metrics)
     except aiohttp.ClientError:
         return False
-    found = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("name") == "pods-lower1"
-    }
+    found = {sample.name: sample.value for sample in samples if sample.labels.get("name") == "pods-lower1"}
     done = found.get("workqueue_work_duration_seconds_count", 0)
     return done >= count and found.get("workqueue_depth") == 0
 
