@@ -168,7 +168,8 @@ def expect_cluster(cluster: str) -> None:
 def show_stopped(cluster: str) -> None:
     """Mark a stopped lower cluster as down, and remove the metrics of its nodes, claims and tokens."""
     CLUSTER_UP.labels(cluster).set(0)
-    for gauge in (ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE, TOKEN_EXPIRY, TOKEN_RENEWAL):
+    gauges = ORPHANED_CLAIMS, NODE_READY, LOWER_NODES, ALLOCATABLE, TOKEN_EXPIRY, TOKEN_RENEWAL, NOT_FOLLOWED
+    for gauge in gauges:
         gauge.remove_by_labels({"cluster": cluster})
 
 

@@ -112,15 +112,14 @@ class FollowController:
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
         """
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_SECONDS):
                 while (problem := self._missing(namespace)) is not None:
+                    if problem.message:
+                        return problem  # waiting longer would only occupy a worker
                     await self._progress.wait()
-        except TimeoutError:
-            if problem is None or not problem.message:
-                raise Unavailable(f"{self._kind.resource.plural} are not mirrored yet") from None
-            return problem
-        return None
+                return None
+        raise Unavailable(f"{self._kind.resource.plural} are not mirrored yet")
 
     def _missing(self, namespace: str) -> Problem | None:
         """Return why an object of an upper namespace has no current copy; an empty message: nothing has failed."""

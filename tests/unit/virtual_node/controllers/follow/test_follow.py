@@ -84,7 +84,9 @@ async def test_new_pods_wait_for_the_current_copy():
     scene.lower.fault = refusing(Forbidden("no rights"), "networkpolicies")
     with pytest.raises(Forbidden):
         await controller.reconcile(key)
+    began = asyncio.get_running_loop().time()
     problem = await controller.ready("shop")
+    assert asyncio.get_running_loop().time() == began
     assert problem is not None
     assert problem.event_reason == "NetworkPolicyNotMirrored"
     assert "no rights" in problem.message
