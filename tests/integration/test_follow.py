@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
+from controller_runtime.resources import Resource
 from hack.sandbox import Cluster, Sandbox, SandboxError
 from hack.sandbox.commands.demo import configuration
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready
@@ -20,7 +21,7 @@ from virtual_node.config.types import Config
 from virtual_node.rights import daemon, manifests
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
-FOLLOW = ["networkPolicies", "podDisruptionBudgets", "ingresses"]
+FOLLOW = ["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways"]
 SHOP = "shop"
 NODE = "vn-lower1"
 USER = "virtual-node-follow"
@@ -42,6 +43,9 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         parsed = msgspec.convert(config, Config)
         await running.upper.apply(*_role([*daemon.upper(parsed), *daemon.UPPER_ELECTION]))
         await lower.apply(*_role(daemon.lower(FOLLOW)))
+        for cluster in (running.upper, lower):
+            await cluster.apply(*(_crd(found) for found in (resources.GATEWAYS, resources.HTTP_ROUTES)))
+            await cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         file = running.directory / "virtual-node.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
         await running.start_process(
@@ -52,6 +56,25 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         await node_ready(running.upper, NODE)
         await make_namespace(running.upper, SHOP)
         yield running
+
+
+def _crd(resource: Resource) -> dict[str, Any]:
+    """Return a definition with the names of the Gateway API and without its schema."""
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": resource.version, "served": True, "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free}}},
+    }  # fmt: skip
+    name = f"{resource.plural}.{resource.group}"
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": name, "annotations": approved},
+        "spec": {
+            "group": resource.group, "scope": "Namespaced", "versions": [version],
+            "names": {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()},
+        },
+    }  # fmt: skip
 
 
 def _limited(cluster: Cluster) -> Path:
@@ -201,10 +224,10 @@ async def test_policies_and_budgets_follow_pods(sandbox: Sandbox) -> None:
     await upper.kubectl("-n", SHOP, "delete", "deployment", "web", "--wait=true")
 
     async def left() -> list[list[str]]:
-        kinds = ("networkpolicies", "poddisruptionbudgets", "ingresses", "secrets")
+        kinds = ("networkpolicies", "poddisruptionbudgets", "ingresses", "gateways", "secrets")
         return [await _names(lower, kind) for kind in kinds]
 
-    await becomes(left, [["taken"], [], [], []], what="only the object that is not ours is left")
+    await becomes(left, [["taken"], [], [], [], []], what="only the object that is not ours is left")
 
 
 async def _check_conflict(upper: Cluster, lower: Cluster) -> None:
@@ -258,6 +281,7 @@ async def _check_ingress(upper: Cluster, lower: Cluster) -> None:
         return [copy["ingressClassName"], *secret["data"]]
 
     await becomes(copied, ["edge", "tls.crt"], what="the Ingress and its Secret are copied")
+    await _check_gateway(upper, lower)
     status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}}
     arguments = ("ingress", "web", "--subresource=status", "--type=merge", "-p", json.dumps(status))
     await lower.kubectl("-n", SHOP, "patch", *arguments)
@@ -269,4 +293,41 @@ async def _check_ingress(upper: Cluster, lower: Cluster) -> None:
     await becomes(addresses, ["192.0.2.7"], what="the upper Ingress has the address of its copy")
     await upper.kubectl("-n", SHOP, "delete", "service", "web")
     await becomes(addresses, [], what="the upper Ingress has lost the address")
+
+    async def routes() -> list[str]:
+        return await _names(lower, "httproutes")
+
+    await becomes(routes, [], what="the route is gone with its Service")
     assert await _names(lower, "ingresses") == []
+
+
+async def _check_gateway(upper: Cluster, lower: Cluster) -> None:
+    """A Gateway and a route are copied; routes of lower users are not accepted."""
+    version = resources.GATEWAYS.api_version
+    accepted = {"namespaces": {"from": "All"}}
+    listener = {"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": accepted}
+    await create(
+        upper,
+        SHOP,
+        {
+            "apiVersion": version, "kind": "Gateway", "metadata": {"name": "edge"},
+            "spec": {"gatewayClassName": "web", "listeners": [listener]},
+        },
+        {
+            "apiVersion": version, "kind": "HTTPRoute", "metadata": {"name": "web"},
+            "spec": {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]},
+        },
+    )  # fmt: skip
+
+    async def copied() -> list[Any]:
+        gateway = (await get(lower, SHOP, "gateway", "edge"))["spec"]
+        route = (await get(lower, SHOP, "httproute", "web"))["spec"]
+        accepts = gateway["listeners"][0]["allowedRoutes"]["namespaces"]["from"]
+        return [accepts, route["parentRefs"], route["rules"]]
+
+    wanted = [
+        "Selector",
+        [{"name": "edge", "namespace": SHOP}],
+        [{"backendRefs": [{"name": "web", "port": 80}]}],
+    ]
+    await becomes(copied, wanted, what="the Gateway and its route are copied")

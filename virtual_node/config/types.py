@@ -153,10 +153,12 @@ class LowerClusterConfig(_Base):
     volumes: VolumeConfig = msgspec.field(default_factory=VolumeConfig)
     resource_claims: ResourceClaimsConfig = msgspec.field(default_factory=ResourceClaimsConfig)
     services: ClusterServicesConfig = msgspec.field(default_factory=ClusterServicesConfig)
-    follow: list[Literal["networkPolicies", "podDisruptionBudgets", "ingresses"]] = []
+    follow: list[Literal["networkPolicies", "podDisruptionBudgets", "ingresses", "gateways"]] = []
     """Kinds of objects that are copied to this cluster for the pods that run there. Each kind needs more rights."""
     ingress_classes: dict[str, str] = {}
     """Lower IngressClass by upper IngressClass, if their names differ."""
+    gateway_classes: dict[str, str] = {}
+    """Lower GatewayClass by upper GatewayClass, if their names differ."""
     policy: Policy = msgspec.field(default_factory=Policy)
     overrides: list[Override] = []
     """Changes of pods in this cluster, applied in order when a lower pod is created."""

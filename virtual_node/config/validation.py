@@ -104,8 +104,11 @@ def _cluster_problems(config: Config) -> list[str]:
             problems.append(f"{where}.kubeconfig: required (the lower cluster {cluster.name!r})")
         problems += matching.selector_problems(f"{where}.podSelector", cluster.pod_selector)
         problems += policy_validation.problems(f"{where}.policy", cluster.policy)
-        if "ingresses" in cluster.follow and SERVICE_CONTROLLERS not in config.enable_controllers:
-            problems.append(f"{where}.follow: ingresses needs {SERVICE_CONTROLLERS} in enableControllers")
+        problems += [
+            f"{where}.follow: {kind} needs {SERVICE_CONTROLLERS} in enableControllers"
+            for kind in ("ingresses", "gateways")
+            if kind in cluster.follow and SERVICE_CONTROLLERS not in config.enable_controllers
+        ]
         problems += overrides_validation.problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             problems += [

@@ -136,6 +136,7 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 
 
 _MIRROR = (*READ, "create", "patch", "delete")
+_GATEWAYS = ("gateways", "httproutes")
 UPPER_FOLLOW: dict[str, tuple[Right, ...]] = {
     "networkPolicies": (
         Right("networking.k8s.io", "networkpolicies", ("list", "watch"), "NetworkPolicies that follow pods"),
@@ -147,6 +148,12 @@ UPPER_FOLLOW: dict[str, tuple[Right, ...]] = {
         Right("networking.k8s.io", "ingresses", ("list", "watch"), "Ingresses that follow pods"),
         Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
     ),
+    "gateways": tuple(
+        Right(
+            "gateway.networking.k8s.io", kind, ("list", "watch"), "Gateways and HTTPRoutes that follow pods"
+        )
+        for kind in _GATEWAYS
+    ),
 }
 """Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
 
@@ -156,6 +163,10 @@ LOWER_FOLLOW: dict[str, tuple[Right, ...]] = {
         Right("policy", "poddisruptionbudgets", _MIRROR, "copies of PodDisruptionBudgets"),
     ),
     "ingresses": (Right("networking.k8s.io", "ingresses", _MIRROR, "copies of Ingresses"),),
+    "gateways": tuple(
+        Right("gateway.networking.k8s.io", kind, _MIRROR, "copies of Gateways and HTTPRoutes")
+        for kind in _GATEWAYS
+    ),
 }
 """Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
 UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES

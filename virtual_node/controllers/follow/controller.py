@@ -11,7 +11,7 @@ import contextlib
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import ApiError, Unavailable, is_retryable
+from controller_runtime.errors import ApiError, NotFound, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -98,6 +98,8 @@ class FollowController:
 
     async def run(self) -> None:
         """Follow both clusters until cancelled; wait for a cluster that is down or lacks the API."""
+        if self._kind.is_optional:
+            await self._both_have_it()
         async with asyncio.TaskGroup() as group:
             for informer in (self._upper, self._copies.lower):
                 group.create_task(informer.run(), name=f"{self._context.name} {informer.name}")
@@ -105,6 +107,30 @@ class FollowController:
             for informer in (self._upper, self._copies.lower):
                 await informer.wait_synced()
             group.create_task(self.controller.run(), name=self.controller.name)
+
+    async def _both_have_it(self) -> None:
+        """Wait until both clusters have the API; log once which one lacks it."""
+        kind, lacking = self._kind, ""
+        while True:
+            found = ""
+            for client in (self._context.upper, self._context.lower):
+                try:
+                    await client.exists(kind.resource)
+                except NotFound:
+                    found = found or client.cluster
+                except ApiError:
+                    pass  # it is down, or refuses; the informer reports that
+            if not found:
+                return
+            if found != lacking:
+                lacking = found
+                self._context.log.warning(
+                    "a cluster lacks the API of a followed kind; install its CustomResourceDefinition, or remove "
+                    "the kind from follow",
+                    resource=kind.resource.qualified,
+                    lacks_it=found,
+                )
+            await asyncio.sleep(_FOREIGN_AGAIN)
 
     async def ready(self, namespace: str) -> Problem | None:
         """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.

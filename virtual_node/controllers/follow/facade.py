@@ -49,7 +49,7 @@ class Follow:
             lower_services=lower_services,
         )
         self._controllers = {
-            kind.setting: FollowController(
+            kind.resource.plural: FollowController(
                 context, kind, namespaces=namespaces, surroundings=surroundings, dependencies=dependencies
             )
             for kind in KINDS
@@ -64,5 +64,5 @@ class Follow:
 
     async def ready(self, namespace: str) -> Problem | None:
         """Return why a new pod of an upper namespace must not start yet: a NetworkPolicy has no current copy."""
-        policies = self._controllers.get(NETWORK_POLICIES.setting)
+        policies = self._controllers.get(NETWORK_POLICIES.resource.plural)
         return None if policies is None else await policies.ready(namespace)

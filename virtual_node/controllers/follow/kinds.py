@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.resources import Resource
-from virtual_node.translate.follow import disruption_budgets, ingresses, network_policies
+from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.view import Translation, View
 
 _LONGEST = 253
@@ -45,6 +45,8 @@ class Kind:
     depends_on_services: bool = False
     reports_addresses: bool = False
     """Whether the addresses in the status of copies are written to the upper status."""
+    is_optional: bool = False
+    """Whether a cluster may lack the API, because it is a CustomResourceDefinition."""
     left_out: tuple[str, ...] = ()
     """Prefixes of annotations that are not copied."""
     selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
@@ -74,5 +76,21 @@ KINDS = (
         depends_on_services=True,
         reports_addresses=True,
         left_out=ingresses.NOT_COPIED,
+    ),
+    Kind(
+        "gateways",
+        resources.GATEWAYS,
+        gateways.lower_gateway,
+        left_out=ingresses.NOT_COPIED,
+        selects_namespaces=gateways.selects_namespaces,
+        is_optional=True,
+    ),
+    Kind(
+        "gateways",
+        resources.HTTP_ROUTES,
+        gateways.lower_route,
+        depends_on_services=True,
+        left_out=ingresses.NOT_COPIED,
+        is_optional=True,
     ),
 )

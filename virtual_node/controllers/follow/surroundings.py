@@ -63,6 +63,7 @@ class Surroundings:
             pods=self._labels_of_pods,
             has_service=self._has_service,
             ingress_classes=context.config.ingress_classes,
+            gateway_classes=context.config.gateway_classes,
         )
 
     def has_lower_pods(self, namespace: str) -> bool:

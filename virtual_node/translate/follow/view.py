@@ -49,6 +49,8 @@ class View:
     """Whether the lower cluster has a copy of the Service with that upper namespace and name."""
     ingress_classes: Mapping[str, str] = field(default_factory=dict)
     """Lower IngressClass by upper IngressClass."""
+    gateway_classes: Mapping[str, str] = field(default_factory=dict)
+    """Lower GatewayClass by upper GatewayClass."""
 
     def lost_keys(self, selector: Mapping[str, Any]) -> list[str]:
         """Return the label keys in a selector that lower pods do not have with the upper pod's value.

@@ -42,7 +42,7 @@ class Scene(pod_controller_setup.Scene):
             upper_namespaces=above,
             lower_services=self.lower_services,
         )
-        (kind,) = (one for one in KINDS if one.setting == setting)
+        kind = next(one for one in KINDS if one.setting == setting)
         self.kind = kind
         self.controller = FollowController(
             self.context,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller_runtime.errors import Forbidden, Unavailable
+from controller_runtime.errors import Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
@@ -169,3 +169,17 @@ async def test_a_budget_allows_more_only_after_a_while():
     scene.add(spec, status={**HEALTHY, "desiredHealthy": 2})
     await scene.controller.reconcile(key)
     assert scene.writes() == ["create", "patch", "patch"]
+
+
+async def test_waits_for_an_api_that_a_cluster_lacks():
+    """A CustomResourceDefinition that is installed later; nothing else is affected."""
+    scene = Scene("gateways")
+    scene.lower.fault = refusing(NotFound("no such resource"), "gateways")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    waiting = asyncio.ensure_future(scene.controller._both_have_it())
+    await asyncio.sleep(650)
+    assert not waiting.done()
+    scene.lower.fault = lambda _verb, _plural, _key: None
+    await waiting
+    assert loop.time() - began == pytest.approx(1200)

@@ -1,0 +1,115 @@
+"""The copies of Gateways and HTTPRoutes route no more than the upper objects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.virtual_node.translate.follow.test_network_policies import OURS, TEAM, VIEW
+from virtual_node.translate.follow.gateways import lower_gateway, lower_route, selects_namespaces
+from virtual_node.translate.follow.view import UntranslatableError
+
+HERE = replace(
+    VIEW,
+    has_service=lambda namespace, name: (namespace, name) == ("shop", "web"),
+    gateway_classes={"upper": "edge"},
+)
+WEB = {"name": "web", "port": 80}
+AWAY = {"name": "away", "port": 80}
+ELSEWHERE = {"name": "web", "namespace": "bank", "port": 80}
+PARENT = {"name": "g"}
+REWRITE = {"type": "URLRewrite", "urlRewrite": {}}
+AUTH = {"type": "ExtensionRef", "extensionRef": {"group": "x", "kind": "Auth", "name": "a"}}
+MIRROR = {"type": "RequestMirror", "requestMirror": {"backendRef": ELSEWHERE}}
+MATCHES = [{"path": {"value": "/"}}]
+
+
+def _object(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "r", "namespace": "shop"}, "spec": spec}
+
+
+def _names(*values: str) -> dict[str, Any]:
+    expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(values)}
+    return {"from": "Selector", "selector": {"matchExpressions": [expression]}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "below", "note"),
+    [
+        ({"backendRefs": [WEB, AWAY], "filters": [REWRITE]}, {"backendRefs": [WEB, AWAY], "filters": [REWRITE]}, ""),
+        ({"backendRefs": [{**WEB, "namespace": "shop"}]}, {"backendRefs": [WEB]}, ""),
+        ({"backendRefs": [WEB, ELSEWHERE]}, {"backendRefs": [WEB]}, "only Services of the namespace"),
+        ({"backendRefs": [WEB, {"kind": "Bucket", "name": "b"}]}, {"backendRefs": [WEB]}, "only Services"),
+        ({"backendRefs": [WEB], "filters": [AUTH], "matches": MATCHES}, {"matches": MATCHES}, "has no backends"),
+        ({"backendRefs": [{**WEB, "filters": [AUTH]}]}, {}, "has no backends"),
+        ({"backendRefs": [WEB], "filters": [MIRROR]}, {}, "has no backends"),
+    ],
+)  # fmt: skip
+def test_rules(rule, below, note):
+    open_rule = {"backendRefs": [WEB]}
+    spec, notes, _ = lower_route(_object(parentRefs=[PARENT], rules=[rule, open_rule]), HERE)
+    assert spec is not None
+    assert spec["rules"] == [below, open_rule]
+    assert note in "".join(notes)
+    assert bool(note) == bool(notes)
+
+
+def test_routes_need_a_service_and_a_parent():
+    assert lower_route(_object(parentRefs=[PARENT], rules=[{"backendRefs": [AWAY]}]), HERE).spec is None
+    rules = [{"backendRefs": [WEB]}]
+    parents = [PARENT, {"name": "h", "namespace": "bank"}, {"name": "f", "namespace": "forbidden"}]
+    spec, notes, _ = lower_route(_object(parentRefs=parents, rules=rules, hostnames=["a"]), HERE)
+    assert spec == {
+        "parentRefs": [{"name": "g", "namespace": "x-shop"}, {"name": "h", "namespace": "x-bank"}],
+        "rules": rules,
+        "hostnames": ["a"],
+    }
+    assert "parentRefs[2] is left out" in notes[0]
+    with pytest.raises(UntranslatableError, match="parentRefs"):
+        lower_route(_object(parentRefs=parents[2:], rules=rules), HERE)
+    with pytest.raises(UntranslatableError, match="newField"):
+        lower_route(_object(parentRefs=parents, rules=rules, newField=1), HERE)
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "below"),
+    [
+        ({"from": "Same"}, {"from": "Same"}),
+        ({}, {"from": "Same"}),
+        ({"from": "All"}, {"from": "Selector", "selector": {"matchLabels": OURS}}),
+        ({"from": "Selector", "selector": TEAM}, _names("x-shop")),
+        ({"from": "Selector", "selector": {"matchLabels": {"team": "z"}}}, _names("")),
+        ({"from": "None"}, _names("")),
+    ],
+)
+def test_routes_of_others_are_not_accepted(namespaces, below):
+    listener = {"name": "http", "port": 80, "allowedRoutes": {"namespaces": namespaces}}
+    upper = _object(gatewayClassName="upper", listeners=[listener])
+    spec, _, _ = lower_gateway(upper, HERE)
+    assert spec == {
+        "gatewayClassName": "edge",
+        "listeners": [{**listener, "allowedRoutes": {"namespaces": below}}],
+    }
+    assert selects_namespaces(upper) == ("selector" in namespaces)
+
+
+def test_certificates_are_secrets_of_the_namespace():
+    def listener(**reference: Any) -> dict[str, Any]:
+        return {"name": "tls", "port": 443, "tls": {"certificateRefs": [{"name": "cert", **reference}]}}
+
+    good = [listener(), listener(namespace="shop")]
+    bad = [
+        listener(namespace="bank"),
+        listener(kind="Vault"),
+        {"name": "m", "tls": {"frontendValidation": {}}},
+    ]
+    spec, notes, secrets = lower_gateway(
+        _object(gatewayClassName="c", listeners=[*good, *bad], addresses=[]), HERE
+    )
+    assert spec == {"gatewayClassName": "c", "listeners": [listener(), listener()]}
+    assert secrets == ("cert",)
+    assert len(notes) == 4
+    with pytest.raises(UntranslatableError, match="only certificates in Secrets"):
+        lower_gateway(_object(gatewayClassName="c", listeners=bad), HERE)

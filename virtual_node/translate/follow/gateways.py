@@ -1,0 +1,152 @@
+"""The lower copies of a Gateway and of an HTTPRoute (Gateway API).
+
+A copy never routes more than the upper object: what cannot be translated is left out, and a rule whose filter is left
+out has no backends, so that requests get an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.matching import compile_selector
+from virtual_node.translate.follow.network_policies import LABEL_NAMESPACE
+from virtual_node.translate.follow.view import Translation, UntranslatableError, View
+
+_FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
+_MAX_NAMES = 1_000
+_TLS = {"mode", "certificateRefs", "options"}
+
+
+def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of a Gateway, with the Secrets of its certificates.
+
+    Raises:
+        UntranslatableError: no listener can be copied.
+    """
+    spec, namespace = upper["spec"], upper["metadata"]["namespace"]
+    notes: list[str] = []
+    listeners, secrets = [], []
+    for number, listener in enumerate(spec.get("listeners") or ()):
+        tls = listener.get("tls") or {}
+        references = tls.get("certificateRefs") or ()
+        if tls.keys() - _TLS or not all(_is_local(one, "Secret", namespace) for one in references):
+            notes.append(
+                f"listeners[{number}] is left out: only certificates in Secrets of the namespace are copied"
+            )
+            continue
+        secrets += [one["name"] for one in references]
+        routes = {**(listener.get("allowedRoutes") or {})}
+        if "namespaces" in routes:
+            routes["namespaces"] = _routes_of(routes["namespaces"], view)
+        below = {**listener, **({"allowedRoutes": routes} if routes else {})}
+        if references:
+            below["tls"] = {**tls, "certificateRefs": [_without_namespace(one) for one in references]}
+        listeners.append(below)
+    if not listeners:
+        raise UntranslatableError("; ".join(notes[:5]) or "it has no listener")
+    name = spec["gatewayClassName"]
+    body = {"gatewayClassName": view.gateway_classes.get(name, name), "listeners": listeners}
+    if unknown := sorted(spec.keys() - {"gatewayClassName", "listeners"}):
+        notes.append(f"{', '.join(unknown)} is left out")
+    return Translation(body, tuple(notes[:5]), tuple(dict.fromkeys(secrets)))
+
+
+def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
+    """Return the copy of an HTTPRoute; no spec if none of its Services has a copy in the lower cluster.
+
+    Raises:
+        UntranslatableError: it has no parent that can be referenced.
+    """
+    spec, namespace = upper.get("spec") or {}, upper["metadata"]["namespace"]
+    notes: list[str] = []
+    rules = [
+        _rule(rule, namespace, f"rules[{number}]", notes)
+        for number, rule in enumerate(spec.get("rules") or ())
+    ]
+    services = {one["name"] for rule in rules for one in rule.get("backendRefs") or ()}
+    if not any(view.has_service(namespace, service) for service in services):
+        return Translation(None)
+    parents = []
+    for number, parent in enumerate(spec.get("parentRefs") or ()):
+        above = parent.get("namespace") or namespace
+        if parent.get("kind", "Gateway") != "Gateway" or not view.is_allowed(above):
+            notes.append(
+                f"parentRefs[{number}] is left out: only Gateways of allowed namespaces can be referenced"
+            )
+            continue
+        parents.append({**parent, "namespace": view.lower_namespace(above)})
+    if not parents:
+        raise UntranslatableError("; ".join(notes[:5]) or "it has no parent")
+    if unknown := sorted(spec.keys() - {"parentRefs", "hostnames", "rules", "useDefaultGateways"}):
+        raise UntranslatableError(f"{', '.join(unknown)} is not known")
+    below = {"parentRefs": parents, "rules": rules}
+    if hostnames := spec.get("hostnames"):
+        below["hostnames"] = hostnames
+    return Translation(below, tuple(notes[:5]))
+
+
+def _rule(rule: Mapping[str, Any], namespace: str, where: str, notes: list[str]) -> dict[str, Any]:
+    backends = rule.get("backendRefs") or ()
+    below = {key: value for key, value in rule.items() if key not in {"backendRefs", "filters"}}
+    filters = rule.get("filters") or ()
+    if not all(_are_known(found) for found in (filters, *(one.get("filters") or () for one in backends))):
+        notes.append(f"{where} has no backends: only filters that refer to no other object are copied")
+        return {key: value for key, value in below.items() if key == "matches"}
+    kept = [one for one in backends if _is_local(one, "Service", namespace)]
+    if len(kept) < len(backends):
+        notes.append(f"{where}: only Services of the namespace are kept as backends")
+    if filters:
+        below["filters"] = list(filters)
+    if kept:
+        below["backendRefs"] = [_without_namespace(one) for one in kept]
+    return below
+
+
+def _without_namespace(reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reference to the copy's own namespace, which may have another name than the upper one."""
+    return {key: value for key, value in reference.items() if key != "namespace"}
+
+
+def _are_known(filters: Iterable[Mapping[str, Any]]) -> bool:
+    return all(one.get("type") in _FILTERS for one in filters)
+
+
+def _is_local(reference: Mapping[str, Any], kind: str, namespace: str) -> bool:
+    return (
+        not reference.get("group")
+        and reference.get("kind", kind) == kind
+        and reference.get("namespace", namespace) == namespace
+    )
+
+
+def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
+    """Return the lower namespaces from which routes are accepted."""
+    found: list[str] = []
+    match namespaces.get("from", "Same"):
+        case "Same":
+            return {"from": "Same"}
+        case "All":
+            # Not All: routes of lower users would be accepted.
+            return {
+                "from": "Selector",
+                "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},
+            }
+        case "Selector":
+            matches = compile_selector(namespaces.get("selector") or {})
+            found = [
+                name for name, labels in view.all_namespaces() if matches(labels) and view.is_allowed(name)
+            ]
+    below = sorted({view.lower_namespace(name) for name in found})[:_MAX_NAMES]
+    # No namespace has an empty name.
+    expression = {"key": LABEL_NAMESPACE, "operator": "In", "values": below or [""]}
+    return {"from": "Selector", "selector": {"matchExpressions": [expression]}}
+
+
+def selects_namespaces(upper: Mapping[str, Any]) -> bool:
+    """Report whether a Gateway has a namespace selector, so that its copy depends on other namespaces."""
+    return any(
+        "selector" in ((listener.get("allowedRoutes") or {}).get("namespaces") or {})
+        for listener in (upper.get("spec") or {}).get("listeners") or ()
+    )
