@@ -102,9 +102,12 @@ async def test_a_stopped_parent_waits_for_its_workers(monkeypatch: pytest.Monkey
     """They get SIGTERM, not the signals of the parent's terminal."""
     steps = tmp_path / "steps"
     script = f"trap 'sleep 0.2; echo stopped >> {steps}; exit 0' TERM; echo up $$ >> {steps}; while :; do sleep 0.01; done"
+    made = _parent(monkeypatch, script)
     with capture_logs():
-        async with working(_parent(monkeypatch, script).run()):
+        async with working(made.run()):
             await _until("up", steps)
+            while not made._workers[0].is_running:  # noqa: ASYNC110 - asyncio kills a process whose start is cancelled
+                await asyncio.sleep(0.01)
             pid = int(steps.read_text(encoding="utf-8").split()[1])
             assert os.getpgid(pid) == pid
     assert steps.read_text(encoding="utf-8").endswith("stopped\n")
