@@ -16,7 +16,6 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler import connections
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.config import Config
@@ -25,6 +24,7 @@ from multi_scheduler.extender import decisions
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.flags import PROGRAM, Options
+from multi_scheduler.process import connections
 from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared

@@ -15,8 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(options: flags.Options) -> int:
     # Imported here so that `--help` and flag errors do not wait for these imports.
-    from multi_scheduler import config_waiting  # noqa: PLC0415
     from multi_scheduler.app import App  # noqa: PLC0415
+    from multi_scheduler.process import config_waiting  # noqa: PLC0415
 
     work = config_waiting.run(options, flags.PROGRAM, lambda usable: App(usable).run())
     return await lifecycle.run_until_signal(work)

@@ -20,7 +20,7 @@ from controller_runtime.process.flags import (
     take_klog,
 )
 from multi_scheduler.extender.server import MAX_BODY_BYTES
-from multi_scheduler.options import ProcessOptions, add_config_flags, read_config
+from multi_scheduler.process.options import ProcessOptions, add_config_flags, read_config
 
 PROGRAM = "virtual-node-multi-scheduler"
 

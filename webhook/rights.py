@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.node_avoidance import CONFIG_MAP
+from controller_runtime.api.moving.node_avoidance import CONFIG_MAP
 from controller_runtime.rights import (
     OWN_NAMESPACE,
     READ,

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, node_avoidance
+from controller_runtime.api import names
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.api.pod.conditions import claim_names, is_true
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime import log, resources
-from controller_runtime.api import node_avoidance
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound

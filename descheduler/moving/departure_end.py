@@ -10,7 +10,7 @@ from prometheus_client import Counter
 
 from controller_runtime import log, resources
 from controller_runtime.api import names, timestamps
-from controller_runtime.api.drain import How
+from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events.recorder import EventRecorder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import drain
-from controller_runtime.api.drain import How
+from controller_runtime.api.moving import drain
+from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from descheduler.moving import owners

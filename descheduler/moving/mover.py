@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import log, resources
-from controller_runtime.api.drain import How
+from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests

@@ -1,6 +1,6 @@
 """Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
 
-The request and its status are in ``controller_runtime/api/drain.py``. A drain moves only off a cordoned node. If a replacement is
+The request and its status are in ``controller_runtime/api/moving/drain.py``. A drain moves only off a cordoned node. If a replacement is
 not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
 stop it. A changed request starts it again.
 """
@@ -16,8 +16,9 @@ from typing import ClassVar
 import msgspec
 
 from controller_runtime import resources
-from controller_runtime.api import drain, movable, names, node_avoidance, timestamps
-from controller_runtime.api.drain import PodState, Request
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving import drain, movable, node_avoidance
+from controller_runtime.api.moving.drain import PodState, Request
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import matching, movable, names, node_avoidance, timestamps
+from controller_runtime.api import matching, names, timestamps
 from controller_runtime.api.autoscaling import MARGIN_SECONDS
+from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.pod.conditions import condition
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from controller_runtime.api import drain, names, timestamps
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving import drain
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from descheduler.view.record import record_name
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from controller_runtime.api import movable, names, node_avoidance, timestamps
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving import movable, node_avoidance
 from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.objects import Object
 from controller_runtime.store import Indexer

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.api import label_keys, names, node_avoidance, timestamps
+from controller_runtime.api import label_keys, names, timestamps
 from controller_runtime.api.decoding import decode
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.objects import Object
 
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")

@@ -11,11 +11,11 @@ from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from multi_scheduler import connections
 from multi_scheduler.annotator.flags import PROGRAM, Options
 from multi_scheduler.annotator.writer import Writer
 from multi_scheduler.config import Config
 from multi_scheduler.directory import NodeDirectory
+from multi_scheduler.process import connections
 from multi_scheduler.shared import Shared
 
 

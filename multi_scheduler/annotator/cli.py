@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(options: flags.Options) -> int:
     # Imported here so that `--help` and flag errors do not wait for these imports.
-    from multi_scheduler import config_waiting  # noqa: PLC0415
     from multi_scheduler.annotator import app  # noqa: PLC0415
+    from multi_scheduler.process import config_waiting  # noqa: PLC0415
 
     return await lifecycle.run_until_signal(config_waiting.run(options, flags.PROGRAM, app.run))

@@ -19,7 +19,7 @@ from controller_runtime.process.flags import (
     positive,
     take_klog,
 )
-from multi_scheduler.options import ProcessOptions, add_config_flags, read_config
+from multi_scheduler.process.options import ProcessOptions, add_config_flags, read_config
 
 PROGRAM = "virtual-node-annotator"
 

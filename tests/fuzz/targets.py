@@ -9,7 +9,8 @@ from typing import Any
 from multidict import MultiDict
 
 from controller_runtime import errors
-from controller_runtime.api import cluster_selector, decoding, matching, node_avoidance, quantity, timestamps
+from controller_runtime.api import cluster_selector, decoding, matching, quantity, timestamps
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.auth import exec_credentials
 from controller_runtime.client import decoding as wire
 from controller_runtime.objects import decode_object

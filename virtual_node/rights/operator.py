@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_runtime.api import node_avoidance
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import (
     INSPECTION_HISTORY,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller_runtime.api import matching, names, node_avoidance
+from controller_runtime.api import matching, names
+from controller_runtime.api.moving import node_avoidance
 from controller_runtime.api.policy.findings import FieldValue
 from controller_runtime.api.policy.rules import Effective, matches
 

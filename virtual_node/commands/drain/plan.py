@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import drain, matching, movable
-from controller_runtime.api.drain import How
+from controller_runtime.api import matching
+from controller_runtime.api.moving import drain, movable
+from controller_runtime.api.moving.drain import How
 from controller_runtime.api.pod.conditions import is_finished, is_true
 from controller_runtime.objects import Object
 from virtual_node.commands.common import output

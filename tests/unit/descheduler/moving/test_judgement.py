@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.api import movable, names, timestamps
+from controller_runtime.api import names, timestamps
+from controller_runtime.api.moving import movable
 from descheduler.config.move_limits import Limits
 from descheduler.config.options import EvictionOptions
 from descheduler.memory import history

@@ -14,7 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.inventory import inventory
 from controller_runtime.inventory.inventory import Inventory
 from multi_scheduler.config import Config, profile_cluster
-from multi_scheduler.options import ProcessOptions
+from multi_scheduler.process.options import ProcessOptions
 
 _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller_runtime.api import node_avoidance
+from controller_runtime.api.moving import node_avoidance
 from tests.unit.controller_runtime.api.affinity import FIELD, ZONE, excluded, requiring
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
-from multi_scheduler import config_waiting, flags
+from multi_scheduler import flags
 from multi_scheduler.agent import AgentContext, load
 from multi_scheduler.flags import Options
+from multi_scheduler.process import config_waiting
 from tests.unit.background import working
 
 HEAD = "{apiVersion: virtual-node.io/v1alpha1, kind: MultiSchedulerConfiguration, "

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from controller_runtime.client.client import Client
 from controller_runtime.inventory.settings import ClusterProfiles
-from multi_scheduler import connections
 from multi_scheduler.config import Config, SchedulerClusterConfig
-from multi_scheduler.profile_clusters import ProfileClusters
+from multi_scheduler.process import connections
+from multi_scheduler.process.profile_clusters import ProfileClusters
 from tests.unit.background import working
 from tests.unit.controller_runtime.auth.kubeconfig.files import write_token
 

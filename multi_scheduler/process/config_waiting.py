@@ -12,7 +12,7 @@ from controller_runtime import log
 from controller_runtime.errors import ConfigError
 from controller_runtime.serving.server import HealthServer
 from multi_scheduler import config as configuration
-from multi_scheduler.options import ProcessOptions
+from multi_scheduler.process.options import ProcessOptions
 
 _POLL = 2.0
 """Seconds between checks of the file."""

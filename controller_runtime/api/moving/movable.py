@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller_runtime.api import drain, matching, names
+from controller_runtime.api import matching, names
+from controller_runtime.api.moving import drain
 from controller_runtime.api.pod.conditions import is_true
 
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"

@@ -15,8 +15,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.config import Config, SchedulerClusterConfig
-from multi_scheduler.options import ProcessOptions
-from multi_scheduler.profile_clusters import AT_ONCE, ProfileClusters, following
+from multi_scheduler.process.options import ProcessOptions
+from multi_scheduler.process.profile_clusters import AT_ONCE, ProfileClusters, following
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files."""
