@@ -20,27 +20,17 @@ from controller_runtime.errors import Unavailable
 from controller_runtime.events.recorder import EventRecorder
 from virtual_node import metrics
 from virtual_node.cluster.caches import ClusterCaches, cluster_caches
+from virtual_node.cluster.controllers import ClusterControllers
 from virtual_node.cluster.credential_renewal import CredentialRenewal
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletService
 from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.controllers.dependencies.allocations import Allocations
-from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
-from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
-from virtual_node.controllers.events.mirror import EventMirror
-from virtual_node.controllers.follow.facade import Follow
-from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.controllers.nodes.hold import Identity, NodeHold, this_process
 from virtual_node.controllers.nodes.lease import NodeLeaseController
 from virtual_node.controllers.pods.controller import PodController
-from virtual_node.controllers.pods.creator import PodCreator
-from virtual_node.controllers.pods.status_writer import StatusWriter
-from virtual_node.controllers.services.controller import ServiceController
-from virtual_node.controllers.services.environment import ServiceLinks
-from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.health.reports import Report
 
 COMPONENT = "virtual-node"
@@ -172,118 +162,33 @@ class LowerCluster:
 
     async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
         caches = cluster_caches(context)
-
-        def wake(uid: str) -> None:
-            # ``pods`` is assigned later in this method, because it is created from objects that get ``wake``.
-            pods.enqueue(uid)
-
         health = HealthController(context, changed=self._refresh)
-        namespaces = Namespaces(
-            context,
-            upper=caches.upper_namespaces,
-            lower=caches.lower_namespaces,
-            pods=caches.pods.lower,
-            config=self.config.namespaces,
+        made = ClusterControllers(
+            context, caches, node_uid=lambda name: self.nodes[name].uid if name in self.nodes else ""
         )
-        volumes = (
-            Volumes(
-                context,
-                namespaces=namespaces,
-                lower_nodes=caches.lower_nodes,
-                wake=wake,
-            )
-            if configuration.PV_CONTROLLERS in self._settings.enable_controllers
-            else None
-        )
-        mirrored = ServiceController(
-            context,
-            caches.pods,
-            namespaces=namespaces,
-            upper=caches.upper_services,
-            lower=caches.lower_services,
-        )
-        dependencies = DependencyController(
-            context,
-            namespaces=namespaces,
-            config_maps=caches.config_maps,
-            secrets=caches.secrets,
-            wake=wake,
-            claims=caches.claims,
-        )
-        allocations = Allocations(
-            context,
-            claims=caches.claims,
-            dependencies=dependencies,
-            lower_pods=caches.pods.lower,
-            changed=lambda uid: pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
-        )
-        status = StatusWriter(context, devices=allocations.record)
-        follow = Follow(
-            context,
-            caches.pods,
-            namespaces=namespaces,
-            upper_namespaces=caches.upper_namespaces,
-            lower_services=caches.lower_services,
-            dependencies=dependencies,
-        )
-        identities = IdentityController(
-            context,
-            secrets=caches.secrets,
-            find_upper=caches.pods.upper_pod,
-            find_lower=caches.pods.lower_pod,
-            lower_pods=caches.pods.lower_pods_in,
-            accounts=caches.accounts,
-            node_uid=lambda name: self.nodes[name].uid if name in self.nodes else "",
-        )
-        creator = PodCreator(
-            context,
-            namespaces=namespaces,
-            dependencies=dependencies,
-            identities=identities,
-            volumes=volumes,
-            service_links=ServiceLinks(
-                context,
-                upper=caches.upper_services,
-                lower=caches.lower_services,
-                settled=mirrored.settled,
-            ),
-            status=status,
-            follow=follow,
-        )
-        pods = PodController(context, caches.pods, creator=creator, status=status)
-        mirror = EventMirror(
-            context,
-            find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
-            find_upper=caches.pods.upper_pod,
-        )
-        self.health, self.pods, self.caches, self._context = health, pods, caches.pods, context
+        self.health, self.pods, self.caches, self._context = health, made.pods, caches.pods, context
         self.lower_nodes = caches.lower_nodes
         try:
             async with asyncio.TaskGroup() as group:
-                for informer in (*caches.all(), *allocations.informers):
+                for informer in (*caches.all(), *made.informers):
                     group.create_task(informer.run(), name=f"{context.name} informer")
-                group.create_task(context.recorder.run(), name=f"{context.name} events out")
-                group.create_task(health.run(), name=f"{context.name} health")
                 renewal = CredentialRenewal(context, self.config.token_secrets)
-                group.create_task(renewal.run(), name=f"{context.name} tokens")
-                if volumes is not None:
-                    group.create_task(volumes.run(), name=f"{context.name} volumes")
+                for name, work in (
+                    ("events out", context.recorder.run()),
+                    ("health", health.run()),
+                    ("tokens", renewal.run()),
+                ):
+                    group.create_task(work, name=f"{context.name} {name}")
+                if made.volumes is not None:
+                    group.create_task(made.volumes.run(), name=f"{context.name} volumes")
                 await self._serve_nodes(context, caches, health=health, group=group, services=services)
                 # Pods are reconciled only when both clusters have been listed completely, because otherwise
                 # the lower pod of an upper pod that is not listed yet would look like an orphan.
                 for informer in caches.deciding():
                     await informer.wait_synced()
                 await refuse_upper_as_lower(context)
-                await pods.adopt_all()
-                group.create_task(pods.controller.run(), name=f"{context.name} pods")
-                group.create_task(namespaces.run(), name=f"{context.name} namespaces")
-                group.create_task(dependencies.run(), name=f"{context.name} dependencies")
-                group.create_task(identities.run(), name=f"{context.name} identities")
-                group.create_task(mirror.run(), name=f"{context.name} events down")
-                group.create_task(mirrored.run(), name=f"{context.name} services")
-                group.create_task(follow.run(), name=f"{context.name} follow")
-                if self._settings.full_resync_period:
-                    group.create_task(pods.resync(self._settings.full_resync_period))
+                await made.pods.adopt_all()
+                made.start(group)
                 self._log.info("mirroring", nodes=sorted(context.nodes), pods=len(caches.pods.lower.store))
         finally:
             self.nodes.clear()

@@ -1,0 +1,138 @@
+"""The controllers of one lower cluster, connected with each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from virtual_node.cluster.caches import ClusterCaches
+from virtual_node.config import types as configuration
+from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.dependencies.allocations import Allocations
+from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
+from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.events.mirror import EventMirror
+from virtual_node.controllers.follow.facade import Follow
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.pods.controller import PodController
+from virtual_node.controllers.pods.creator import PodCreator
+from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.services.controller import ServiceController
+from virtual_node.controllers.services.environment import ServiceLinks
+from virtual_node.controllers.volumes.facade import Volumes
+
+
+class ClusterControllers:
+    """The controllers that mirror pods and what pods need; those of the virtual nodes are not among them.
+
+    Attributes:
+        pods: mirrors the pods.
+        volumes: mirrors claims and volumes; None: not enabled. It runs before the first list of pods is complete.
+        informers: caches of the controllers, beside those of ``ClusterCaches``.
+    """
+
+    def __init__(
+        self, context: ClusterContext, caches: ClusterCaches, *, node_uid: Callable[[str], str]
+    ) -> None:
+        """Create the controllers without any IO.
+
+        Args:
+            context: the two clusters.
+            caches: the shared caches of both clusters.
+            node_uid: returns the uid of a virtual node's Node; empty: unknown.
+        """
+        self._context = context
+
+        def wake(uid: str) -> None:
+            # ``pods`` is assigned later, because it is created from objects that get ``wake``.
+            self.pods.enqueue(uid)
+
+        self._namespaces = Namespaces(
+            context,
+            upper=caches.upper_namespaces,
+            lower=caches.lower_namespaces,
+            pods=caches.pods.lower,
+            config=context.config.namespaces,
+        )
+        self.volumes = (
+            Volumes(context, namespaces=self._namespaces, lower_nodes=caches.lower_nodes, wake=wake)
+            if configuration.PV_CONTROLLERS in context.settings.enable_controllers
+            else None
+        )
+        self._services = ServiceController(
+            context,
+            caches.pods,
+            namespaces=self._namespaces,
+            upper=caches.upper_services,
+            lower=caches.lower_services,
+        )
+        self._dependencies = DependencyController(
+            context,
+            namespaces=self._namespaces,
+            config_maps=caches.config_maps,
+            secrets=caches.secrets,
+            wake=wake,
+            claims=caches.claims,
+        )
+        allocations = Allocations(
+            context,
+            claims=caches.claims,
+            dependencies=self._dependencies,
+            lower_pods=caches.pods.lower,
+            changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
+        )
+        self.informers = allocations.informers
+        status = StatusWriter(context, devices=allocations.record)
+        self._follow = Follow(
+            context,
+            caches.pods,
+            namespaces=self._namespaces,
+            upper_namespaces=caches.upper_namespaces,
+            lower_services=caches.lower_services,
+            dependencies=self._dependencies,
+        )
+        self._identities = IdentityController(
+            context,
+            secrets=caches.secrets,
+            find_upper=caches.pods.upper_pod,
+            find_lower=caches.pods.lower_pod,
+            lower_pods=caches.pods.lower_pods_in,
+            accounts=caches.accounts,
+            node_uid=node_uid,
+        )
+        creator = PodCreator(
+            context,
+            namespaces=self._namespaces,
+            dependencies=self._dependencies,
+            identities=self._identities,
+            volumes=self.volumes,
+            service_links=ServiceLinks(
+                context,
+                upper=caches.upper_services,
+                lower=caches.lower_services,
+                settled=self._services.settled,
+            ),
+            status=status,
+            follow=self._follow,
+        )
+        self.pods = PodController(context, caches.pods, creator=creator, status=status)
+        self._mirror = EventMirror(
+            context,
+            find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
+            find_upper=caches.pods.upper_pod,
+        )
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Start all controllers but the volumes; the caches must be complete and the pods adopted."""
+        for name, work in (
+            ("pods", self.pods.controller.run()),
+            ("namespaces", self._namespaces.run()),
+            ("dependencies", self._dependencies.run()),
+            ("identities", self._identities.run()),
+            ("events down", self._mirror.run()),
+            ("services", self._services.run()),
+            ("follow", self._follow.run()),
+        ):
+            group.create_task(work, name=f"{self._context.name} {name}")
+        if period := self._context.settings.full_resync_period:
+            group.create_task(self.pods.resync(period))
