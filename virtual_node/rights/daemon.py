@@ -135,40 +135,30 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 """Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
 
-_MIRROR = (*READ, "create", "patch", "delete")
-_GATEWAYS = ("gateways", "httproutes")
-UPPER_FOLLOW: dict[str, tuple[Right, ...]] = {
-    "networkPolicies": (
-        Right("networking.k8s.io", "networkpolicies", ("list", "watch"), "NetworkPolicies that follow pods"),
-    ),
-    "podDisruptionBudgets": (
-        Right("policy", "poddisruptionbudgets", ("list", "watch"), "PodDisruptionBudgets that follow pods"),
-    ),
-    "ingresses": (
-        Right("networking.k8s.io", "ingresses", ("list", "watch"), "Ingresses that follow pods"),
-        Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
-    ),
-    "gateways": tuple(
-        Right(
-            "gateway.networking.k8s.io", kind, ("list", "watch"), "Gateways and HTTPRoutes that follow pods"
-        )
-        for kind in _GATEWAYS
-    ),
+_FOLLOWED = {
+    "networkPolicies": ("networking.k8s.io", ("networkpolicies",), "NetworkPolicies"),
+    "podDisruptionBudgets": ("policy", ("poddisruptionbudgets",), "PodDisruptionBudgets"),
+    "ingresses": ("networking.k8s.io", ("ingresses",), "Ingresses"),
+    "gateways": ("gateway.networking.k8s.io", ("gateways", "httproutes"), "Gateways and HTTPRoutes"),
 }
-"""Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
 
-LOWER_FOLLOW: dict[str, tuple[Right, ...]] = {
-    "networkPolicies": (Right("networking.k8s.io", "networkpolicies", _MIRROR, "copies of NetworkPolicies"),),
-    "podDisruptionBudgets": (
-        Right("policy", "poddisruptionbudgets", _MIRROR, "copies of PodDisruptionBudgets"),
-    ),
-    "ingresses": (Right("networking.k8s.io", "ingresses", _MIRROR, "copies of Ingresses"),),
-    "gateways": tuple(
-        Right("gateway.networking.k8s.io", kind, _MIRROR, "copies of Gateways and HTTPRoutes")
-        for kind in _GATEWAYS
-    ),
-}
+
+def _followed(verbs: tuple[str, ...], reason: str) -> dict[str, tuple[Right, ...]]:
+    return {
+        kind: tuple(Right(group, plural, verbs, reason.format(objects)) for plural in plurals)
+        for kind, (group, plurals, objects) in _FOLLOWED.items()
+    }
+
+
+UPPER_FOLLOW: dict[str, tuple[Right, ...]] = _followed(("list", "watch"), "{} that follow pods")
+"""Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
+UPPER_FOLLOW["ingresses"] += (
+    Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
+)
+
+LOWER_FOLLOW: dict[str, tuple[Right, ...]] = _followed((*READ, "create", "patch", "delete"), "copies of {}")
 """Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
+
 UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusterProfiles``. ``<profiles>`` is its namespace."""
 
