@@ -67,11 +67,21 @@ class DeletionCosts:
             self._controller.queue.add_after(key, _SETTLE)
 
     async def _reconcile(self, key: str) -> Result | None:
-        found = {pod.name: pod for pod in self._view.pods.store.by_index(pods.INDEX_DIVISION, key)}
+        # Users can bind pods to any node name, so other nodes would make the number of clusters unlimited.
+        found = {
+            pod.name: pod
+            for pod in self._view.pods.store.by_index(pods.INDEX_DIVISION, key)
+            if self._view.is_on_virtual_node(pod)
+        }
         costs = deletion_costs.new_costs(list(found.values()), self._view.lower_cluster)
         is_complete = True
         for name, cost in costs.items():
-            is_complete &= await self._write(found[name], cost)
+            try:
+                is_complete &= await self._write(found[name], cost)
+            except Forbidden as error:
+                # The other pods would be refused, too, and every change of one pod would repeat all requests.
+                self._log.warning("deletion costs not written", replica_set=key, error=str(error))
+                return None
         return None if is_complete else Result(requeue_after=_RETRY)
 
     async def _write(self, pod: Object, cost: int) -> bool:
@@ -94,6 +104,6 @@ class DeletionCosts:
             )
         except (Conflict, NotFound):
             return False
-        except (Forbidden, Invalid) as error:
+        except Invalid as error:
             self._log.warning("deletion cost not written", pod=pod.key, error=str(error))
         return True

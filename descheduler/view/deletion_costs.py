@@ -15,6 +15,8 @@ from descheduler.view import pods
 
 _FIRST = 1_000_000
 """Cost of the pod that is deleted last. New pods have the cost 0 and are deleted first, which is mostly right."""
+_MOST_WORK = 200_000
+"""Pods times lower clusters of a ReplicaSet above which nothing is written; as many take 0.1 s."""
 
 
 def is_ours(pod: Object) -> bool:
@@ -27,7 +29,7 @@ def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict
     """Return by pod name the deletion costs that must be written; as few as possible.
 
     Args:
-        found: pods of one ReplicaSet with a division.
+        found: pods of one ReplicaSet with a division, on virtual nodes.
         cluster_of: returns the lower cluster of a node.
     """
     mine = sorted(
@@ -38,7 +40,7 @@ def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict
     for pod in mine:
         by_cluster[cluster_of((pod.spec or {})["nodeName"])].append(pod)
     counts = Counter({cluster: len(there) for cluster, there in by_cluster.items()})
-    if (weights := _weights(mine, counts)) is None:
+    if len(mine) * len(counts) > _MOST_WORK or (weights := _weights(mine, counts)) is None:
         return {}
     places: dict[str, list[int]] = defaultdict(list)
     for place, cluster in enumerate(division.kept(weights, counts)):
