@@ -233,7 +233,7 @@ class App:
                 if self._health is not None:
                     await stack.enter_async_context(lifecycle.beside(self._health.run()))
                 if self._shards is not None:
-                    # If it fails, the process ends; if the health fails, mirroring continues.
+                    # In a task group, because a failure of this task must end the process, unlike one of the health task.
                     group = await stack.enter_async_context(asyncio.TaskGroup())
                     group.create_task(self._shards.run(), name="shards")
                 self._apply(endpoints)
@@ -248,7 +248,7 @@ class App:
         self._supervisor.apply(self._own, cluster_id=self._cluster_id, endpoints=endpoints)
 
     async def _hand_over(self, clusters: Collection[str], endpoints: KubeletEndpoints) -> None:
-        """Stop clusters that another replica will run; it needs a moment to publish its address."""
+        """Stop clusters that another replica will run. They accept new streams until that replica's address is published."""
         async with self._changing:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             try:

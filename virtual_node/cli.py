@@ -213,6 +213,6 @@ def _worker(arguments: list[str]) -> int:
     options = command_line.parse(rest)
     if options.rejected:
         raise ConfigError(options.rejected)
-    # The parent's socket counts. The file may have changed since the parent started.
+    # The parent decided at its start whether metrics are served. The configuration file may have changed since then.
     options.config.metrics_address = f"{worker.LOOPBACK}:0" if this.listener >= 0 else ""
     return daemon.start(options, run)

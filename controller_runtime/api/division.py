@@ -24,7 +24,7 @@ _WEIGHT = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)=([1-9][0
 _SKEW = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _MEASURES: Mapping[str, Literal["room", "price"]] = {"room": "room", "price": "price"}
 _STEPS = 8
-"""Precision of ``proportions``."""
+"""Weight of the cluster with most pods in the result of ``proportions``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Division:
     weights: Mapping[str, int]
     """Weight by lower cluster; empty unless ``by`` is ``weight``."""
     max_skew: int | None = None
-    """Largest number of pods above its share in a cluster; None: no limit if the others cannot take the pod."""
+    """Maximum number of pods that a cluster may have above its share; None: no limit while the others cannot take a pod."""
 
 
 def parse(annotations: Mapping[str, str]) -> Division | None:
@@ -81,7 +81,9 @@ def _weights(text: str) -> dict[str, int]:
 
 
 def behind(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
-    """Return the clusters by how far they are behind their share of the pods with the next one, most behind first.
+    """Return the clusters in the order in which they should get the next pod: first the one that is most behind its share.
+
+    The shares are those of the existing pods and the next one.
 
     Args:
         weights: weight by cluster.
@@ -122,8 +124,8 @@ def is_within(weights: Mapping[str, int], counts: Mapping[str, int], cluster: st
 def kept(weights: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
     """Return the clusters of the existing pods in the order in which they should be kept.
 
-    The first ``n`` entries are the division of ``n`` pods, as far as the clusters have so many pods. Clusters without
-    a weight are last.
+    The first ``n`` entries are the division of ``n`` pods, unless a cluster has fewer pods than its share. Clusters
+    without a weight are last.
     """
     left = {cluster: counts[cluster] for cluster in sorted(counts) if counts[cluster] > 0}
     placed: Counter[str] = Counter()

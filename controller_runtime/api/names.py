@@ -85,10 +85,11 @@ ANNOTATION_DIVISION = f"{DOMAIN}/division"
 """On an upper pod with a controller: how the controller's pods are divided over lower clusters. ``lower1=3,lower2=1``,
 ``room`` or ``price``."""
 ANNOTATION_DIVISION_MAX_SKEW = f"{DOMAIN}/division-max-skew"
-"""On an upper pod with a division: how many pods above its share a lower cluster may get if others have no room."""
+"""On an upper pod with ``ANNOTATION_DIVISION``: how many pods above its share a lower cluster may get if the others have no
+room."""
 ANNOTATION_DELETION_COST_WRITTEN = f"{DOMAIN}/deletion-cost"
-"""On a pod with a division: the value of ``controller.kubernetes.io/pod-deletion-cost`` that the descheduler wrote. Another
-value there is the user's. The pod's user can write both."""
+"""On an upper pod with ``ANNOTATION_DIVISION``: the ``controller.kubernetes.io/pod-deletion-cost`` that the descheduler
+wrote. Another deletion cost was written by the user, who can write both annotations."""
 ANNOTATION_PREFERRED_NODE = f"{DOMAIN}/preferred-node"
 """On an upper pod: lower node that the lower pod prefers. The multi-scheduler writes it when it binds the pod;
 users can write it as well, so it is only a preference."""

@@ -72,7 +72,7 @@ def of(resource: str, value: str | float) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _known(value: str, *, is_cpu: bool) -> int:
-    """Return a quantity in thousandths or units. Thousands of pods request the same few."""
+    """Return a quantity in thousandths or units. Cached, because thousands of pods request the same few quantities."""
     return milli(value) if is_cpu else amount(value)
 
 

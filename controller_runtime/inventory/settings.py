@@ -23,10 +23,10 @@ class ClusterProfiles(
     """ClusterProfile objects of the upper cluster that become lower clusters while the process runs."""
 
     namespace: Annotated[str, Meta(pattern=f"^{LABEL}$", max_length=63)]
-    """Namespace of the ClusterProfiles. Whoever can write ClusterProfiles there decides to which servers the credentials of
+    """Namespace of the ClusterProfiles. Users who can write ClusterProfiles there decide to which servers the credentials of
     the providers are sent."""
     label_selector: str = ""
-    """Labels of the ClusterProfiles to use, as in ``kubectl get --selector``. Empty: all of the namespace."""
+    """Label selector of the ClusterProfiles to use, as in ``kubectl get --selector``. Empty: all of the namespace."""
     names: list[str] = []
     """Names of the only ClusterProfiles that may be used. Empty: every selected one."""
     providers_file: Annotated[str, Meta(min_length=1)]

@@ -27,7 +27,7 @@ class Plan:
     is_total: bool = False
     """Whether ``wait`` applies to all pods, and not only to those of its owner."""
     need: int = 0
-    """Number of available pods of its owner."""
+    """For ``REPLACED_FIRST``: number of its owner's available pods now, as in ``Departure.need``."""
 
 
 async def plan(

@@ -80,9 +80,9 @@ class Departures:
         self._now = now
         self._log = log.get_logger(component="departures")
         self.active: dict[str, Departure] = {}
-        """By UID of the pod: those with a record. The mark of a pod alone proves nothing."""
+        """Departures with a record, by UID of the pod. The annotation of a released pod alone proves nothing."""
         self._releasing: set[str] = set()
-        """UIDs of pods whose release is being requested. Until its result is known, they are not decided."""
+        """UIDs of pods whose release is being requested. No step is taken for them until the result is known."""
         self._held = Held(view.leaving)
         self._endings = Endings(client, recorder=recorder, now=now)
         self._listeners: list[Callable[[Departure, str], None]] = []
@@ -165,7 +165,7 @@ class Departures:
             if error.code and error.code < 500:  # the pod is unchanged
                 await self._forget(one)
             raise
-        finally:  # if the patch has failed with an unknown result, the pod is read and decided, too
+        finally:  # also if the result of the patch is unknown, because the next decision reads the pod
             self._releasing.discard(one.old_uid)
             self._enqueue(one)
         self._recorder.event(
@@ -296,5 +296,5 @@ class Departures:
 
 
 def _has_owner(pod: Object) -> bool:
-    """Report whether a pod belongs to an owner that does not release it."""
+    """Report whether a pod has a controller and is not marked as released."""
     return pods.controller_of(pod) is not None and not drain.is_released(pod.labels, pod.annotations)

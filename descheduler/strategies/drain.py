@@ -41,9 +41,10 @@ _STAYING_POLL = 30.0
 _STOP_AFTER = 3
 """Number of namespaces with failed moves after which a drain stops, because the cause is probably not in the pods."""
 _ENDING = 60.0
-"""Seconds after its deletion for which a pod counts for the wave, and after its grace period in which it must end.
+"""Seconds for which a pod counts for the wave after its deletion was requested. Also seconds after the end of its grace
+period in which it must end.
 
-Its author chooses the grace period, so the wave does not wait for it.
+A pod's author chooses the grace period, so the wave does not wait for it.
 """
 _STARTING = "its replacement is not Ready yet"
 _NOT_CORDONED = "the node is not cordoned"
@@ -189,7 +190,7 @@ class Drain(Strategy):
             moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
-        """Report whether others wait for a pod. A pod that its author lets end late or never must not delay them."""
+        """Report whether a pod counts for the wave. It stops counting if it ends late or never, as its author may decide."""
         if pod.metadata.deletion_timestamp is None:
             return pod.uid in self.context.mover.departures.active
         return self._overdue(pod) + (pod.metadata.deletion_grace_period_seconds or 0) < _ENDING

@@ -3,7 +3,7 @@
 The original images are built on Alpine. These contain the same programs (agnhost and others are built from
 the same sources) on busybox, with curl, dig and bash of this machine. If an image is only used as a web
 server, busybox' httpd replaces it. Images of cloud providers, CSI drivers and similar are not made: tests that need
-them fail both ways and count neither way.
+them fail directly and through the virtual node, so they do not count.
 """
 
 from __future__ import annotations

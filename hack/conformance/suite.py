@@ -16,7 +16,7 @@ from hack.conformance.report import Outcome, outcomes
 from hack.sandbox.errors import SandboxError
 
 NEVER = r"\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]"
-"""Tests that are skipped both ways, because they need a cluster of their own, or an hour."""
+"""Tests that are skipped in both runs, because they need a cluster of their own, or an hour."""
 _NEWS_SECONDS = 30.0
 
 

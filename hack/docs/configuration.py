@@ -81,7 +81,7 @@ def render() -> str:
 
 
 def paths(root: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return camelCase path and description of every field of a structure and of its nested structures."""
+    """Yield camelCase path and description of every field of a structure and of its nested structures."""
     told = attribute_docstrings(root)
     for one in msgspec.structs.fields(root):
         path = f"{prefix}{one.encode_name}"

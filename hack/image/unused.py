@@ -8,7 +8,7 @@ from pathlib import Path
 from hack.image.python_packages import PYTHON, SITE
 
 _UNUSED = (
-    # Debian's: translations, and conversions for character sets that are not used.
+    # Files of Debian packages, such as translations and conversions of character sets.
     "usr/share/doc/*/[!c]*",
     "usr/share/doc/*/changelog*",
     "usr/share/man",
@@ -29,12 +29,12 @@ _UNUSED = (
     "usr/bin/py*versions",
     "etc/binfmt.d",
     "etc/bindresvport.blacklist",
-    # Python's: build tools, graphics and tests.
+    # Files of Python: build tools, graphics and tests.
     *(
         f"usr/lib/{PYTHON}/{name}"
         for name in ("distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo")
     ),
-    # Libraries': headers, tests and other files that are not needed at run time.
+    # Files of Python packages: headers, tests and others that are not needed at run time.
     f"{SITE}/bin",
     f"{SITE}/*/tests",
     f"{SITE}/*/test",

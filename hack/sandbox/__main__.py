@@ -1,4 +1,4 @@
-"""``python -m hack.sandbox``."""
+"""Entry point of ``python -m hack.sandbox``."""
 
 from __future__ import annotations
 

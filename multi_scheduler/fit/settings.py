@@ -26,5 +26,5 @@ class FitSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """How the lower clusters' schedulers choose among nodes with room: LeastAllocated, kube-scheduler's default, or
     MostAllocated with the divisible devices among its resources."""
     devices: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
-    """Units of one device by resource, for resources of which pods take a share of one device or whole devices, such as
-    ``koordinator.sh/gpu-core: 100``. A pod then fits only if one device has room for its share."""
+    """Units of one device, by resource, such as ``koordinator.sh/gpu-core: 100``. A request below this number takes a share
+    of one device, and a larger one takes whole devices. A pod then fits only if one node has these free."""

@@ -22,7 +22,7 @@ _POLL = 2.0
 """Seconds between checks of the kubeconfig files."""
 
 _PATIENCE = 10.0
-"""Maximum seconds to wait for the ClusterProfiles at start; later they cause a restart of the clients."""
+"""Maximum seconds to wait at start until the ClusterProfiles are read; if they arrive later, the clients are restarted."""
 
 Work = Callable[[Config, Client, Mapping[str, Client]], Awaitable[None]]
 """Called with the configuration including the clusters of ClusterProfiles, the client of the upper cluster, and the clients of

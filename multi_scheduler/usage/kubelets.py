@@ -169,7 +169,8 @@ class Summary(_Kubelets):
 
 def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
-    # Without PSI, pressure is unknown and not zero. On cgroup v1, kubelets report zeros, also for the totals since boot.
+    # Without PSI, pressure is unknown and not zero. Kubelets on cgroup v1 then report only zeros. With PSI, some total since
+    # boot is above zero.
     if not any(one.some.total for one in psi if one is not None and one.some is not None):
         return None
     return Pressure(*(_stall(one) for one in psi))

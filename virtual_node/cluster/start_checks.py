@@ -103,7 +103,7 @@ async def unusable(config: Config) -> str:
 
 
 async def refuse(cluster: LowerClusterConfig, *, upper: Client) -> None:
-    """Refuse certain errors before the start; checks that get no answer now are repeated later.
+    """Check names and kubeconfig of a cluster before the start; checks that get no answer now are repeated later.
 
     Raises:
         ConfigError: a node name is a real Node's, the kubeconfig cannot be used, or the lower cluster is the

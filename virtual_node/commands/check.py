@@ -144,7 +144,7 @@ async def _answering(
 async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[CheckResult]:
     yield CheckResult(name, "kubeconfig", ok=True, detail=client.config.server)
     for what, step in weaknesses(client.config):
-        # Not a failure, because it works and may be intended.
+        # Not a failure, because a weak connection works and may be intended.
         yield CheckResult(name, "transport", ok=True, detail=f"warning: {what}", fix=step)
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")

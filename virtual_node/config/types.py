@@ -208,7 +208,7 @@ class LimitsConfig(_Base):
     Namespaces take turns."""
     watches: Annotated[int, Meta(ge=0)] = 200
     """Maximum watches of referenced objects in one lower cluster. If all are in use, a namespace with few
-    takes one from the namespace with most. An object that loses its watch is read like the others above."""
+    takes one from the namespace with most. An object that loses its watch is then read about once a minute."""
 
 
 class IdentitiesConfig(_Base):

@@ -37,7 +37,8 @@ class CompiledOverride:
     metadata: dict[str, Any]
     """Strategic merge patch of the metadata."""
     containers: Mapping[str, list[dict[str, Any]]]
-    """By list of containers: strategic merge patches with the name of the container."""
+    """Strategic merge patches of containers, each with the container's name, by list (``containers``,
+    ``initContainers``)."""
     spec: dict[str, Any]
     """Strategic merge patch of the spec without containers."""
 

@@ -25,7 +25,7 @@ class ImageRewrite(_Base):
     """Beginning of the image's full name: a registry, with or without a path, such as ``docker.io/`` or
     ``quay.io/team/app``. ``nginx`` is ``docker.io/library/nginx``. It matches only complete parts of the name."""
     to: str
-    """What replaces it. It ends with ``/`` if ``from`` does."""
+    """Text that replaces ``from``. It ends with ``/`` if ``from`` does."""
 
 
 class Toleration(_Base):
@@ -51,7 +51,7 @@ class KeyReference(_Base):
     key: str
     """Key in its data."""
     optional: bool | None = None
-    """Start the pod without the object or key."""
+    """Whether the pod starts without the object or key."""
 
 
 class FieldReference(_Base):

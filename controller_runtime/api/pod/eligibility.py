@@ -37,7 +37,7 @@ class Eligibility:
         self._selects = matching.compile_selector(pod_selector)
 
     def why_not(self, pod: Mapping[str, Any]) -> str:
-        """Return why an upper pod is not created in this cluster; empty if only the policy may refuse it."""
+        """Return why an upper pod is not created in this cluster, apart from the policy; empty: there is no such reason."""
         metadata = pod["metadata"]
         namespace = metadata.get("namespace", "")
         if namespace == NEVER_MIRRORED:
@@ -52,7 +52,7 @@ class Eligibility:
                 f"Lower cluster {self._cluster} does not take pods with these labels "
                 "(podSelector in the virtual node's configuration)"
             )
-        # The webhook refuses a bad selector, too; without the webhook the pod would run on any lower node.
+        # Also checked here, because without the webhook a pod with an invalid selector would run on any lower node.
         if why := cluster_selector.refusal(metadata.get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR):
             return why
         if why := self._claims_refusal(pod):

@@ -34,8 +34,8 @@ _UPPER_ONLY = (
     "affinity",
     "topologySpreadConstraints",
     "resourceClaims",  # added again by ``resource_claims``, which also reads the annotation
-    "workloadRef",  # so are Workloads
-    "schedulingGroup",  # so are PodGroups
+    "workloadRef",  # Workloads are objects of the upper cluster
+    "schedulingGroup",  # PodGroups are objects of the upper cluster
 )
 
 

@@ -36,8 +36,8 @@ _ONE_VERSION = frozenset(
 https://kubernetes.io/releases/version-skew-policy/
 """
 _OLDEST: dict[str, Version] = {
-    **dict.fromkeys([*_ONE_VERSION, "kubectl"], (1, 31)),  # kubectl wait --for=create
-    "etcd": (3, 5),  # --unsafe-no-fsync
+    **dict.fromkeys([*_ONE_VERSION, "kubectl"], (1, 31)),  # has ``kubectl wait --for=create``
+    "etcd": (3, 5),  # has ``--unsafe-no-fsync``
     "kwok": (0, 6),
 }
 """Oldest suitable version of an installed program; programs that are not listed are always built."""

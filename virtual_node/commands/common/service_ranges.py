@@ -31,7 +31,7 @@ _VALID = re.compile(r"range of valid IPs is ([0-9a-fA-F.:/]+)")
 
 
 async def check(config: Config, patience: float) -> dict[str, Verdict]:
-    """Return the verdict for each lower cluster with ``same``, by name; leave out clusters that do not answer.
+    """Return by name the verdict for each lower cluster with ``services.clusterIP: same``, if the cluster answers.
 
     Args:
         config: the clusters.

@@ -230,7 +230,7 @@ def _matches(pod: Json, node: Json) -> bool:
 
 
 def _untolerated(pod: Json, node: Json) -> list[str]:
-    """Return taints that repel the pod and that stay when the cluster recovers."""
+    """Return taints that the pod does not tolerate and that stay when the cluster recovers."""
     return [
         f"{taint['key']}{'=' if taint.get('value') else ''}{taint.get('value') or ''}:{taint.get('effect', '')}"
         for taint in _keeping_away(pod, node)
@@ -239,7 +239,10 @@ def _untolerated(pod: Json, node: Json) -> list[str]:
 
 
 def _is_away(pod: Json, node: Json) -> bool:
-    """Report whether the node is not Ready or has a taint of a lost node."""
+    """Report whether the node is not Ready, or has a taint of a lost node that the pod does not tolerate.
+
+    The taint of a cordoned node does not count.
+    """
     if not is_true(node.get("status"), "Ready"):
         return True
     cordon = f"{_LIFECYCLE}unschedulable"

@@ -89,7 +89,7 @@ async def run(
         if rules := registry.to_confirm(looked):
             await asyncio.sleep(_SECOND_LOOK)
             silent = {one.name: one.error for one in (facts.upper, *facts.lowers) if one.error}
-            del facts  # or both reads would be in memory at the same time
+            del facts  # so that both reads are never in memory at the same time
             facts = await reading.read(opened, limits, silent=silent)
             for rule, found in registry.look(facts, rules).items():
                 looked[rule] = registry.confirmed(looked[rule], found)

@@ -215,7 +215,7 @@ class FollowController:
 
     def _selecting(self, found: Object) -> tuple[str, ...]:
         selects = self._kind.selects_namespaces
-        # An error here would stop the informer, so a malformed object counts as one that does.
+        # An error here would stop the informer, so a malformed object counts as one that selects namespaces.
         with contextlib.suppress(AttributeError, TypeError):
             return ("yes",) if selects is not None and selects(found.to_dict()) else ()
         return ("yes",)

@@ -20,7 +20,7 @@ def _same_name(name: str, node: str) -> str:
 
 
 def _own_name(name: str, node: str) -> str:
-    """Return a lower name of its own for each process: the number in the copy is that of the process's pods."""
+    """Return a lower name that differs for each process, because the number in a copy counts the pods of one process."""
     suffix = hashlib.sha256(node.encode()).hexdigest()[:8]
     return f"{name[: _LONGEST - 9]}-{suffix}"
 

@@ -197,7 +197,9 @@ class PodController:
             record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            self._creator.refusals.forget(uid)  # otherwise pods of its namespace wait for its retry
+            self._creator.refusals.forget(
+                uid
+            )  # so that pods of its namespace do not wait for a retry that never comes
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -239,7 +241,7 @@ class PodController:
 
     @staticmethod
     def _has_started(upper: Object, record: PodRecord) -> bool:
-        """Report whether the upper pod has had a lower pod. If forged, only this pod fails."""
+        """Report whether the upper pod has had a lower pod. If a user forges the annotation, only this pod fails."""
         mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
         return bool(record.lower_uid or mark or (upper.status or {}).get("startTime"))
 

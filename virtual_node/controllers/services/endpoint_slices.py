@@ -136,7 +136,8 @@ class EndpointSlices:
             if piece.namespace == namespace:
                 is_needed = piece.name in wanted
             else:
-                # Our earlier configuration, or another process, maps the upper namespace to this lower one.
+                # Our earlier configuration, or another process, maps the upper namespace to this lower one. The
+                # slice stays while that namespace has our pods.
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
                 self._in_step.pop((piece.namespace, piece.name), None)

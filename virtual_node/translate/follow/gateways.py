@@ -128,7 +128,7 @@ def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
         case "Same":
             return {"from": "Same"}
         case "All":
-            # Not All: routes of lower users would be accepted.
+            # ``All`` would also accept routes of lower users.
             return {
                 "from": "Selector",
                 "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},
@@ -139,7 +139,7 @@ def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
                 name for name, labels in view.all_namespaces() if matches(labels) and view.is_allowed(name)
             ]
     below = sorted({view.lower_namespace(name) for name in found})[:_MAX_NAMES]
-    # No namespace has an empty name.
+    # The empty name matches no namespace; an empty list would be invalid.
     expression = {"key": LABEL_NAMESPACE, "operator": "In", "values": below or [""]}
     return {"from": "Selector", "selector": {"matchExpressions": [expression]}}
 

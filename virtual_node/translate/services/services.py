@@ -223,7 +223,7 @@ def mirrored_metadata(
 
 
 def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch of labels and annotations; it removes those that we set and that are no longer desired."""
+    """Return a merge patch that sets the desired labels and annotations and removes earlier ones of ours."""
     applied = _applied(lower.get("annotations") or {})
     patch: dict[str, Any] = {}
     for field in ("labels", "annotations"):

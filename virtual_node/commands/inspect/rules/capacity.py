@@ -78,7 +78,7 @@ def pressure(facts: InspectFacts) -> Iterator[InspectFinding]:
 
 
 def promises(facts: InspectFacts) -> Iterator[InspectFinding]:
-    """Yield each virtual node's promise and its usable part, and promises that exceed the lower nodes."""
+    """Yield for each virtual node how much of its allocatable pods can use, and whether its lower nodes have less in sum."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         if not facts.cluster_id or not lower.knows("Node", "Pod", FOREIGN_POD):
@@ -101,7 +101,7 @@ class Oversized(PodRule):
     def __init__(self, facts: InspectFacts) -> None:
         super().__init__(facts)
         self._rooms: dict[str, list[_Room]] = {}
-        """By virtual node."""
+        """Lower nodes that take pods, by virtual node."""
 
     def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
         """Yield the finding about a pod."""
