@@ -192,7 +192,8 @@ def upper(config: Config) -> tuple[Right, ...]:
         tables += UPPER_FOLLOW[kind]
     if config.web_address:
         tables += UPPER_PAGE
-    if any(cluster.resource_claims.enabled for cluster in config.clusters):
+    claims = profiles.defaults.get("resourceClaims", {}) if profiles is not None else {}
+    if claims.get("enabled") or any(cluster.resource_claims.enabled for cluster in config.clusters):
         tables += UPPER_RESOURCE_CLAIMS
     if config.kubelet.certificate_source == "CSR":
         tables += UPPER_CSR

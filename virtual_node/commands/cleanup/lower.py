@@ -18,7 +18,15 @@ from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services import endpoints, services
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
-_OPTIONAL_KINDS = (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+_OPTIONAL_KINDS = (
+    resources.RESOURCE_CLAIMS,
+    resources.RESOURCE_CLAIM_TEMPLATES,
+    resources.HTTP_ROUTES,
+    resources.GATEWAYS,
+    resources.INGRESSES,
+    resources.POD_DISRUPTION_BUDGETS,
+    resources.NETWORK_POLICIES,
+)
 """Kinds that the lower cluster may not serve, and that the account may not read if nothing was copied."""
 _POLL = 0.5
 

@@ -148,12 +148,13 @@ nodes may use. */}}
 {{- if and .Values.inspection.enabled .Values.virtualNode.enabled }}true{{ end }}
 {{- end }}
 
-{{/* Whether pods of a virtual node share tokens that are bound to the Node. */}}
 {{/* "yes" if ResourceClaims follow pods to a lower cluster. */}}
 {{- define "virtual-node.resourceClaims" -}}
+{{- if dig "defaults" "resourceClaims" "enabled" false (.Values.virtualNode.clusterProfiles | default dict) }}yes{{ end }}
 {{- range .Values.virtualNode.clusters }}{{ if dig "resourceClaims" "enabled" false (.config | default dict) }}yes{{ end }}{{ end }}
 {{- end }}
 
+{{/* Whether pods of a virtual node share tokens that are bound to the Node. */}}
 {{- define "virtual-node.sharedTokens" -}}
 {{- if eq (dig "identities" "tokens" "pod" (.Values.virtualNode.config | default dict)) "node" }}yes{{ end }}
 {{- end }}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
+from controller_runtime.inventory.settings import ClusterProfiles
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.rights import daemon, manifests
@@ -16,6 +17,10 @@ def test_rights_for_resource_claims_only_if_they_are_mirrored():
     config = Config(clusters=[LowerClusterConfig(name="b"), takes])
     assert {*daemon.UPPER_RESOURCE_CLAIMS} <= {*daemon.upper(config)}
     assert not {*daemon.UPPER_RESOURCE_CLAIMS} & {*daemon.upper(Config(clusters=config.clusters[:1]))}
+    profiles = ClusterProfiles(
+        namespace="fleet", providers_file="p.yaml", defaults={"resourceClaims": {"enabled": True}}
+    )
+    assert {*daemon.UPPER_RESOURCE_CLAIMS} <= {*daemon.upper(Config(cluster_profiles=profiles))}
     assert {*daemon.lower((), resource_claims=True)} - {*daemon.lower(())} == {*daemon.LOWER_RESOURCE_CLAIMS}
 
 

@@ -25,13 +25,17 @@ async def test_only_objects_with_our_label_are_deleted():
         ours("Pod", "web"),
         ours("ConfigMap", "settings"),
         ours("Secret", "key"),
+        *(ours(kind, "followed") for kind in ("Gateway", "HTTPRoute", "Ingress", "NetworkPolicy")),
+        ours("PodDisruptionBudget", "followed"),
         ours("ConfigMap", "theirs", node="another"),
         thing("ConfigMap", "stranger", namespace="shop"),
     )
     cleanup, said = _lower(api)
     await cleanup.run()
     assert [one.name for one in api.objects] == ["theirs", "stranger"]
-    assert said == ["tokyo: removed 1 ConfigMap, 1 Secret"]
+    assert said == [
+        "tokyo: removed 1 ConfigMap, 1 Secret, 1 HTTPRoute, 1 Gateway, 1 Ingress, 1 PodDisruptionBudget, 1 NetworkPolicy"
+    ]
 
 
 async def test_copies_that_pods_of_another_installation_use_stay():
