@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from controller_runtime.auth.credentials import REREAD_SECONDS, Credentials
+from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import KeyPair
+
+_EXCERPT = 200
+"""Characters of a refused value in an error."""
 
 
 class ConnectionConfig:
@@ -67,6 +71,11 @@ class ConnectionConfig:
         self.source = source
         self._credentials = credentials or Credentials()
         self.host, self.port, self.path_prefix = split_server(self.server, source=source)
+        where = f"{source}: " if source else ""
+        if tls_server_name and (problem := _name_problem(tls_server_name)):
+            raise ConfigError(f"{where}tls-server-name: {tls_server_name[:_EXCERPT]!r} {problem}")
+        if proxy_url and (problem := _name_problem(split_url(proxy_url).hostname or "")):
+            raise ConfigError(f"{where}proxy-url: its host {problem}")
         secure = self.server.lower().startswith("https:")
         self._tls = tls if secure else None
         self._stamp: tuple[object, ...] = self._tls.stamp() if self._tls else ()
@@ -152,4 +161,20 @@ def split_server(server: str, *, source: str) -> tuple[str, int, str]:
         )
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"{where}{server!r} is not an http(s) URL of a server")
+    if problem := _name_problem(parts.hostname):
+        raise ConfigError(f"{where}{server[:_EXCERPT]!r}: its host {problem}")
     return parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/")
+
+
+def _name_problem(name: str) -> str:
+    """Return why the resolver or TLS cannot use a name; empty: they can.
+
+    Both raise errors that are not network errors for such names, which would end a process with many clusters.
+    """
+    if name != "".join(name.split()) or "\\" in name or not name.isprintable():
+        return "has characters that no host name has"
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return "is not a host name: a part between two dots is empty, too long, or not encodable"
+    return ""

@@ -12,7 +12,6 @@ from controller_runtime import log
 from controller_runtime.auth import kubeconfig, weaknesses
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
 from multi_scheduler.config import Config, SchedulerClusterConfig
 from multi_scheduler.process.options import ProcessOptions
@@ -98,7 +97,7 @@ async def _connected(
         upper = await stack.enter_async_context(Client(config, user_agent=program, cluster="upper"))
         lower = {}
         for cluster, found in zip(wanted.clusters, await _loaded(wanted.clusters), strict=True):
-            if isinstance(found, ConfigError) and profiles.is_profile(cluster.name):
+            if isinstance(found, Exception) and profiles.is_profile(cluster.name):
                 profiles.failed(cluster.name, str(found))
                 continue
             if isinstance(found, BaseException):

@@ -87,6 +87,7 @@ def test_the_first_known_provider_of_the_file_is_used():
         (access({"server": "http://10.0.0.1"}), "is not an https URL"),
         (access({"server": "https://[::1"}), "cluster.server: 'https://[::1' is not a URL"),
         (access({"server": "https://me:pw@host"}), "cluster.server: has a name in front of the host"),
+        (access({"server": "https://a..b"}), "its host is not a host name"),
         (access({"server": "https://h/?q"}), "is not an http(s) URL of a server"),
         (access({**SERVER, "certificate-authority-data": "%"}), "certificate-authority-data: is not base64"),
         (access({**SERVER, "certificate-authority-data": "ü"}), "certificate-authority-data: is not base64"),

@@ -142,3 +142,14 @@ def test_cluster_config_refuses_other_urls(server: str) -> None:
     """A server is an http or https URL with a host and no query."""
     with pytest.raises(ConfigError, match=r"src: .* is not an http\(s\) URL"):
         ConnectionConfig(server, source="src")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".com", ".", "a b", "a\\b", "a\x00b", "\u200b", ".a"])
+def test_names_that_resolver_or_tls_refuse_are_errors_of_the_configuration(host: str) -> None:
+    """As errors of requests, they would end a process with many clusters, because they are no network errors."""
+    with pytest.raises(ConfigError, match="src: "):
+        ConnectionConfig(f"https://{host}", source="src")
+    with pytest.raises(ConfigError, match="src: proxy-url"):
+        ConnectionConfig("https://a", proxy_url=f"http://{host}:1", source="src")
+    with pytest.raises(ConfigError, match="src: tls-server-name"):
+        ConnectionConfig("https://a", tls_server_name=host, source="src")
