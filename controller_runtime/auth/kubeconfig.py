@@ -73,7 +73,11 @@ async def load(
         raise ConfigError(
             "no kubeconfig: give one by flag or $KUBECONFIG, put it at ~/.kube/config, or run in a pod"
         )
-    await config.headers()
+    try:
+        await config.headers()
+    except BaseException:
+        await config.close()  # a plugin continues when its caller is cancelled, until its time-out
+        raise
     return config
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller_runtime.auth import exec_credentials
+from controller_runtime.auth import exec_credentials, kubeconfig
 from controller_runtime.errors import ConfigError
-from tests.unit.controller_runtime.auth.exec_credentials.plugin import Clock, Make, Program, bearer
+from tests.unit.controller_runtime.auth.exec_credentials.plugin import V1, Clock, Make, Program, bearer
+from tests.unit.controller_runtime.auth.kubeconfig.files import whole, write
 
 
 async def test_runs_once_for_all_callers(make: Make, program: Program) -> None:
@@ -115,6 +116,24 @@ async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> Non
         await waiting
     assert not Path(f"/proc/{pid}").exists()
     await credentials.close()
+
+
+async def test_cancelled_load_of_a_kubeconfig_kills_its_plugin(program: Program) -> None:
+    """Otherwise each change of a ClusterProfile would leave one more process, outside of the limit of plugins."""
+    announced = program.directory / "pid"
+    os.mkfifo(announced)
+    program.write(
+        "import os, pathlib, time\n"
+        "(pathlib.Path(__file__).parent / 'pid').write_text(str(os.getpid()))\n"
+        "time.sleep(1000)\n"
+    )
+    user = {"exec": {"apiVersion": V1, "command": str(program.path)}}
+    loading = asyncio.create_task(kubeconfig.load(write(program.directory / "config", whole(user=user))))
+    pid = await asyncio.to_thread(announced.read_text)
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert not Path(f"/proc/{pid}").exists()
 
 
 async def test_children_of_a_plugin_end_with_it(make: Make, program: Program) -> None:
