@@ -20,6 +20,8 @@ _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""
 _INTERVAL = 60.0
 """Seconds between two changes of the clusters: each one restarts all clients, and others than the administrator can cause it."""
+_LONGEST = 3600.0
+"""Maximum seconds between two restarts because of one cluster. The time doubles from ``_INTERVAL`` with each restart."""
 AT_ONCE = 8
 """Plugins that run at the same time."""
 
@@ -41,6 +43,8 @@ class ProfileClusters:
         )
         self._applied: Mapping[str, str] = {}
         self._applied_at = float("-inf")
+        self._waits: dict[str, tuple[float, float]] = {}
+        """Until when changes of a cluster cause no restart, and for how long, by its name."""
         self._checked: dict[str, tuple[str, float]] = {}
         """Path of a kubeconfig → why it cannot be used (empty: it can), and when that was checked."""
         self._checks: dict[str, asyncio.Task[None]] = {}
@@ -49,17 +53,36 @@ class ProfileClusters:
 
     def config(self) -> Config:
         """Return the configuration with the clusters of ClusterProfiles that can be used now."""
-        self._applied, self._applied_at = self._usable(), _now()
+        usable, now = self._usable(), _now()
+        self._waits = {name: one for name, one in self._waits.items() if now < one[0] + _LONGEST}
+        for name in self._different(usable):
+            delay = min(2 * self._waits.get(name, (0.0, _INTERVAL / 2))[1], _LONGEST)
+            self._waits[name] = now + delay, delay
+        self._applied, self._applied_at = usable, now
         clusters = [profile_cluster(self._config, name, path) for name, path in self._applied.items()]
         return msgspec.structs.replace(self._config, clusters=[*self._config.clusters, *clusters])
 
     def is_changed(self) -> bool:
         """Report whether ``config`` has other clusters than at its last call; False if that call is too recent.
 
-        A cluster whose kubeconfig has changed counts when the plugin has run, successfully or not.
+        A cluster whose kubeconfig has changed counts when the plugin has run, successfully or not. A cluster that
+        changes again and again counts less and less often, and does not delay the changes of other clusters.
         """
-        is_checked = self.check()
-        return is_checked and _now() - self._applied_at >= _INTERVAL and self._usable() != self._applied
+        self.check()
+        now = _now()
+        return now - self._applied_at >= _INTERVAL and any(
+            now >= self._waits.get(name, (now,))[0] for name in self._different(self._usable())
+        )
+
+    def _different(self, usable: Mapping[str, str]) -> list[str]:
+        """Return the checked clusters that are not applied as they are usable."""
+        paths = self._inventory.kubeconfigs(self._taken) if self._inventory is not None else {}
+        return [
+            name
+            for name in usable.keys() | self._applied.keys()
+            if usable.get(name) != self._applied.get(name)
+            and (name not in paths or paths[name] in self._checked)
+        ]
 
     def check(self) -> bool:
         """Start checks that are due; report whether all current kubeconfigs have been checked."""

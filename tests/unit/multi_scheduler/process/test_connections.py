@@ -141,3 +141,45 @@ async def test_clusters_of_profiles_are_added_and_removed_with_few_restarts(
         await asyncio.sleep(600)
         assert len(starts) == 3
         assert not task.done()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("seconds", [1.0, 10.0])
+async def test_a_cluster_that_changes_all_the_time_neither_blocks_others_nor_restarts_them_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+):
+    """Its plugin ends before the next change, or only after it."""
+    config = Config(clusters=[SchedulerClusterConfig(name="a", kubeconfig="")])
+    inventory: Any = _Inventory(tmp_path)
+    clusters = ProfileClusters(config, inventory, "program")
+
+    async def trouble(path: str) -> str:
+        await asyncio.sleep(seconds if Path(path).name.startswith("flaps") else 0)
+        return ""
+
+    monkeypatch.setattr("multi_scheduler.process.profile_clusters.kubeconfig.trouble", trouble)
+    restarts = 0
+
+    async def polled(times: int) -> None:
+        nonlocal restarts
+        for turn in range(times):
+            if turn % 2 == 0:
+                inventory.add("flaps")
+            if clusters.is_changed():
+                clusters.config()
+                restarts += 1
+            await asyncio.sleep(2)
+
+    inventory.add("b")
+    await clusters.settle(10)
+    clusters.config()
+    await polled(60)
+    before = restarts
+    inventory.add("c")
+    await polled(60)
+    assert clusters.is_profile("c")
+    assert restarts > before
+    restarts = 0
+    await polled(1200)
+    assert restarts <= 4
+    await clusters.close()
