@@ -5,6 +5,7 @@ Source: ``k8s.io/apimachinery/pkg/util/strategicpatch``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,14 +58,15 @@ def merged(stored: Any, patch: Any, *, strategic: bool = False) -> Any:
 def _merged_list(stored: list[Any], patch: list[Any], *, key: str) -> list[Any]:
     if any(item.get("$patch") == "replace" for item in patch):
         return [item for item in patch if item.get("$patch") != "replace"]
-    result = {item[key]: item for item in stored}
+    # API servers accept a pull secret without a name, and store it without the field.
+    result = {item.get(key): item for item in stored}
     for item in patch:
         if item.get("$patch") == "delete":
             result.pop(item[key], None)
         else:
             result[item[key]] = merged(result.get(item[key]), item, strategic=True)
     changed = [item[key] for item in patch if item.get("$patch") != "delete"]
-    order = _order([item[key] for item in stored], list(dict.fromkeys(changed)), result)
+    order = _order([item.get(key) for item in stored], list(dict.fromkeys(changed)), result)
     return [result[name] for name in order]
 
 
@@ -75,10 +77,11 @@ def _order(stored: list[Any], changed: list[Any], present: Iterable[Any]) -> lis
     followed them in the stored list, or at the end.
     """
     position = {name: number for number, name in enumerate(stored)}
-    others = [name for name in stored if name in set(present) and name not in changed]
+    existing, moved = set(present), set(changed)
+    others = deque(name for name in stored if name in existing and name not in moved)
     result: list[Any] = []
     for name in changed:
         while others and name in position and position[others[0]] < position[name]:
-            result.append(others.pop(0))
+            result.append(others.popleft())
         result.append(name)
-    return result + others
+    return [*result, *others]

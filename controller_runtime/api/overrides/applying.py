@@ -145,10 +145,16 @@ def _container_patch(configured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the patch of a container in which a variable's value replaces its source, and the reverse."""
     patch = dict(configured)
     if variables := patch.get("env"):
-        patch["env"] = [one if "$patch" in one else {**_NO_SOURCE, **one} for one in variables]
+        patch["env"] = [one if "$patch" in one else _variable(one) for one in variables]
     if resources := patch.pop("resources", None):
         patch["resources"] = {
             kind: {name: value if value is None else str(value) for name, value in values.items()}
             for kind, values in resources.items()
         }
     return patch
+
+
+def _variable(configured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch of a variable; merging two sources would give a pod that the API server refuses."""
+    source = configured.get("valueFrom")
+    return {**_NO_SOURCE, **configured, **({"valueFrom": {**source, "$patch": "replace"}} if source else {})}

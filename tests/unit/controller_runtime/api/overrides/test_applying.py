@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -138,6 +139,14 @@ def test_containers_are_patched_by_name():
             {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
             {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         ),
+        (
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ),
+        (
+            {"name": "NEW", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "NEW", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ),
         ({"name": "A", "$patch": "delete"}, None),
         ({"name": "absent", "$patch": "delete"}, None),
     ],
@@ -162,3 +171,28 @@ def test_overrides_apply_in_order():
     assert container_of(change({**rewrite, **by_patch}), "app")["image"] == "nginx:2"
     assert container_of(change(by_patch, rewrite), "app")["image"] == "m.example/library/nginx:2"
     assert container_of(change(rewrite, by_patch), "app")["image"] == "nginx:2"
+
+
+def test_pull_secret_without_name_is_kept():
+    """API servers accept it and store it without the field, so any user can create such a pod."""
+    pod = {
+        "metadata": {"namespace": "shop"},
+        "spec": {"containers": [], "imagePullSecrets": [{}, {"name": "own"}]},
+    }
+    override = OverrideSet(
+        [convert({"name": "o", "patch": {"spec": {"imagePullSecrets": [{"name": "m"}]}}}, Override)]
+    )
+    assert applied(pod, override.of(pod))["spec"]["imagePullSecrets"] == [{"name": "m"}, {}, {"name": "own"}]
+
+
+def test_a_pod_with_thousands_of_variables_is_changed_quickly():
+    """A user can write as many variables as fit into an object; applying an override blocks the process."""
+    many = [{"name": f"V{number}"} for number in range(20_000)]
+    app = {"name": "app", "env": [*many, {"name": "A", "value": "1"}]}
+    pod = {"metadata": {"namespace": "shop"}, "spec": {"containers": [app]}}
+    container = {"name": "app", "env": [{"name": "A", "value": "2"}]}
+    override = OverrideSet([convert({"name": "o", "patch": {"spec": {"containers": [container]}}}, Override)])
+    before = time.process_time()
+    changed = applied(pod, override.of(pod))["spec"]["containers"][0]["env"]
+    assert time.process_time() - before < 2  # quadratic: 40 s
+    assert changed == [*many, {"name": "A", "value": "2"}]
