@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from controller_runtime import log, resources
@@ -18,6 +19,8 @@ _SETTLE = 1.0
 """Seconds for which changes of a ReplicaSet's pods are collected, so that a burst is numbered once."""
 _RETRY = 1.0
 _WORKERS = 2
+_BATCH = 100
+"""Pods of a ReplicaSet that are written before the next ReplicaSet's turn, so that one user cannot delay the others."""
 _ASPECTS: tuple[Callable[[Object], object], ...] = (
     lambda pod: (pod.spec or {}).get("nodeName"),
     pods.is_active,
@@ -74,8 +77,8 @@ class DeletionCosts:
             if self._view.is_on_virtual_node(pod)
         }
         costs = deletion_costs.new_costs(list(found.values()), self._view.lower_cluster)
-        is_complete = True
-        for name, cost in costs.items():
+        is_complete = len(costs) <= _BATCH
+        for name, cost in itertools.islice(costs.items(), _BATCH):
             try:
                 is_complete &= await self._write(found[name], cost)
             except Forbidden as error:

@@ -17,6 +17,8 @@ _FIRST = 1_000_000
 """Cost of the pod that is deleted last. New pods have the cost 0 and are deleted first, which is mostly right."""
 _MOST_WORK = 200_000
 """Pods times lower clusters of a ReplicaSet above which nothing is written; as many take 0.1 s."""
+_TRIED = 20
+"""Pods of a ReplicaSet in which a valid division is searched; users can write thousands of long invalid ones."""
 
 
 def is_ours(pod: Object) -> bool:
@@ -58,8 +60,8 @@ def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict
 
 
 def _weights(found: Sequence[Object], counts: Counter[str]) -> dict[str, int] | None:
-    """Return the weights by cluster; None: no pod has a valid division."""
-    for pod in reversed(found):
+    """Return the weights by cluster; None: none of the newest pods has a valid division."""
+    for pod in found[: -_TRIED - 1 : -1]:
         try:
             declared = division.parse(pod.annotations)
         except ValueError:
