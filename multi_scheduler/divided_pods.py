@@ -34,7 +34,7 @@ class DividedPods:
         self._assumed: dict[str, dict[str, tuple[str, float]]] = {}
         """Controller → UID of a pod → lower cluster, and the time until which the pod counts there."""
         self._controller: dict[str, str] = {}
-        """Controller by UID of an assumed pod."""
+        """Controller by UID of an assumed pod, in the order in which the pods were assumed."""
 
     def count(self, controller: str) -> Counter[str]:
         """Return the number of a controller's pods by lower cluster."""
@@ -53,6 +53,11 @@ class DividedPods:
     def assume(self, uid: str, controller: str, cluster: str) -> None:
         """Count a pod that passed the filter, until it is bound."""
         self.forget(uid)
+        while self._controller:  # pods that were deleted before they were bound
+            oldest, of = next(iter(self._controller.items()))
+            if self._assumed[of][oldest][1] > self._clock():
+                break
+            self.forget(oldest)
         if uid not in self._bound:
             self._assumed.setdefault(controller, {})[uid] = cluster, self._clock() + _ASSUMED_SECONDS
             self._controller[uid] = controller

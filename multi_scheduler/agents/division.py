@@ -43,6 +43,8 @@ class DivisionSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=Tru
 class DivisionAgent(Agent):
     """Filters pods with a division; does not score."""
 
+    is_last = True
+
     def __init__(self, context: AgentContext) -> None:
         """Read the settings, and count the bound pods.
 

@@ -58,7 +58,7 @@ class Extender:
         upper: Client,
         scores_real_nodes: bool = False,
     ) -> None:
-        self._agents = agents
+        self._agents = sorted(agents, key=lambda one: one.agent.is_last)
         self._scores_real_nodes = scores_real_nodes
         self._directory = directory
         self._upper = upper

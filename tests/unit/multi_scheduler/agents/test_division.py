@@ -203,6 +203,16 @@ def test_assumed_pods_expire() -> None:
     assert not found._controller
 
 
+def test_assumed_pods_of_controllers_that_are_gone_expire() -> None:
+    """Users can create and delete pods with ever new controllers."""
+    now = [0.0]
+    found = DividedPods({"vn-a": "a"}.get, clock=lambda: now[0])
+    for number in range(300):
+        now[0] += 1.0
+        found.assume(f"pod-{number}", f"shop/forged-{number}", "a")
+    assert len(found._assumed) == len(found._controller) == 60
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [

@@ -195,6 +195,23 @@ async def test_several_agents_filter_in_turn_and_score_by_weight():
     assert scores == {"vn-a": pytest.approx(0.875), "vn-b": pytest.approx(0.125)}
 
 
+async def test_an_agent_that_passes_one_node_is_asked_last():
+    """Otherwise a later agent could reject the only node that is left, at each attempt."""
+
+    class One(Agent):
+        is_last = True
+
+        async def filter(self, pod, nodes):
+            return Rejections({}, {node.name: "not the first" for node in nodes[1:]})
+
+    context = AgentContext("template", {"label": "tier", "prefer": "gold"}, upper=None, lower={})  # type: ignore[arg-type]
+    directory: Any = _Directory()
+    agents = [Weighted("one", One(), 1.0), Weighted("template", TemplateAgent(context), 1.0)]
+    extender = Extender(agents, directory, upper=None)  # type: ignore[arg-type]
+    answer = await extender.filter(_asked(_pod("p", tier="gold"), "vn-b", "vn-a"))
+    assert answer.passing == ["vn-a"]
+
+
 def test_arguments_are_read_in_any_case():
     """As Go's decoder does; result keys are capitalised."""
     pod = _pod("u")
