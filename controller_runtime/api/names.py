@@ -164,3 +164,5 @@ ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod of a ReplicaSet: pods with a lower number are deleted first."""
+UPPER_ONLY_ON_PODS = frozenset({ANNOTATION_LAST_APPLIED, ANNOTATION_DELETION_COST})
+"""Annotations of upper pods that lower pods do not get. ReplicaSets, which read deletion costs, are in the upper cluster."""

@@ -53,7 +53,8 @@ def literal(
             value = upper["spec"].get("serviceAccountName", "")
         case str() if (field := _subscript(path)) is not None:
             kind, key = field
-            if key not in tripped and key != names.ANNOTATION_LAST_APPLIED and not names.is_reserved(key):
+            is_copied = key not in tripped and key not in names.UPPER_ONLY_ON_PODS
+            if is_copied and not names.is_reserved(key):
                 return variable
             value = (upper["metadata"].get(kind) or {}).get(key, "")
         case _:

@@ -37,7 +37,7 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     annotations = {
         key: value
         for key, value in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_LAST_APPLIED and not names.is_reserved(key)
+        if key not in names.UPPER_ONLY_ON_PODS and not names.is_reserved(key)
     }
     applied = {"labels": sorted(carried), "annotations": sorted(annotations)}
     if tripped:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller_runtime.api import names
 from controller_runtime.api.pod import access_volume
 from controller_runtime.api.policy.config import Policy
 from controller_runtime.api.policy.rules import PolicySet
@@ -47,6 +48,21 @@ def test_identity_fields_are_cleared_and_ownership_is_labelled():
     assert metadata["annotations"]["note"] == "kept"
     assert json.loads(metadata["annotations"]["tripped-labels"]) == {"batch.io/group": "g1"}
     assert "kubectl.kubernetes.io/last-applied-configuration" not in metadata["annotations"]
+
+
+def test_deletion_costs_stay_in_the_upper_cluster():
+    """A changed cost causes no write in the lower cluster, but its user still sees it in the pod."""
+    field = f"metadata.annotations['{names.ANNOTATION_DELETION_COST}']"
+    pod = upper_pod()
+    pod["spec"]["containers"][0]["env"] = [{"name": "C", "valueFrom": {"fieldRef": {"fieldPath": field}}}]
+    pod["metadata"]["annotations"] |= {
+        names.ANNOTATION_DELETION_COST: "7",
+        names.ANNOTATION_DELETION_COST_WRITTEN: "7",
+    }
+    lower = lower_pod.lower_pod(pod, OPTIONS)
+    assert lower["spec"]["containers"][0]["env"] == [{"name": "C", "value": "7"}]
+    pod["metadata"]["annotations"][names.ANNOTATION_DELETION_COST] = "8"
+    assert lower_pod.lower_pod(pod, OPTIONS)["metadata"] == lower["metadata"]
 
 
 def test_reserved_keys_of_users_are_not_copied():
