@@ -24,6 +24,8 @@ class Problem:
     waiting_message: str
     about: tuple[str, str] = ("", "")
     """Kind and name of the referenced object that the problem concerns; empty: it concerns the whole pod."""
+    again: float = 0.0
+    """Seconds until the next attempt; 0: the caller decides."""
 
 
 def missing(need: Dependency) -> Problem:
@@ -128,6 +130,16 @@ def followed_name_taken(kind: str, key: str, cluster: str) -> Problem:
         "namespaces.prefix for this lower cluster"
     )
     return Problem(reason, text, reason, text)
+
+
+def followed_contested(kind: str, key: str, cluster: str, *, again: float) -> Problem:
+    """Return the problem that another program changes a copy (``shop/web``) whenever we have repaired it."""
+    text = (
+        f"Another program keeps changing the {kind} {key} in lower cluster {cluster}, which is a copy. It is repaired "
+        "with growing pauses. virtual-node processes of one lower cluster need the same ignoreLabels, ingressClasses, "
+        "gatewayClasses and namespaces"
+    )
+    return Problem("CopyContested", text, "CopyContested", text, again=again)
 
 
 def policy_missing(name: str, why: str) -> Problem:

@@ -165,10 +165,13 @@ class FollowController:
         namespace, _, name = key.partition("/")
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
-            if not await peers.have_pods_in(self._context, copy.namespace):
+            if self._copies.may_remove_unused(key, copy) and not await peers.have_pods_in(
+                self._context, copy.namespace
+            ):
                 await self._copies.delete(copy)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._forget(key)
+            self._copies.forget_unused(key)
             if self._copies.of(key) is None:
                 self._release_secrets(key)
                 return None
@@ -203,7 +206,7 @@ class FollowController:
             raise
         if isinstance(outcome, Problem):
             self._failed(upper, outcome.event_reason, outcome.message)
-            return Result(requeue_after=_FOREIGN_AGAIN)
+            return Result(requeue_after=outcome.again or _FOREIGN_AGAIN)
         if translation.notes:
             self._report(
                 upper,
@@ -238,7 +241,8 @@ class FollowController:
     async def _remove_unused(self, key: str, namespace: str) -> Result | None:
         """Delete an unused copy after a grace period, unless lower pods of the namespace exist."""
         self._forget(key)
-        if self._copies.of(key) is None:
+        copy = self._copies.of(key)
+        if copy is None or not self._copies.may_remove_unused(key, copy):
             self._release_secrets(key)
             return None
         if left := self._surroundings.users.grace(namespace):

@@ -13,8 +13,9 @@ from controller_runtime.objects import Object
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
-from virtual_node.controllers.base.problems import Problem, followed_name_taken
+from virtual_node.controllers.base.problems import Problem, followed_contested, followed_name_taken
 from virtual_node.controllers.follow.kinds import Kind
+from virtual_node.controllers.follow.repairs import Repairs
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.copies import copy_of, copy_patch
@@ -50,11 +51,19 @@ class FollowedCopies:
         """Upper objects, by key, in the state with which their copies were last compared."""
         self._strict_since: dict[str, float] = {}
         """Loop time since which a copy has been too strict, by upper key."""
+        self._repairs = Repairs()
+        self._unused: dict[str, dict[str, str]] = {}
+        """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object."""
         self._compared.pop(key, None)
         self._strict_since.pop(key, None)
+        self._repairs.forget(key)
+
+    def forget_unused(self, key: str) -> None:
+        """Forget which copies of an upper object were deleted, because the object is gone."""
+        self._unused.pop(key, None)
 
     def of(self, key: str) -> Object | None:
         """Return the copy of an upper object from the cache; None also if the name belongs to another object."""
@@ -87,6 +96,7 @@ class FollowedCopies:
             spec=spec,
             left_out=self._kind.left_out,
         )
+        self._unused.get(key, {}).pop(namespace, None)
         existing = self.lower.store.get(f"{namespace}/{name}")
         was_compared = self._compared.get(key) is upper
         if existing is None:
@@ -103,14 +113,27 @@ class FollowedCopies:
             if wait := self._must_wait(key, current, spec):
                 return wait
             resource = self._kind.resource
-            if was_compared and not await peers.is_current(self._context.upper, resource, upper):
-                return None  # our cache is behind; the missing event requeues this key
+            if was_compared:
+                if not await peers.is_current(self._context.upper, resource, upper):
+                    return None  # our cache is behind; the missing event requeues this key
+                if wait := self._repairs.wait(key, desired):
+                    return followed_contested(
+                        resource.kind, f"{namespace}/{name}", self._context.name, again=wait
+                    )
             await patch_only(
                 self._context.lower, resource, name, patch, uid=existing.uid, namespace=namespace
             )
             self._strict_since.pop(key, None)
         self._compared[key] = upper
         return None
+
+    def may_remove_unused(self, key: str, copy: Object) -> bool:
+        """Report whether to delete a copy that none of our pods uses.
+
+        A copy with another uid than at the first call was recreated by another process, for pods that have no lower
+        pods yet. If it was deleted again, it would be recreated again, without end.
+        """
+        return self._unused.setdefault(key, {}).setdefault(copy.namespace, copy.uid) == copy.uid
 
     async def delete(self, copy: Object) -> None:
         """Delete a copy by uid."""

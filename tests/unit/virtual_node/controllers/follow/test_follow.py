@@ -183,3 +183,53 @@ async def test_waits_for_an_api_that_a_cluster_lacks():
     scene.lower.fault = lambda _verb, _plural, _key: None
     await waiting
     assert loop.time() - began == pytest.approx(1200)
+
+
+async def test_a_copy_that_another_process_recreates_is_deleted_once():
+    """Its pods have no lower pods yet, for example because a ConfigMap is missing."""
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    scene.upper.remove("pods", "shop/pod")
+    for number in range(20):
+        result = await scene.controller.reconcile(key)
+        await asyncio.sleep((result and result.requeue_after) or 0.1)
+        if scene.copy() is None:
+            scene.lower.put(
+                "networkpolicies", {**copy, "metadata": {**copy["metadata"], "uid": f"c-{number}"}}
+            )
+    assert scene.writes() == ["create", "delete"]
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.upper.remove("pods", "shop/pod")
+    for _ in range(2):
+        result = await scene.controller.reconcile(key)
+        await asyncio.sleep((result and result.requeue_after) or 0.1)
+    assert scene.copy() is None
+
+
+async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_with_pauses():
+    """Such as a process with other ignoreLabels. A change of the upper object is written at once."""
+    scene, theirs = Scene(), {"podSelector": {"matchLabels": {"nobody": "x"}}}
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while loop.time() < began + 3600:
+        scene.lower.change("networkpolicies", key, spec=theirs)
+        result = await scene.controller.reconcile(key)
+        await asyncio.sleep((result and result.requeue_after) or 0.1)
+    assert 10 < len(scene.writes()) < 30
+    assert [reason for reason, _ in scene.reported] == ["CopyContested"]
+    scene.lower.change("networkpolicies", key, spec=theirs)
+    for policy in (POLICY, {**POLICY, "policyTypes": ["Egress"]}):
+        scene.add(policy)
+        await scene.controller.reconcile(key)
+        copy = scene.copy()
+        assert copy is not None
+        assert copy["spec"]["policyTypes"] == policy["policyTypes"]
+        assert "nobody" not in copy["spec"]["podSelector"]["matchLabels"]

@@ -1,0 +1,50 @@
+"""Limits how often a copy is repaired that another program changes again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_AT_ONCE = 3
+"""Repairs of a copy without a pause."""
+_LONGEST_PAUSE = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    desired: Mapping[str, Any]
+    at: float
+    count: int
+
+    @property
+    def pause(self) -> float:
+        return 0.0 if self.count < _AT_ONCE else min(_LONGEST_PAUSE, 2.0 ** min(self.count - _AT_ONCE, 10))
+
+
+class Repairs:
+    """The last repairs of copies. A copy whose wanted state has changed counts as never repaired."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, _Repair] = {}
+
+    def wait(self, key: str, desired: Mapping[str, Any]) -> float:
+        """Return the seconds until the next repair of a copy; 0: repair it now, which is counted.
+
+        Args:
+            key: identifies the copy.
+            desired: the wanted state.
+        """
+        now = asyncio.get_running_loop().time()
+        last = self._last.get(key)
+        if last is None or last.desired != desired or now - last.at > 2 * _LONGEST_PAUSE:
+            last = _Repair(desired, now, 0)
+        if (left := last.at + last.pause - now) > 0:
+            return left
+        self._last[key] = _Repair(desired, now, last.count + 1)
+        return 0.0
+
+    def forget(self, key: str) -> None:
+        """Forget the repairs of a copy that is no longer wanted."""
+        self._last.pop(key, None)
