@@ -188,7 +188,7 @@ async def _restart_others(cluster: Cluster) -> None:
 
 
 async def _is_current(lower: Client) -> bool:
-    """Report whether the lower cluster has all new pods, and every doomed one is gone or being deleted."""
+    """Report whether the lower cluster has all new pods, and all pods deleted in the outage are gone or being deleted."""
     try:
         new, doomed = [
             await lower.list(resources.PODS, namespace=_NAMESPACE, label_selector=f"wave={wave}")

@@ -1,9 +1,9 @@
 """Cost of an unreachable API server: watches of single objects, and twenty informers, of one client wait for it.
 
 ``python -m tests.benchmarks.bench_outage --objects 1000 --seconds 30``. A fake apiserver, in a process of its
-own, is killed and started again with a newer state, so that every watch gets 410. Printed are the requests
-sent and the CPU spent during the outage; afterwards the seconds until the informers, and until everything, is
-current, and the number of requests in the busiest second.
+own, is killed and started again with a newer state, so that every watch gets 410. The program prints the requests
+sent and the CPU time used during the outage. Afterwards it prints the seconds until the informers, and until
+everything, is current, and the number of requests in the busiest second.
 """
 
 from __future__ import annotations

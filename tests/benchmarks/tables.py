@@ -139,7 +139,7 @@ def printed(record: Record) -> str:
 
 
 def target(what: str, measured: float, most: float, unit: str) -> dict[str, Any]:
-    """Return a row of ``targets`` for a figure that must be at most so much."""
+    """Return a row of ``targets`` for a figure that must be at most ``most``."""
     return {
         "what": what,
         "wanted": f"≤ {most:g} {unit}".strip(),

@@ -38,7 +38,8 @@ _LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run every test on the event loop of the shared sandbox.
 
-    Files with clusters of their own come first, so that the shared ones do not run beside them; of these the longest.
+    Files with clusters of their own come first, the longest of them at the start, so that the shared clusters do not run
+    beside them.
     """
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents and isinstance(item, pytest.Function)]

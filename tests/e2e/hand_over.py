@@ -1,4 +1,4 @@
-"""What is followed while the programs of an installation are replaced: the owners of clusters, and new pods."""
+"""Checks while the programs of an installation are replaced: the owners of clusters, and new pods."""
 
 from __future__ import annotations
 

@@ -74,12 +74,12 @@ async def test_upgrades_keep_the_webhooks_certificates(empty: Sandbox):
     await _helm(empty, "uninstall")
     left = await read(empty.upper, "-n", NAMESPACE, "secrets")
     assert [one["metadata"]["name"] for one in left["items"]] == []
-    # Bound mirrors of volumes need it; the uninstall hook removes it after the last mirror.
+    # Bound mirrors of volumes need the CSIDriver. The uninstall hook, which does not run here, would remove it last.
     assert (await read(empty.upper, "csidriver", DRIVER))["spec"]["attachRequired"] is False
 
 
 async def test_adopts_its_kept_csi_driver_again(empty: Sandbox):
-    """Kept by an earlier uninstall of the same release."""
+    """An earlier uninstall of the same release has kept it."""
     await _helm(empty, "install")
     await _helm(empty, "uninstall")
     await empty.upper.kubectl("delete", "csidriver", DRIVER)

@@ -51,7 +51,7 @@ RUN = [page for page in PAGES if any(one.script and not one.file and not one.rea
 SHARED = ("default", "kube-system", "kube-node-lease")
 _SECONDS = 120.0
 _HELM = """#!/bin/sh
-# Programs do not run on simulated nodes, and a webhook that nobody serves would refuse every labelled pod.
+# Programs do not run on simulated nodes, and a webhook without a server would refuse every labelled pod.
 case $1 in
   install|upgrade) exec {helm} "$@" --set webhook.enabled=false ;;
 esac

@@ -33,7 +33,7 @@ async def test_no_request_fails_while_cluster_is_drained_and_refilled(
             await run_on(upper, namespace, REAL)
             await command(upper, "uncordon", FAR)
             code, text = await command(upper, "drain", REAL, "--timeout=3m")
-            assert (code, f"{namespace}/client" in text) == (1, True), text  # only there is it admitted
+            assert (code, f"{namespace}/client" in text) == (1, True), text  # the client may run only on REAL
             await run_on(upper, namespace, FAR)
             await command(upper, "uncordon", REAL)
             good, bad = await count(upper, namespace, above=good + 20)

@@ -141,7 +141,7 @@ async def test_the_extender_accepts_calls_of_the_scheduler_only(installed: Sandb
         file.touch(mode=0o600)
         file.write_bytes(base64.b64decode(secret["data"][name]))
     stranger = ssl.create_default_context(cafile=str(files["ca.crt"]))
-    stranger.check_hostname = False  # the forwarded port has another name
+    stranger.check_hostname = False  # the certificate does not have the name of the forwarded port
     known = ssl.create_default_context(cafile=str(files["ca.crt"]))
     known.check_hostname = False
     known.load_cert_chain(files["tls.crt"], keyfile=files["tls.key"])

@@ -99,7 +99,7 @@ async def test_upper_api_server_is_restarted(sandbox: Sandbox, served: Served):
 
 
 async def test_virtual_node_is_killed_and_replaced(sandbox: Sandbox, served: Served):
-    """Without a hand-over."""
+    """There is no hand-over to the new process."""
     async with _no_request_fails(sandbox.upper, served):
         await sandbox.processes[0].kill()
         await sandbox.processes[0].start()

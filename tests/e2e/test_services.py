@@ -28,7 +28,7 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 
 
 async def lower_service(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
-    """A lower Service, waited for."""
+    """Wait for a lower Service and return it."""
     found: dict[str, Any] = {}
 
     async def there() -> bool:
@@ -90,7 +90,7 @@ async def test_a_pod_reaches_another_by_service_name(sandbox: Sandbox, upper: Cl
 
 
 async def test_lower_endpoints_name_lower_pods_and_nodes(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """An endpoint of this cluster's has its lower pod and node; one of another cluster's has neither."""
+    """An endpoint in this cluster has its lower pod and node; an endpoint in another cluster has neither."""
     await create(
         upper, namespace, service("web"), pod("here", "sleep 600", metadata={"labels": {"app": "web"}}),
         pod("there", "sleep 600", node=SIMULATED, metadata={"labels": {"app": "web"}}),

@@ -124,7 +124,7 @@ async def test_scaling_and_rollouts_keep_the_division(sandbox: Sandbox, namespac
 
 
 async def test_divides_by_room_and_by_price(sandbox: Sandbox, namespace: str) -> None:
-    """12 and 60 free cores; a third of the price."""
+    """The clusters have 12 and 60 free cores; one of them has a third of the other's price."""
     upper = sandbox.upper
     await create(upper, namespace, _deployment("room", 12, "room"))
     await _divided(upper, namespace, "room", {"lower1": 2, "lower2": 10})
@@ -168,7 +168,7 @@ async def test_full_cluster_spills_over_up_to_the_maximum_skew(sandbox: Sandbox,
 
 
 async def test_invalid_division_is_reported(sandbox: Sandbox, namespace: str) -> None:
-    """The pod runs all the same."""
+    """The pod runs nevertheless."""
     upper = sandbox.upper
     await create(upper, namespace, _deployment("typo", 1, "lower1=3;lower2=1"))
 

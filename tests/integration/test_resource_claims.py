@@ -30,24 +30,24 @@ SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", na
 
 
 def request(device_class: str = "gpu", **more: Any) -> dict[str, Any]:
-    """The spec of a claim of one device."""
+    """Return the spec of a claim of one device."""
     return {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": device_class, **more}}]}}
 
 
 def claim(name: str, **more: Any) -> dict[str, Any]:
-    """A claim of one device."""
+    """Return a claim of one device."""
     return {"apiVersion": API, "kind": "ResourceClaim", "metadata": {"name": name}, "spec": request(**more)}
 
 
 def template(name: str) -> dict[str, Any]:
-    """A template whose author tries to mark the generated claims as our copies."""
+    """Return a template whose author tries to mark the generated claims as our copies."""
     marks = {"labels": {"team": "a", names.LABEL_UPPER_CLUSTER: "forged"}}
     spec = {"metadata": marks, "spec": request()}
     return {"apiVersion": API, "kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": spec}
 
 
 def pod(name: str, **source: str) -> dict[str, Any]:
-    """A labelled pod with one claim."""
+    """Return a labelled pod with one claim."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -119,7 +119,7 @@ async def _phase(cluster: Cluster, name: str) -> str:
 
 
 async def _devices(upper: Cluster, name: str) -> list[str]:
-    """The devices that an upper pod reports."""
+    """Return the devices that an upper pod reports."""
     annotations = (await get(upper, SHOP, "pod", name))["metadata"].get("annotations") or {}
     found = json.loads(annotations.get(names.ANNOTATION_ALLOCATED_DEVICES, "{}"))
     return [f"{one['driver']}/{one['device']}" for one in found.get("gpu", ())]
@@ -130,7 +130,7 @@ async def _lower_claims(lower: Cluster) -> list[str]:
 
 
 async def _waiting(upper: Cluster, name: str) -> str:
-    """The reason why a container of an upper pod waits."""
+    """Return the reason why a container of an upper pod waits."""
     statuses = (await get(upper, SHOP, "pod", name))["status"].get("containerStatuses") or [{}]
     return str(((statuses[0].get("state") or {}).get("waiting") or {}).get("reason", ""))
 

@@ -45,7 +45,7 @@ asyncio.run(main())
 
 
 def busybox(name: str, script: str = "echo started; exec sleep 1000") -> dict[str, Any]:
-    """A pod that runs a shell script."""
+    """Return a pod that runs a shell script."""
     container = {"name": "main", "image": "busybox:1.36", "command": ["sh", "-c", script]}
     return {
         "apiVersion": "v1",

@@ -379,7 +379,7 @@ async def test_victims_are_selected_only_where_their_end_makes_room(
 async def test_a_lost_cluster_is_left_and_filled_again(
     sandbox: Sandbox, upper: Cluster, namespace, descheduler
 ):
-    """(d) B dies: its pods move to A where they fit; B returns: nothing is doubled, and it gets pods again."""
+    """(d) B is lost, and its pods move to A if they fit. When B is back, no pod runs twice, and B gets pods again."""
     lost = sandbox.lower[1]
     await create(upper, namespace, deployment("small", cpu="500m", replicas=4, prefer=B))
 

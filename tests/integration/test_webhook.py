@@ -40,7 +40,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 
 async def start(sandbox: Sandbox, number: int, port: int) -> Process:
-    """One replica."""
+    """Start a replica."""
     return await sandbox.start_process(
         f"webhook-{number}",
         [
@@ -76,7 +76,7 @@ async def registered(upper: Cluster) -> None:
 
 
 def pod(name: str = "web", **spec: Any) -> dict[str, Any]:
-    """A labelled pod."""
+    """Return a labelled pod."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

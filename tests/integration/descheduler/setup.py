@@ -98,7 +98,7 @@ def pod(name: str, *, cpu: str = "3", prefer: str = SMALL, **metadata: Any) -> d
 
 
 def deployment(name: str, *, replicas: int, **options: Any) -> dict[str, Any]:
-    """A Deployment of such pods."""
+    """Return a Deployment of pods as ``pod`` returns them."""
     template = pod(name, **options)
     del template["metadata"]["name"]
     return {

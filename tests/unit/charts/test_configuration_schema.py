@@ -49,7 +49,7 @@ _OF_TYPES = re.compile(r"^enableControllers: |\.podSelector|\.taints: effect")
 
 
 def _documents(definition: str) -> st.SearchStrategy[Any]:
-    """Documents of a definition: mostly fields that it has, with values of their types, and wrong ones in between."""
+    """Return a strategy for documents of a definition: mostly valid fields and values, and some wrong ones."""
     return _object(SCHEMA["definitions"][definition], depth=4)
 
 

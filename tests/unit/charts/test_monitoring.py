@@ -65,7 +65,7 @@ def test_runbooks_and_alerts_agree():
 
 
 def test_the_charts_alerts_equal_the_files():
-    """In the namespace of the files."""
+    """The chart is rendered for the namespace of the files."""
     enabled = (
         "metrics: {prometheusRule: {enabled: true}}\nvirtualNode: {clusters: [{name: a, kubeconfig: b}]}"
     )
@@ -108,7 +108,7 @@ def test_a_scrape_has_the_labels_of_expressions():
 
 
 def test_no_metric_label_conflicts_with_target_labels():
-    """Because ``honorLabels`` is set."""
+    """With ``honorLabels``, a metric's label would replace the target's."""
     taken = expressions.TARGET | {"prometheus", "prometheus_replica"}
     assert [name for name, (_, labels) in REGISTERED.items() if taken & set(labels)] == []
 

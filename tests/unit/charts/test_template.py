@@ -210,7 +210,7 @@ def test_alerts_of_absent_components_are_left_out():
 
 
 def test_the_schedulers_version_is_that_of_the_cluster():
-    """Without a tag."""
+    """The values set no tag."""
     containers: list[dict[str, Any]] = rendering.one("one-cluster", "Deployment", "virtual-node-scheduler")[
         "spec"
     ]["template"]["spec"]["containers"]
@@ -218,7 +218,7 @@ def test_the_schedulers_version_is_that_of_the_cluster():
 
 
 def test_releases_of_one_name_in_two_namespaces_share_no_object():
-    """No cluster-scoped object is in both, or helm would refuse the second. It detects an existing CSIDriver."""
+    """Helm would refuse a cluster-scoped object that is in both releases. The chart detects an existing CSIDriver."""
     clusters = "clusters: [{name: a, kubeconfigSecret: {name: s}}]"
     text = f"virtualNode: {{{clusters}, createCSIDriver: false}}\npriorityClass: {{create: true}}"
     one, other = (

@@ -18,7 +18,7 @@ from controller_runtime.objects import Object, decode_object, from_dict
 
 
 def pod(number: int = 0, *, managed: bool = False) -> dict[str, Any]:
-    """A pod of about 3 KB, 5 KB with managedFields."""
+    """Return a pod of about 3 KB, 5 KB with managedFields."""
     whole: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -62,7 +62,7 @@ def pod(number: int = 0, *, managed: bool = False) -> dict[str, Any]:
 
 
 def watch_line(kind: str, whole: dict[str, Any]) -> bytes:
-    """A line of a watch."""
+    """Return a line of a watch."""
     return json.dumps({"type": kind, "object": whole}, separators=(",", ":")).encode()
 
 

@@ -19,7 +19,7 @@ def installed(version: tuple[int, int], *names: str) -> dict[str, Installed]:
 
 
 def script(path: Path, text: str) -> None:
-    """An executable shell script."""
+    """Write an executable shell script."""
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 

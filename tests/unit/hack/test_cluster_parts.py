@@ -34,7 +34,7 @@ def cluster(tmp_path_factory) -> Cluster:
 
 
 def certificate(cluster: Cluster, name: str) -> x509.Certificate:
-    """One of the cluster's certificates."""
+    """Return one of the cluster's certificates."""
     return x509.load_pem_x509_certificate(cluster.pki.certificate(name).read_bytes())
 
 

@@ -10,7 +10,7 @@ from hack.sandbox.builds.images import PAUSE, busybox_image, pause_image, write_
 
 
 def read(path: Path) -> tuple[Any, Any, dict[str, tarfile.TarInfo], str]:
-    """A docker archive as (manifest, config, layer's members by name, digest of the layer)."""
+    """Return manifest, config, the layer's members by name, and the layer's digest of a docker archive."""
     with tarfile.open(path) as archive:
         contents = {name: _content(archive, name) for name in archive.getnames()}
     (manifest,) = json.loads(contents["manifest.json"])

@@ -99,7 +99,7 @@ class _Writer:
                     for found in self._peers(peer, f"{where}.{peers}[{position}]", is_egress=peers == "to")
                 ]
                 if not below[peers]:
-                    continue  # without peers, the rule would allow traffic of everyone
+                    continue  # a rule without peers would allow all traffic
             yield below
 
     def _peers(self, peer: Mapping[str, Any], where: str, *, is_egress: bool) -> Iterable[dict[str, Any]]:

@@ -26,7 +26,7 @@ def _divide(weights: dict[str, int], pods: int, max_skew: int | None = None) -> 
 
 @given(weights=WEIGHTS, pods=st.integers(0, 80), max_skew=st.none() | st.integers(1, 3))
 def test_no_cluster_gets_a_pod_above_its_share(weights, pods, max_skew) -> None:
-    """With room everywhere, less than one pod; the order of the clusters does not matter."""
+    """If all clusters have room, each has less than one pod above its share, whatever the order of the weights."""
     counts = _divide(weights, pods, max_skew)
     total = sum(weights.values())
     assert all(counts[one] - Fraction(pods * weight, total) < 1 for one, weight in weights.items())
@@ -35,7 +35,7 @@ def test_no_cluster_gets_a_pod_above_its_share(weights, pods, max_skew) -> None:
 
 @given(weights=WEIGHTS, times=st.integers(0, 3))
 def test_whole_shares_are_met_exactly(weights, times) -> None:
-    """For as many pods as the sum of the weights, or a multiple."""
+    """Shares are whole numbers if the number of pods is a multiple of the sum of the weights."""
     small = {one: 1 + weight % 9 for one, weight in weights.items()}
     assert _divide(small, times * sum(small.values())) == Counter(
         {one: times * w for one, w in small.items()}
@@ -49,7 +49,7 @@ def test_whole_shares_are_met_exactly(weights, times) -> None:
     max_skew=st.integers(1, 4),
 )
 def test_maximum_skew_holds_for_any_counts_and_full_clusters(weights, counts, closed, max_skew) -> None:
-    """A chosen cluster stays within it. With room everywhere, there is always one."""
+    """The chosen cluster stays within the maximum skew. If all clusters have room, one is always chosen."""
     chosen = division.choose(weights, counts, weights.keys() - closed, max_skew)
     pods = 1 + sum(counts.get(one, 0) for one in weights)
     if chosen is not None:
@@ -97,7 +97,7 @@ def test_proportions_stay_when_few_pods_change() -> None:
     ],
 )
 def test_reads_annotations(text, skew, found) -> None:
-    """An empty annotation is none."""
+    """An empty annotation declares no division."""
     values = {names.ANNOTATION_DIVISION: text, names.ANNOTATION_DIVISION_MAX_SKEW: skew}
     assert division.parse({key: value for key, value in values.items() if value is not None}) == found
 
@@ -111,7 +111,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_invalid_division_names_the_annotation(text) -> None:
-    """In a short message."""
+    """The message stays short for any annotation."""
     with pytest.raises(ValueError, match=f"^annotation {names.ANNOTATION_DIVISION}: ") as caught:
         division.parse({names.ANNOTATION_DIVISION: text})
     assert len(str(caught.value)) < 250
@@ -131,6 +131,6 @@ _TEXT = "ab=,1039.-+e \n\0é१"
 
 @given(text=st.text(_TEXT, max_size=50), skew=st.text(_TEXT, max_size=10))
 def test_any_text_is_read_or_refused(text, skew) -> None:
-    """No other error."""
+    """No text causes another error than ValueError."""
     with contextlib.suppress(ValueError):
         division.parse({names.ANNOTATION_DIVISION: text, names.ANNOTATION_DIVISION_MAX_SKEW: skew})

@@ -46,7 +46,7 @@ async def test_unknown_host_names(host: str) -> None:
 
 @pytest.mark.looptime
 async def test_silent_server() -> None:
-    """The time-out is the caller's if it has one."""
+    """The caller's time-out applies, or the client's if the caller has none."""
     loop = asyncio.get_running_loop()
     moments = [loop.time()]
     async with serve(silence) as server, client_of(server, timeout=20) as client:
@@ -196,7 +196,7 @@ async def test_paths_and_queries_are_escaped_once() -> None:
 
 
 async def test_stream_returns_headers_and_content() -> None:
-    """And status."""
+    """The stream also has the status."""
     async with (
         serve(answers(web.Response(body=b"log", headers={"X-A": "b"}))) as server,
         client_of(server) as client,

@@ -102,7 +102,7 @@ async def test_errors_keep_the_clusters(
 
 
 async def test_a_refused_profile_is_reported_once(server: Server, settings: ClusterProfiles):
-    """And again when the reason changes. The directory of kubeconfigs is private and removed at the end."""
+    """It is reported again when the reason changes. The directory of kubeconfigs is private and removed at the end."""
     reported: list[tuple[str, str]] = []
     client: Any = MemoryClient(server)
     async with following(

@@ -100,7 +100,7 @@ def test_the_first_known_provider_of_the_file_is_used():
     ],
 )  # fmt: skip
 def test_refuses_profiles_that_cannot_be_used(status: Any, why: str):
-    """And uses the one beside it."""
+    """The valid ClusterProfile beside each of them is used."""
     found = select([profile("bad", status), profile("good", access(SERVER))], PROVIDERS, SETTINGS)
     assert list(found.kubeconfigs) == ["profile-good"]
     assert why in found.refused["fleet/bad"]

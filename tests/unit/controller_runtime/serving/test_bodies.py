@@ -46,7 +46,7 @@ class Upload:
 
     @classmethod
     async def begin(cls, server: HttpsServer, sent: int, length: int | None = 1000) -> Upload:
-        """Send a head and as many bytes; a chunked body where there is no length."""
+        """Send a head and ``sent`` bytes of a body; without ``length`` the body is chunked."""
         upload = cls(*await asyncio.open_connection("127.0.0.1", server.port))
         how = f"Content-Length: {length}" if length is not None else "Transfer-Encoding: chunked"
         body = b"x" * sent if length is not None else f"{sent:x}\r\n".encode() + b"x" * sent + b"\r\n"
@@ -55,7 +55,7 @@ class Upload:
         return upload
 
     async def answer(self) -> tuple[int, str]:
-        """Status and head of the answer."""
+        """Return status and head of the answer."""
         async with asyncio.timeout(30):
             head = await self._reader.readuntil(b"\r\n\r\n")
         self.writer.close()
@@ -64,13 +64,13 @@ class Upload:
 
 @pytest.mark.parametrize(("sent", "length"), [(0, 1001), (1001, None)])
 async def test_refuses_a_body_that_is_too_long(sent, length):
-    """413, by its length or by its bytes."""
+    """The answer is 413, because of the declared length or of the bytes that arrived."""
     async with taking() as server:
         assert (await (await Upload.begin(server, sent, length)).answer())[0] == 413
 
 
 async def test_refuses_a_body_that_does_not_arrive():
-    """408."""
+    """The answer is 408."""
     async with taking(seconds=0.2) as server:
         assert (await (await Upload.begin(server, 10)).answer())[0] == 408
         assert server.bodies.held == 0

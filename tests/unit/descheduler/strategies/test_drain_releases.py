@@ -87,7 +87,7 @@ async def test_marked_pod_without_record_is_restored_and_not_evicted():
     ("mark", "label"), [("h1", None), ("h1", "other"), ("h-", "h--leaving"), ("x y", "x")]
 )
 async def test_mark_without_valid_label_has_no_effect(mark, label):
-    """No label can be restored from it, so it would keep the pod on its node for ever."""
+    """No label can be restored from it, so it would keep the pod on its node forever."""
     cluster = draining_cluster()
     labels = {"app": "web"} | ({"pod-template-hash": label} if label else {})
     marks = {names.ANNOTATION_LEAVING: mark}

@@ -227,7 +227,7 @@ def test_assumed_pods_of_controllers_that_are_gone_expire() -> None:
     ],
 )
 async def test_unusable_annotation_has_no_effect(asked, why) -> None:
-    """Except an event that names it."""
+    """It only causes an event that names it."""
     scene = Scene()
     rejected = await scene.division.filter(asked, scene.virtual)
     assert not rejected.resolvable
@@ -239,7 +239,7 @@ async def test_unusable_annotation_has_no_effect(asked, why) -> None:
 
 
 async def test_pods_without_annotation_are_not_affected() -> None:
-    """Nor counted."""
+    """They are not counted either."""
     scene = Scene()
     asked = pod("new", "")
     await scene.place(asked)

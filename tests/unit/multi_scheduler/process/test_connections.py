@@ -49,7 +49,7 @@ async def _running(folder: Path) -> AsyncIterator[_Program]:
 
 @pytest.mark.looptime
 async def test_restarts_with_a_rotated_kubeconfig(tmp_path: Path):
-    """Once."""
+    """The work starts again only once."""
     async with _running(tmp_path) as program:
         write_token((tmp_path / "a"), "second-one")
         await asyncio.sleep(10)

@@ -1,4 +1,4 @@
-"""The pod controller with everything that works for it, between two clusters in memory."""
+"""The pod controller with everything that it uses, between two clusters in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from virtual_node.controllers.services.mirror import upper_service
 
 CLUSTER = "upper-1"
 KEY = "shop/web"
-"""The pod that a test has unless it says another name."""
+"""The pod of a test that gives no other name."""
 
 
 class Scene:
@@ -147,31 +147,31 @@ class Scene:
             for part in (self.pods.controller, self.namespaces, self.dependencies, self.identities):
                 group.create_task(part.run())
 
-    # --- what a test does and sees ----------------------------------------------------------------
+    # --- for tests ----------------------------------------------------------------------------------
 
     def bind(self, name: str = "web", *, uid: str = "u-1", namespace: str = "shop", **spec: Any) -> Body:
-        """An upper pod is bound to the virtual node."""
+        """Create an upper pod that is bound to the virtual node."""
         return self.upper.put("pods", pod(name, uid=uid, namespace=namespace, nodeName=self.node, **spec))
 
     def above(self, name: str = "web") -> Body:
-        """The upper pod; KeyError where there is none."""
+        """Return the upper pod; raise KeyError if it does not exist."""
         return self.upper.the("pods", f"shop/{name}")
 
     def below(self, name: str = "web") -> Body:
-        """The lower pod; KeyError where there is none."""
+        """Return the lower pod; raise KeyError if it does not exist."""
         return self.lower.the("pods", f"shop/{name}")
 
     def is_above(self, name: str = "web") -> bool:
-        """Whether there is an upper pod."""
+        """Report whether the upper pod exists."""
         return self.upper.find("pods", f"shop/{name}") is not None
 
     def is_below(self, name: str = "web") -> bool:
-        """Whether there is a lower pod."""
+        """Report whether the lower pod exists."""
         return self.lower.find("pods", f"shop/{name}") is not None
 
 
 def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
-    """A pod as the API server gives it."""
+    """Return a pod as the API server returns it."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -185,7 +185,7 @@ def pod(name: str, *, uid: str, namespace: str = "shop", **spec: Any) -> Body:
 
 
 def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str = "web") -> Body:
-    """A pod below that was made for the upper pod of that uid."""
+    """Return a lower pod that was created for the upper pod of that uid."""
     body = pod(name, uid=f"l-of-{uid}", nodeName="n1")
     body["metadata"]["labels"] = {
         names.LABEL_UPPER_CLUSTER: CLUSTER,
@@ -197,7 +197,7 @@ def lower_pod(uid: str, *, node: str = "vn", namespace: str = "shop", name: str 
 
 
 def clusters() -> tuple[Cluster, Cluster]:
-    """An upper and a lower cluster with a namespace above."""
+    """Return an upper cluster with a namespace, and a lower cluster."""
     upper, lower = Cluster("upper"), Cluster("lower")
     upper.put("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
     return upper, lower
@@ -205,7 +205,7 @@ def clusters() -> tuple[Cluster, Cluster]:
 
 @contextlib.asynccontextmanager
 async def mirroring(*scenes: Scene) -> AsyncIterator[Scene]:
-    """Scenes that run; yields the first. Ends them all."""
+    """Run scenes in the block; yield the first of them."""
     tasks = [asyncio.create_task(scene.run()) for scene in scenes]
     try:
         yield scenes[0]
@@ -217,6 +217,6 @@ async def mirroring(*scenes: Scene) -> AsyncIterator[Scene]:
 
 @contextlib.asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[Scene]:
-    """One scene between two new clusters. Not a fixture: those live outside of virtual time."""
+    """Run a scene between two new clusters. Not a fixture, because fixtures run outside of virtual time."""
     async with mirroring(Scene(*clusters(), **settings)) as scene:
         yield scene

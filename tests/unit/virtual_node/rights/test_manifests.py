@@ -42,7 +42,7 @@ def test_a_role_grants_exactly_the_table(table):
 
 
 def test_no_wildcards_are_granted():
-    """Except the one that a flag leaves out."""
+    """The only exception is the rule that ``--keep-namespaces`` leaves out, which may only list."""
     for table in (daemon.UPPER, daemon.LOWER):
         assert "*" not in str(manifests.cluster_role(table)["rules"])
     assert manifests.namespace_cleaning_rule()["verbs"] == ["list"]

@@ -260,7 +260,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
         (claim(deletionTimestamp=ago(hours=1)), [("error", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (bound_claim, [("warning", "stuck", "PersistentVolumeClaim", "shop/data")]),
         (both(claim(), lambda facts: facts.upper.objects["Node"].append(node("vn-gone"))), []),
-        # C --- unreadable objects
+        # --- unread
         (lambda facts: setattr(facts.lowers[0], "error", "refused"), [("error", "unread", "Cluster", "paris")]),
         (lambda facts: facts.upper.unread.update(Lease="no"), [("warning", "unread", "Lease", "*")]),
     ],

@@ -109,7 +109,7 @@ async def running() -> AsyncIterator[Scene]:
 
 
 def config_map(name: str, data: dict[str, str]) -> Object:
-    """An upper ConfigMap."""
+    """Return an upper ConfigMap."""
     return from_dict(
         {
             "apiVersion": "v1",
@@ -148,7 +148,7 @@ async def test_a_running_pod_keeps_its_copy_across_a_restart():
 
 
 async def test_a_used_copy_is_updated_after_a_restart():
-    """With upper changes during the downtime."""
+    """The copy gets upper changes made during the downtime."""
     async with running() as scene:
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
         scene.controller.claim(user())

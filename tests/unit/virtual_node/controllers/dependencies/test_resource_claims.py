@@ -20,7 +20,7 @@ OWN = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
 
 
 def claim(name: str = "shared", **exactly: Any) -> dict[str, Any]:
-    """A claim."""
+    """Return a claim."""
     requests = [{"name": "one", "exactly": {"deviceClassName": "gpu", **exactly}}]
     metadata = {"name": name, "namespace": "shop"}
     return {
@@ -32,7 +32,7 @@ def claim(name: str = "shared", **exactly: Any) -> dict[str, Any]:
 
 
 def template() -> dict[str, Any]:
-    """A template."""
+    """Return a template."""
     metadata = {"name": "one", "namespace": "shop"}
     return {
         "apiVersion": API,
@@ -43,7 +43,7 @@ def template() -> dict[str, Any]:
 
 
 def allocated(pod: str) -> dict[str, Any]:
-    """The status of a claim with a device for a pod."""
+    """Return the status of a claim with a device for a pod."""
     result = {"request": "one", "driver": "d", "pool": "n1", "device": "gpu-0"}
     return {
         "allocation": {"devices": {"results": [result]}},
@@ -52,7 +52,7 @@ def allocated(pod: str) -> dict[str, Any]:
 
 
 def devices(scene: Scene) -> dict[str, Any]:
-    """The devices that the upper pod reports."""
+    """Return the devices that the upper pod reports."""
     found: dict[str, Any] = json.loads(
         scene.above()["metadata"].get("annotations", {}).get(names.ANNOTATION_ALLOCATED_DEVICES, "{}")
     )

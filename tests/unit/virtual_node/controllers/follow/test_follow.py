@@ -39,7 +39,7 @@ async def test_copies_only_for_pods_and_deletes_after_the_last_one():
 
 
 async def test_keeps_the_copy_while_a_lower_pod_exists():
-    """Its traffic would be open."""
+    """Without the copy, all traffic of the pod would be allowed."""
     scene = Scene()
     key = scene.add(POLICY)
     scene.add_pod()

@@ -200,7 +200,7 @@ def _allowed(
 
 
 def test_generated_copies_never_allow_more():
-    """Ingress between pods of the lower cluster, also of strangers there, whom no upper policy admits by label."""
+    """Ingress between pods of the lower cluster, also from unmanaged pods, which no upper policy admits by label."""
     random = Random(20261123)
     same, more = 0, 0
     for _ in range(1500):

@@ -200,7 +200,7 @@ def test_a_forbidden_annotation_of_the_user_is_refused_beside_an_override():
 
 @pytest.mark.parametrize("seed", range(200))
 def test_no_pod_loses_its_identity(seed):
-    """Whatever fields a user's pod has: the translation stands, and another pass changes nothing."""
+    """With any fields in the user's pod, the lower pod keeps name, namespace and ownership, and a second pass changes nothing."""
     pod = generate(Random(seed))
     pod["metadata"] |= {"namespace": "shop", "uid": f"u-{seed}"}
     pod["spec"]["nodeName"] = "vn"
