@@ -127,7 +127,7 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
     if sandbox.bridge is not None:
         await _streams(sandbox, console, pods[0])
     else:
-        report("logs, exec, attach and port-forward need a real node below: run as root, or with --real-node")
+        report("logs, exec, attach and port-forward need a real lower node: run as root, or with --real-node")
     if len(sandbox.lower) > 1:
         await demo_scheduling.run(sandbox, report, partial(_show, sandbox, console))
     _print_next_steps(sandbox, console, pods[0], page=f"http://{page}/")

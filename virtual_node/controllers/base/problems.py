@@ -126,7 +126,7 @@ def followed_name_taken(kind: str, key: str, cluster: str) -> Problem:
     """Return the problem that an object we did not make has the lower name of a copy (``shop/web``)."""
     reason = f"{kind}Conflict"
     text = (
-        f"Lower cluster {cluster} has a {kind} {key} that is not ours; it is left alone. Rename one of the two, or set "
+        f"{kind} {key} of lower cluster {cluster} is not ours; it is left alone. Rename one of the two, or set "
         "namespaces.prefix for this lower cluster"
     )
     return Problem(reason, text, reason, text)

@@ -81,8 +81,8 @@ class PodDrift(PodRule):
                 severity=INFO,
                 check="drift",
                 subject=Subject(cluster, "Cluster", cluster),
-                message=f"has changed images, tolerations or deadlines of {readable.count(len(pods), 'pod')}, "
-                f"which requested others; they are not changed: {_some(pods)}",
+                message="its admission has changed images, tolerations or deadlines of "
+                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {_some(pods)}",
             )
 
 

@@ -262,7 +262,7 @@ async def test_deleted_group_releases_its_room():
 
 @pytest.mark.parametrize("is_asked", [True, False])
 @pytest.mark.parametrize(("priority", "victims"), [(9, 5), (1, 0)])
-async def test_preemption_makes_room_for_the_whole_group_or_evicts_nobody(priority, victims, is_asked):
+async def test_preemption_makes_room_for_the_whole_group_or_evicts_no_pod(priority, victims, is_asked):
     """Nine of twelve places are taken; three of these pods have priority 5, and the others 1.
 
     Without ``is_asked``, no filter call came before, because the virtual node lacks room for one pod.

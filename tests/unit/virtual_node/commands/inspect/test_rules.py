@@ -276,7 +276,7 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
     (told,) = [one for one in registry.inspect(facts) if one.check == "drift"]
     assert (told.severity, *told.subject[:2]) == ("info", "paris", "Cluster")
-    assert "of 1 pod, which" in told.message
+    assert "of 1 pod, and" in told.message
     assert POD in told.message
 
 
