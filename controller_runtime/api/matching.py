@@ -63,7 +63,8 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
             raise ValueError(
                 f"operator {expression.get('operator')!r}: write In, NotIn, Exists or DoesNotExist"
             )
-        requirements.append(dict(expression))
+        # A set, because users write long lists, and a matcher is called for many objects.
+        requirements.append({**expression, "values": frozenset(expression.get("values") or ())})
     return lambda labels: all(holds(one, labels) for one in requirements)
 
 

@@ -50,6 +50,11 @@ class OverrideSet:
         """Compile the overrides once."""
         self._all = tuple(map(_compiled, configured))
 
+    @property
+    def labels(self) -> frozenset[str]:
+        """Return the keys of labels that an override may change."""
+        return frozenset(key for one in self._all for key in one.metadata.get("labels") or ())
+
     def of(self, upper: Mapping[str, Any]) -> tuple[CompiledOverride, ...]:
         """Return the overrides that apply to an upper pod, in order."""
         if not self._all:

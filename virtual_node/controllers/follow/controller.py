@@ -11,7 +11,7 @@ import contextlib
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import ApiError, NotFound, Unavailable, is_retryable
+from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -23,6 +23,7 @@ from virtual_node.controllers.dependencies.config_maps_and_secrets import Depend
 from virtual_node.controllers.follow import addresses
 from virtual_node.controllers.follow.copies import FollowedCopies, upper_key
 from virtual_node.controllers.follow.kinds import Kind
+from virtual_node.controllers.follow.pending import PendingCopies
 from virtual_node.controllers.follow.surroundings import Surroundings
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.users import GRACE
@@ -34,8 +35,6 @@ _BATCH = 1.0
 """Seconds for which changes of pods and namespaces are collected."""
 _BEHIND = 5.0
 """Seconds until a requeue while a cache is behind."""
-_READY_SECONDS = 2.0
-"""Seconds for which a new pod waits for the copies of its namespace before it is reported."""
 _WORKERS = 4
 _NAMESPACE = "namespace"
 _SELECTING = "selecting"
@@ -79,14 +78,9 @@ class FollowController:
             },
         )
         self._copies = FollowedCopies(context, kind, namespaces=namespaces)
-        self._done: dict[str, Object] = {}
-        """Upper objects, by key, in the state that their copies have."""
-        self._problems: dict[str, str] = {}
-        """Why objects have no current copy, by key."""
+        self._pending = PendingCopies()
         self._reported: dict[str, tuple[str, str]] = {}
         """Uid and last reported message, by key."""
-        self._progress = asyncio.Event()
-        """Set, and replaced by a new event, whenever an object gets or cannot get its copy."""
         self.controller: Controller[str] = Controller(
             f"follow-{kind.resource.plural}-{context.name}",
             self.reconcile,
@@ -118,7 +112,7 @@ class FollowController:
                     await client.exists(kind.resource)
                 except NotFound:
                     found = found or client.cluster
-                except ApiError:
+                except (ApiError, ConfigError):
                     pass  # it is down, or refuses; the informer reports that
             if not found:
                 return
@@ -138,25 +132,15 @@ class FollowController:
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_READY_SECONDS):
-                while (problem := self._missing(namespace)) is not None:
-                    if problem.message:
-                        return problem  # waiting longer would only occupy a worker
-                    await self._progress.wait()
-                return None
-        raise Unavailable(f"{self._kind.resource.plural} are not mirrored yet")
+        return await self._pending.wait(namespace, self._unread)
 
-    def _missing(self, namespace: str) -> Problem | None:
-        """Return why an object of an upper namespace has no current copy; an empty message: nothing has failed."""
+    def _unread(self) -> Problem | None:
+        """Return why the objects or their copies are not known; an empty message: nothing has failed."""
         for informer, cluster in ((self._upper, "upper"), (self._copies.lower, "lower")):
             if not informer.has_synced:
                 error = informer.last_error
                 why = f"{self._kind.resource.plural} of the {cluster} cluster cannot be read: {error}"
                 return policy_missing("", why if error else "")
-        for found in self._upper.store.by_index(_NAMESPACE, namespace):
-            if found.metadata.deletion_timestamp is None and self._done.get(found.key) is not found:
-                return policy_missing(found.name, self._problems.get(found.key, ""))
         return None
 
     async def reconcile(self, key: str) -> Result | None:
@@ -165,14 +149,18 @@ class FollowController:
         namespace, _, name = key.partition("/")
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
-            if self._copies.may_remove_unused(key, copy) and not await peers.have_pods_in(
+            if self._surroundings.has_lower_pods(copy.namespace):
+                self.controller.queue.add_after(key, GRACE)
+            elif self._copies.may_remove_unused(key, copy) and not await peers.have_pods_in(
                 self._context, copy.namespace
             ):
                 await self._copies.delete(copy)
-        if upper is None or upper.metadata.deletion_timestamp is not None:
+        is_copied = self._copies.of(key) is not None or bool(self._copies.renamed(key))
+        # An object that waits for its finalizers still has its effect, so its copy stays, too.
+        if upper is None or (upper.metadata.deletion_timestamp is not None and not is_copied):
             self._forget(key)
             self._copies.forget_unused(key)
-            if self._copies.of(key) is None:
+            if not is_copied:
                 self._release_secrets(key)
                 return None
             if upper is None and await self._upper_exists(namespace, name):
@@ -193,6 +181,8 @@ class FollowController:
             outcome: Problem | float | None = await self._secrets(upper, translation.secrets)
             if outcome is None:
                 outcome = await self._copies.ensure(upper, translation.spec)
+                if not isinstance(outcome, Problem):
+                    await self._delete_renamed(upper.key)
             else:
                 await self._remove(upper.key)  # it would use a Secret that is not ours
             if self._kind.reports_addresses and (copy := self._copies.of(upper.key)) is not None:
@@ -244,6 +234,7 @@ class FollowController:
         copy = self._copies.of(key)
         if copy is None or not self._copies.may_remove_unused(key, copy):
             self._release_secrets(key)
+            await self._delete_renamed(key)
             return None
         if left := self._surroundings.users.grace(namespace):
             return Result(requeue_after=left)
@@ -271,9 +262,14 @@ class FollowController:
 
     async def _remove(self, key: str) -> None:
         self._release_secrets(key)
+        await self._delete_renamed(key)
         if (copy := self._copies.of(key)) is not None:
             if self._kind.reports_addresses:
                 await addresses.report(self._context, self._upper.store.get(key), copy, is_leaving=True)
+            await self._copies.delete(copy)
+
+    async def _delete_renamed(self, key: str) -> None:
+        for copy in self._copies.renamed(key):
             await self._copies.delete(copy)
 
     async def _upper_exists(self, namespace: str, name: str) -> bool:
@@ -284,13 +280,13 @@ class FollowController:
         return any(found.metadata.deletion_timestamp is None for found in page.items)
 
     def _settled(self, upper: Object) -> None:
-        self._done[upper.key] = upper
-        self._set_problem(upper.key, "")
+        if self._upper.store.get(upper.key) is upper:
+            self._pending.remove(upper.key)
+        self._count()
 
     def _failed(self, upper: Object, reason: str, message: str) -> None:
         """Note why an object has no current copy; an empty reason writes no event."""
-        self._done.pop(upper.key, None)
-        self._set_problem(upper.key, message)
+        self._note(upper.key, message)
         if reason:
             self._report(upper, reason, message)
 
@@ -302,23 +298,26 @@ class FollowController:
 
     def _forget(self, key: str) -> None:
         self._copies.forget(key)
-        self._done.pop(key, None)
         self._reported.pop(key, None)
-        self._set_problem(key, "")
+        self._note(key)
 
-    def _set_problem(self, key: str, message: str) -> None:
-        if message:
-            self._problems[key] = message
+    def _note(self, key: str, problem: str = "") -> None:
+        """Note that an upper object has no current copy, unless it is being deleted or gone."""
+        upper = self._upper.store.get(key)
+        if upper is None or upper.metadata.deletion_timestamp is not None:
+            self._pending.remove(key)
         else:
-            self._problems.pop(key, None)
-        metrics.NOT_FOLLOWED.labels(self._context.name, self._kind.resource.plural).set(len(self._problems))
-        self._progress.set()
-        self._progress = asyncio.Event()
+            self._pending.add(key, problem)
+        self._count()
+
+    def _count(self) -> None:
+        metrics.NOT_FOLLOWED.labels(self._context.name, self._kind.resource.plural).set(self._pending.failed)
 
     def _watch(self) -> None:
         queue = self.controller.queue
 
         def upper_changed(found: Object) -> None:
+            self._note(found.key)
             queue.add(found.key)
 
         def copy_changed(copy: Object) -> None:
@@ -327,7 +326,7 @@ class FollowController:
 
         def copy_deleted(copy: Object) -> None:
             for key in upper_key(copy):
-                self._done.pop(key, None)
+                self._note(key)
                 queue.add(key)
 
         self._upper.on_change(upper_changed, upper_changed)

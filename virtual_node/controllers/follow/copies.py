@@ -19,6 +19,7 @@ from virtual_node.controllers.follow.repairs import Repairs
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.copies import copy_of, copy_patch
+from virtual_node.translate.follow.view import selected_nodes
 
 INDEX_UPPER = "upper"
 _SETTLE = 10.0
@@ -49,8 +50,8 @@ class FollowedCopies:
         )
         self._compared: dict[str, Object] = {}
         """Upper objects, by key, in the state with which their copies were last compared."""
-        self._strict_since: dict[str, float] = {}
-        """Loop time since which a copy has been too strict, by upper key."""
+        self._strict_since: dict[str, tuple[float, dict[str, Any]]] = {}
+        """Loop time since which a copy has been too strict, and the last wanted ``spec``, by upper key."""
         self._repairs = Repairs()
         self._unused: dict[str, dict[str, str]] = {}
         """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
@@ -76,6 +77,20 @@ class FollowedCopies:
         namespace, name = self._lower_name(key)
         found = self.lower.store.by_index(INDEX_UPPER, key)
         return [copy for copy in found if copy.name == name and copy.namespace != namespace]
+
+    def renamed(self, key: str) -> list[Object]:
+        """Return copies of an upper object with other names that select pods of our virtual nodes.
+
+        The first virtual node was another one before. The lower cluster refuses evictions of pods with two budgets.
+        """
+        namespace, name = self._lower_name(key)
+        found = self.lower.store.by_index(INDEX_UPPER, key)
+        return [
+            copy
+            for copy in found
+            if (copy.namespace, copy.name) != (namespace, name)
+            and selected_nodes(copy.spec) & self._context.nodes.keys()
+        ]
 
     async def ensure(self, upper: Object, spec: dict[str, Any]) -> Problem | float | None:
         """Create or patch a copy.
@@ -162,7 +177,13 @@ class FollowedCopies:
         if not self._kind.is_looser(current.get("spec") or {}, spec):
             return 0.0
         now = asyncio.get_running_loop().time()
-        return max(0.0, self._strict_since.setdefault(key, now) + _SETTLE - now)
+        since, last = self._strict_since.get(key, (now, spec))
+        if self._kind.is_looser(last, spec):
+            since = (
+                now  # a value that was wanted for a moment must not be written at the end of an earlier delay
+            )
+        self._strict_since[key] = since, spec
+        return max(0.0, since + _SETTLE - now)
 
     def _is_ours(self, copy: ownership.Marked, key: str, *, uid: str = "") -> bool:
         namespace, _, name = key.partition("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -48,6 +49,9 @@ class Surroundings:
         """Upper namespaces with pods on our virtual nodes."""
         self._live: defaultdict[str, dict[str, Labels]] = defaultdict(dict)
         """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
+        self._used: set[str] = set()
+        """Lower namespaces with lower pods; current until ``_used_until``, a time of the loop."""
+        self._used_until = 0.0
 
     def view(self) -> View:
         """Return what translations read, from the caches."""
@@ -55,7 +59,7 @@ class Surroundings:
         return View(
             cluster_id=context.cluster_id,
             nodes=tuple(context.nodes),
-            ignore_labels=context.settings.ignore_labels,
+            changed_labels=context.overrides.labels.union(context.settings.ignore_labels),
             lower_namespace=context.lower_namespace,
             is_allowed=self._namespaces.allows_namespace,
             labels_of=self._labels_of,
@@ -68,7 +72,12 @@ class Surroundings:
 
     def has_lower_pods(self, namespace: str) -> bool:
         """Report whether one of our lower pods is in a lower namespace."""
-        return any(pod.namespace == namespace for pod in self._caches.lower.store.list())
+        now = asyncio.get_running_loop().time()
+        if now >= self._used_until:
+            # Once for all objects that ask at the same time: a namespace may have thousands of them.
+            self._used = {pod.namespace for pod in self._caches.lower.store.list()}
+            self._used_until = now + 1.0
+        return namespace in self._used
 
     def on_users(self, call: Callable[[str], None]) -> None:
         """Call a function with each upper namespace that gets its first pod or loses its last."""

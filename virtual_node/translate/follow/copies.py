@@ -63,6 +63,8 @@ def _difference(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
         if isinstance(found, Mapping) and isinstance(wanted, Mapping):
             if inner := _difference(found, wanted):
                 patch[key] = inner
-        elif found != wanted:
+        elif found != wanted and not (
+            found is None and wanted in ([], {})
+        ):  # servers omit empty lists and maps
             patch[key] = wanted
     return patch

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api.matching import compile_selector
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View
+from virtual_node.translate.follow.view import (
+    MAX_REQUIREMENTS,
+    Translation,
+    UntranslatableError,
+    View,
+    is_too_long,
+)
 
 NONE_ALLOWED = 2**31 - 1
 """``minAvailable`` with which no pod may be evicted."""
@@ -28,6 +34,8 @@ def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
     selector = spec.get("selector")
     if selector is None:
         return Translation(None)  # selects no pod
+    if is_too_long(selector):
+        raise UntranslatableError(f"selector has more than {MAX_REQUIREMENTS} requirements")
     matches = compile_selector(selector)
     here = sum(matches(labels) for labels in view.pods(upper["metadata"]["namespace"]))
     if not here:

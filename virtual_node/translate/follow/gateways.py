@@ -12,7 +12,13 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.matching import compile_selector
 from virtual_node.translate.follow.network_policies import LABEL_NAMESPACE
-from virtual_node.translate.follow.view import Translation, UntranslatableError, View
+from virtual_node.translate.follow.view import (
+    MAX_REQUIREMENTS,
+    Translation,
+    UntranslatableError,
+    View,
+    is_too_long,
+)
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
@@ -134,7 +140,10 @@ def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
                 "selector": {"matchLabels": {names.LABEL_UPPER_CLUSTER: view.cluster_id}},
             }
         case "Selector":
-            matches = compile_selector(namespaces.get("selector") or {})
+            selector = namespaces.get("selector") or {}
+            if is_too_long(selector):
+                raise UntranslatableError(f"a selector has more than {MAX_REQUIREMENTS} requirements")
+            matches = compile_selector(selector)
             found = [
                 name for name, labels in view.all_namespaces() if matches(labels) and view.is_allowed(name)
             ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime.api.matching import compile_selector
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
-from virtual_node.translate.follow.view import Translation, View
+from virtual_node.translate.follow.view import MAX_REQUIREMENTS, Translation, View, is_too_long
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """Label with the name of a namespace, which every API server sets since Kubernetes 1.21."""
@@ -23,6 +23,8 @@ _DNS = {"matchLabels": {"k8s-app": "kube-dns"}}
 _DIRECTIONS = (("Ingress", "ingress", "from"), ("Egress", "egress", "to"))
 _SPEC = frozenset({"podSelector", "policyTypes", "ingress", "egress"})
 _PEER = frozenset({"podSelector", "namespaceSelector", "ipBlock"})
+_BLOCK = frozenset({"cidr", "except"})
+_SELECTOR = frozenset({"matchLabels", "matchExpressions"})
 _PORT = frozenset({"protocol", "port", "endPort"})
 _MAX_NAMES = 2_000
 """Maximum number of namespace names in one copy, because a selector can match every namespace."""
@@ -103,13 +105,15 @@ class _Writer:
             yield below
 
     def _peers(self, peer: Mapping[str, Any], where: str, *, is_egress: bool) -> Iterable[dict[str, Any]]:
-        if unknown := sorted(peer.keys() - _PEER):
+        block, namespaces = peer.get("ipBlock"), peer.get("namespaceSelector")
+        parts = (peer, _PEER), (block or {}, _BLOCK), (namespaces or {}, _SELECTOR)
+        if unknown := sorted(key for part, known in parts for key in part.keys() - known):
             self._note(f"{where} is left out: {', '.join(unknown)} is not known")
             return
-        if peer.get("ipBlock") is not None:
-            yield {"ipBlock": peer["ipBlock"]}
+        if block is not None:
+            yield {"ipBlock": block}
             return
-        pods, namespaces = peer.get("podSelector"), peer.get("namespaceSelector")
+        pods = peer.get("podSelector")
         if pods is None and namespaces is None:
             self._note(f"{where} is left out: it is empty")
             return
@@ -137,6 +141,11 @@ class _Writer:
 
     def _namespaces(self, selector: Mapping[str, Any], where: str, *, is_dns: bool) -> list[str]:
         """Return the lower names of the upper namespaces that a selector matches."""
+        if is_too_long(selector):
+            self._note(
+                f"{where} is left out: namespaceSelector has more than {MAX_REQUIREMENTS} requirements"
+            )
+            return []
         matches = compile_selector(selector)
         named = _names(selector)
         if named is None:

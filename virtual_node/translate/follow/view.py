@@ -15,6 +15,29 @@ class UntranslatableError(Exception):
     """An object that has no copy in the lower cluster; the message says why and what to do."""
 
 
+MAX_REQUIREMENTS = 50
+"""Maximum number of requirements of a selector that is compared with many objects."""
+
+
+def selected_nodes(spec: Any) -> frozenset[str]:
+    """Return the virtual nodes to which ``View.only_ours`` limited the selector of a copy; empty: none, or malformed."""
+    try:
+        expressions = spec["selector"]["matchExpressions"]
+        return frozenset(
+            node for one in expressions if one["key"] == names.LABEL_NODE for node in one["values"]
+        )
+    except (KeyError, TypeError):
+        return frozenset()
+
+
+def is_too_long(selector: Mapping[str, Any]) -> bool:
+    """Report whether a selector takes too long to be compared with many objects."""
+    return (
+        len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ())
+        > MAX_REQUIREMENTS
+    )
+
+
 class Translation(NamedTuple):
     """The copy of an object."""
 
@@ -34,8 +57,8 @@ class View:
     """Identity of the upper cluster."""
     nodes: tuple[str, ...]
     """The virtual nodes of the lower cluster."""
-    ignore_labels: Collection[str]
-    """Pod labels that are not copied to lower pods."""
+    changed_labels: Collection[str]
+    """Pod labels that are not copied to lower pods, or that overrides change."""
     lower_namespace: Callable[[str], str]
     is_allowed: Callable[[str], bool]
     """Whether pods of an upper namespace may run in the lower cluster."""
@@ -85,4 +108,4 @@ class View:
         return {**found, **({"matchExpressions": expressions} if expressions else {})}
 
     def _is_lost(self, key: str) -> bool:
-        return key in self.ignore_labels or key == names.LABEL_VIRTUAL_POD or names.is_reserved(key)
+        return key in self.changed_labels or key == names.LABEL_VIRTUAL_POD or names.is_reserved(key)

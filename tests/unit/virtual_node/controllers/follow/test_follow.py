@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.overrides.config import MetadataPatch, Override, PodPatch
 from controller_runtime.errors import Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
+from virtual_node.translate.follow.copies import copy_patch
 
 pytestmark = pytest.mark.looptime
 POLICY = {"podSelector": {}, "policyTypes": ["Ingress"]}
@@ -91,6 +96,116 @@ async def test_new_pods_wait_for_the_current_copy():
     assert problem.event_reason == "NetworkPolicyNotMirrored"
     assert "no rights" in problem.message
     assert [reason for reason, _ in scene.reported] == ["FailedMirror"]
+
+
+async def test_waiting_pods_of_a_tenant_do_not_occupy_all_workers():
+    scene = Scene()
+    controller = scene.controller
+    for informer in (controller._upper, controller._copies.lower):
+        informer._synced.set()
+    scene.add_pod()
+    key = scene.add(POLICY)
+    waiting = [asyncio.ensure_future(controller.ready("shop")) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    refused = [task for task in waiting if task.done()]
+    assert len(refused) == 15
+    assert all(isinstance(task.exception(), Unavailable) for task in refused)
+    await controller.reconcile(key)
+    assert [await task for task in waiting if task not in refused] == [None] * 5
+    assert await controller.ready("shop") is None
+
+
+async def test_a_policy_that_is_being_deleted_keeps_its_copy():
+    """It isolates upper pods until its finalizers are removed."""
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    body = scene.upper.objects["networkpolicies", key]
+    stamp = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/x"]}
+    scene.upper.put("networkpolicies", {**body, "metadata": {**body["metadata"], **stamp}})
+    await scene.controller.reconcile(key)
+    assert scene.copy() is not None
+    scene.upper.remove("networkpolicies", key)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
+
+
+async def test_a_copy_in_an_earlier_namespace_stays_for_the_pods_there():
+    """Their traffic would be open when the configuration maps the namespace to another one."""
+    scene = Scene()
+    key = scene.add(POLICY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    scene.lower.put("pods", pod_controller_setup.lower_pod("uid-pod"))
+    options = scene.context.options
+    scene.context.options = {
+        name: replace(one, namespace_map=lambda _: "other") for name, one in options.items()
+    }
+    await scene.controller.reconcile(key)
+    assert {copy.namespace for copy in scene.copies.store.list()} == {"shop", "other"}
+    scene.lower.remove("pods", "shop/web")
+    await asyncio.sleep(1)
+    await scene.controller.reconcile(key)
+    assert {copy.namespace for copy in scene.copies.store.list()} == {"other"}
+
+
+async def test_replaces_a_budget_that_is_named_after_an_earlier_virtual_node():
+    """The eviction API refuses pods with two budgets."""
+    scene = Scene("podDisruptionBudgets")
+    key = scene.add({"selector": {}}, status=HEALTHY)
+    scene.add_pod()
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    scene.context.nodes = {"a-new-one": next(iter(scene.context.nodes.values())), **scene.context.nodes}
+    scene.controller._copies._node = min(scene.context.nodes)
+    await scene.controller.reconcile(key)
+    found = scene.copy()
+    assert found is not None
+    assert found["metadata"]["name"] != copy["metadata"]["name"]
+    scene.controller._copies._node = "another-one"
+    scene.upper.remove("poddisruptionbudgets", key)
+    await scene.controller.reconcile(key)
+    assert scene.copy() is None
+
+
+async def test_a_budget_does_not_take_over_a_value_of_a_moment():
+    scene = Scene("podDisruptionBudgets")
+    spec: dict[str, Any] = {"selector": {}}
+    scene.add_pod("a")
+    scene.add_pod("b")
+    key = scene.add(spec, status={**HEALTHY, "desiredHealthy": 2})
+    await scene.controller.reconcile(key)
+    scene.add(spec, status={**HEALTHY, "desiredHealthy": 1})
+    await scene.controller.reconcile(key)
+    await asyncio.sleep(10)
+    scene.upper.remove("pods", "shop/b")  # the status still counts it
+    assert await scene.controller.reconcile(key) is not None
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"]["minAvailable"] == 2
+
+
+def test_empty_lists_that_a_server_omits_are_no_difference():
+    metadata: dict[str, Any] = {"labels": {}, "annotations": {}}
+    desired = {"metadata": metadata, "spec": {"podSelector": {}, "ingress": [], "minAvailable": 0}}
+    assert copy_patch({"metadata": metadata, "spec": {"minAvailable": 0}}, desired) is None
+    assert copy_patch({"metadata": metadata, "spec": {}}, desired) == {"spec": {"minAvailable": 0}}
+
+
+async def test_labels_that_overrides_change_select_no_peers():
+    """The label of a lower pod is not that of the upper pod."""
+    scene = Scene()
+    override = Override(name="o", patch=PodPatch(metadata=MetadataPatch(labels={"app": "web"})))
+    scene.context.overrides = OverrideSet([override])
+    scene.add_pod()
+    selector = {"podSelector": {"matchLabels": {"app": "web"}}}
+    key = scene.add({**POLICY, "ingress": [{"from": [selector]}]})
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"]["ingress"] == []
 
 
 async def test_a_temporary_error_writes_no_event():

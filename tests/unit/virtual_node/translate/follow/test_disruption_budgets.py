@@ -80,3 +80,10 @@ def test_a_selector_that_lower_pods_cannot_match_is_refused():
 )  # fmt: skip
 def test_fewer_pods_allow_more(current, desired, expected):
     assert allows_more({"minAvailable": current}, {"minAvailable": desired}) == expected
+
+
+def test_a_selector_with_too_many_requirements_has_no_copy():
+    """It would be compared with each pod of the namespace at every change of a pod."""
+    absent = [{"key": f"key-{number}", "operator": "DoesNotExist"} for number in range(51)]
+    with pytest.raises(UntranslatableError, match="more than 50 requirements"):
+        lower_budget(_budget(selector={"matchExpressions": absent}), _with(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,7 +22,7 @@ for _name, _labels in NAMESPACES.items():
 VIEW = View(
     cluster_id="id",
     nodes=("vn",),
-    ignore_labels=("ignored",),
+    changed_labels=("ignored",),
     lower_namespace=lambda name: f"x-{name}",
     is_allowed=lambda name: name not in {"forbidden", "kube-system"},
     labels_of=NAMESPACES.get,
@@ -80,6 +82,14 @@ TEAM = {"matchLabels": {"team": "a"}}
         ("from", [{"podSelector": {"matchLabels": {"virtual-pod": "true"}}}], None, "uses virtual-pod"),
         ("from", [{"podSelector": {"matchLabels": {"virtual-node.io/node": "x"}}}], None, "other labels"),
         ("from", [{"podSelector": APP, "newField": 1}, BLOCK], [BLOCK], "newField is not known"),
+        ("from", [{"namespaceSelector": {"newField": 1}}, BLOCK], [BLOCK], "newField is not known"),
+        ("from", [{"ipBlock": {"cidr": "10.0.0.0/8", "newField": 1}}], None, "newField is not known"),
+        (
+            "from",
+            [{"namespaceSelector": {"matchLabels": {f"key-{number}": "x" for number in range(51)}}}],
+            None,
+            "more than 50 requirements",
+        ),
         ("from", [{}], None, "it is empty"),
     ],
 )
@@ -130,6 +140,20 @@ def test_the_size_of_a_copy_is_limited():
     _, notes, _ = lower_policy(_policy(policyTypes=["Ingress"], ingress=[{"from": [none] * 25_000}]), view)
     assert "more than 20 namespace selectors" in notes[0]
     assert len(notes) == 5
+
+
+def test_long_lists_of_values_take_no_long_time():
+    """A tenant can write 1.5 MB of them, and they are compared with each namespace."""
+    many = {f"n-{number}": {"team": "z"} for number in range(1000)}
+    view = replace(VIEW, labels_of=many.get, all_namespaces=many.items)
+    values = [str(number) for number in range(100_000)]
+    selector = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": values}]}
+    policy = _policy(policyTypes=["Ingress"], ingress=[{"from": [{"namespaceSelector": selector}]}])
+    begun = time.process_time()
+    spec, _, _ = lower_policy(policy, view)
+    assert time.process_time() - begun < 0.5
+    assert spec is not None
+    assert len(spec["ingress"][0]["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"]) == 1000
 
 
 def test_policies_without_namespace_selectors_do_not_depend_on_namespaces():
