@@ -12,7 +12,6 @@ from controller_runtime.api.policy import validation as policy_validation
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
 from controller_runtime.inventory import settings
-from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.leaderelection.elector import JITTER
 from controller_runtime.process.listening import parse_address
 from virtual_node.config import namespace_validation
@@ -85,7 +84,7 @@ def validate(config: Config) -> list[str]:
             f"clusters: {len(config.clusters)} are too many for one process; at most {_CLUSTERS}",
         ]
     problems += _certificate_problems(config)
-    problems += _profile_problems(config.cluster_profiles)
+    problems += _profile_problems(config)
     return problems + _cluster_problems(config)
 
 
@@ -109,6 +108,14 @@ def _cluster_problems(config: Config) -> list[str]:
             for kind in ("ingresses", "gateways")
             if kind in cluster.follow and SERVICE_CONTROLLERS not in config.enable_controllers
         ]
+        for kind, field, classes in (
+            ("ingresses", "ingressClasses", cluster.ingress_classes),
+            ("gateways", "gatewayClasses", cluster.gateway_classes),
+        ):
+            if classes and kind not in cluster.follow:
+                problems.append(f"{where}.{field}: has no effect without {kind} in follow")
+            if "" in {*classes, *classes.values()}:
+                problems.append(f"{where}.{field}: a class has no name")
         problems += overrides_validation.problems(f"{where}.overrides", cluster.overrides)
         if cluster.nodes:
             problems += [
@@ -132,9 +139,9 @@ def _cluster_problems(config: Config) -> list[str]:
     return problems + list(namespace_validation.problems(config.clusters))
 
 
-def _profile_problems(profiles: ClusterProfiles | None) -> list[str]:
+def _profile_problems(config: Config) -> list[str]:
     """Return what is wrong with ``clusterProfiles``; its defaults are validated as those of an ordinary cluster."""
-    if profiles is None:
+    if (profiles := config.cluster_profiles) is None:
         return []
     problems = list(settings.problems(profiles))
     if problems:
@@ -145,7 +152,8 @@ def _profile_problems(profiles: ClusterProfiles | None) -> list[str]:
         cluster = convert(sample, LowerClusterConfig, where=where)
     except ValueError as error:
         return [str(error)]
-    return [one.replace("clusters[0]", where, 1) for one in _cluster_problems(Config(clusters=[cluster]))]
+    sample_config = Config(clusters=[cluster], enable_controllers=config.enable_controllers)
+    return [one.replace("clusters[0]", where, 1) for one in _cluster_problems(sample_config)]
 
 
 def _certificate_problems(config: Config) -> list[str]:

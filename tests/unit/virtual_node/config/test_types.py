@@ -69,6 +69,18 @@ clusters:
             "clusters: [{name: a, kubeconfig: x, autoscaling: {maxNodes: 1, shapes: []}}]",
             r"clusters\[0\].autoscaling.shapes: at least one shape is required",
         ),
+        (
+            "clusters: [{name: a, kubeconfig: x, ingressClasses: {a: b}}]",
+            r"clusters\[0\].ingressClasses: has no effect without ingresses in follow",
+        ),
+        (
+            "clusters: [{name: a, kubeconfig: x, follow: [gateways], gatewayClasses: {a: ''}}]",
+            r"clusters\[0\].gatewayClasses: a class has no name",
+        ),
+        (
+            "enableControllers: []\nclusterProfiles: {namespace: a, providersFile: b, defaults: {follow: [ingresses]}}",
+            r"clusterProfiles.defaults.follow: ingresses needs ServiceControllers",
+        ),
         ("enableControllers: [Foo]", "enableControllers: unknown 'Foo'"),
         ("pingTimeout: 0", "pingTimeout"),
         ("kubernetesServiceUrl: 'http://12[[7.0.0.1:1'", "kubernetesServiceUrl: .* is not a URL"),
