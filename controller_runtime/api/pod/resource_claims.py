@@ -8,6 +8,7 @@ the same meaning.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from controller_runtime.api.decoding import decode
 CONTAINER_KINDS = ("initContainers", "containers")
 _MOST = 256
 """Maximum number of entries. The API server has a lower limit for each list in a pod's spec."""
+_LARGEST = 64 * 1024
+"""Maximum characters of the annotation."""
+_SHOWN = 63
+"""Characters of a name in an error."""
+_WHERE = f"Annotation {names.ANNOTATION_RESOURCE_CLAIMS}"
 
 
 class ResourceClaimsConfig(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -63,11 +69,13 @@ def move(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     rest = {key: value for key, value in spec.items() if key != "resourceClaims"}
     used: dict[str, Any] = {}
     for kind in CONTAINER_KINDS:
-        if kind in spec:
+        if spec.get(kind):
             rest[kind] = [_without_claims(container, used) for container in spec[kind]]
     moved = {"resourceClaims": spec["resourceClaims"], **({"containers": used} if used else {})}
     _check(moved)
-    return rest, msgspec.json.encode(moved).decode()
+    text = msgspec.json.encode(moved).decode()
+    _check_size(text, "spec")
+    return rest, text
 
 
 def references(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -76,7 +84,11 @@ def references(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = _read(pod)
     except InvalidError:
         return []
-    return found["resourceClaims"] if found else list(pod["spec"].get("resourceClaims") or ())
+    return (
+        [dict(one) for one in found["resourceClaims"]]
+        if found
+        else list(pod["spec"].get("resourceClaims") or ())
+    )
 
 
 def invalid(pod: Mapping[str, Any]) -> str:
@@ -98,7 +110,10 @@ def restore(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
     for kind in CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [
-                {**container, "resources": {**(container.get("resources") or {}), "claims": own}}
+                {
+                    **container,
+                    "resources": {**(container.get("resources") or {}), "claims": [dict(one) for one in own]},
+                }
                 if (own := used.get(container["name"]))
                 else container
                 for container in spec[kind]
@@ -110,15 +125,36 @@ def _read(pod: Mapping[str, Any]) -> dict[str, Any] | None:
     text = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_RESOURCE_CLAIMS)
     if not text:
         return None
-    where = f"Annotation {names.ANNOTATION_RESOURCE_CLAIMS}"
     if pod["spec"].get("resourceClaims"):
-        raise InvalidError(f"{where}: the pod also has spec.resourceClaims; remove one of the two")
-    try:
-        found: dict[str, Any] = decode(text)
-    except ValueError as error:
-        raise InvalidError(f"{where}: not JSON: {error}") from None
-    _check(found, where)
+        raise InvalidError(f"{_WHERE}: the pod also has spec.resourceClaims; remove one of the two")
+    found, why = _parsed(text)
+    if why:
+        raise InvalidError(why)
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> tuple[dict[str, Any], str]:
+    """Return the content of the annotation, and why it is invalid; empty: it is valid. Do not change the content.
+
+    Cached, because agents read the annotation of one pod for each virtual node.
+    """
+    try:
+        _check_size(text, _WHERE)
+        found: dict[str, Any] = decode(text)
+        _check(found, _WHERE)
+    except InvalidError as error:
+        return {}, str(error)
+    except ValueError as error:
+        return {}, f"{_WHERE}: not JSON: {error}"
+    return found, ""
+
+
+def _check_size(text: str, where: str) -> None:
+    if len(text) > _LARGEST:
+        raise InvalidError(
+            f"{where}: resourceClaims: {len(text):,} characters are too many; at most {_LARGEST:,}"
+        )
 
 
 def _check(found: Any, where: str = "spec") -> None:
@@ -135,7 +171,7 @@ def _check(found: Any, where: str = "spec") -> None:
     for number, entry in enumerate(moved.resource_claims):
         at = f"{where}: resourceClaims[{number}]"
         if not entry.name or entry.name in known:
-            raise InvalidError(f"{at}.name: {entry.name!r}: write a name that no other entry has")
+            raise InvalidError(f"{at}.name: {entry.name[:_SHOWN]!r}: write a name that no other entry has")
         if bool(entry.resource_claim_name) == bool(entry.resource_claim_template_name):
             raise InvalidError(f"{at}: write either resourceClaimName or resourceClaimTemplateName")
         known.add(entry.name)
@@ -143,7 +179,7 @@ def _check(found: Any, where: str = "spec") -> None:
     for container, name in uses:
         if name not in known:
             raise InvalidError(
-                f"{where}: container {container!r}: resources.claims: {name!r} is not in resourceClaims"
+                f"{where}: container {container[:_SHOWN]!r}: resources.claims: {name[:_SHOWN]!r} is not in resourceClaims"
             )
     if len(known) > _MOST or len(uses) > _MOST * _MOST:
         raise InvalidError(f"{where}: resourceClaims: {len(known)} are too many; at most {_MOST}")

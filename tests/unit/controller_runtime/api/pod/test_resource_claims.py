@@ -98,6 +98,11 @@ def test_claims_in_the_spec_are_kept():
             "300 are too many; at most 256",
         ),
         ({"resourceClaims": [], "containers": {"main": [7]}}, "Expected `object`, got `int`"),
+        ({"resourceClaims": [], "more": "x" * 70_000}, "characters are too many; at most 65,536"),
+        (
+            {"resourceClaims": [], "containers": {"x" * 9999: [{"name": "y" * 9999}]}},
+            f"container '{'x' * 63}': resources.claims: '{'y' * 63}' is not in resourceClaims",
+        ),
     ],
 )
 def test_an_invalid_annotation_is_reported_and_restores_nothing(content: Any, said: str):
@@ -108,6 +113,20 @@ def test_an_invalid_annotation_is_reported_and_restores_nothing(content: Any, sa
     lower: dict[str, Any] = {"containers": []}
     resource_claims.restore(lower, hostile)
     assert lower == {"containers": []}
+
+
+def test_a_huge_annotation_is_read_once_for_all_virtual_nodes():
+    """Otherwise the pod of one tenant would keep the multi-scheduler busy for seconds."""
+    uses = {"main": [{"name": "a"}] * 4000}
+    valid = {"resourceClaims": [{"name": "a", "resourceClaimName": "b"}], "containers": uses}
+    for content in (valid, {"resourceClaims": [], "containers": uses}):
+        text = json.dumps(content)
+        resource_claims._parsed.cache_clear()
+        for _ in range(100):
+            hostile = pod({"containers": []}, text)
+            resource_claims.invalid(hostile)
+            resource_claims.references(hostile)
+        assert resource_claims._parsed.cache_info().misses == 1
 
 
 def test_an_annotation_beside_claims_in_the_spec_is_invalid():
