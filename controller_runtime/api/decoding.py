@@ -22,6 +22,10 @@ _STEP = re.compile(r"\.(\w+)|\[")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class NestedTooDeeplyError(msgspec.DecodeError):
+    """JSON that may be valid, but is nested deeper than this process can decode (about 1,000 levels)."""
+
+
 def decoder(kind: type[T]) -> Callable[[Json], T]:
     """Return a function that decodes JSON texts to values of a type.
 
@@ -36,7 +40,7 @@ def decoder(kind: type[T]) -> Callable[[Json], T]:
         try:
             return decode(text)
         except RecursionError:
-            raise msgspec.DecodeError("JSON is nested too deeply") from None
+            raise NestedTooDeeplyError("JSON is nested too deeply") from None
         except UnicodeError as error:
             raise msgspec.DecodeError(f"JSON is not UTF-8: {error}") from None
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from controller_runtime import consistency
-from controller_runtime.api.decoding import decode
+from controller_runtime.api.decoding import NestedTooDeeplyError, decode
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.transport import Params, RequestOptions, Transport
 from controller_runtime.errors import ConnectionFailed, NotFound, Unavailable
@@ -234,6 +234,9 @@ class ObjectVerbs:
         self._transport.reader.check_values(answer, what)
         try:
             return decoder(answer)
+        except NestedTooDeeplyError as error:
+            # Users can write such objects, so this must not count as an unreachable server.
+            raise self._transport.reader.too_deep(what) from error
         except msgspec.DecodeError as error:
             excerpt = " ".join(answer[:_EXCERPT].decode("utf-8", "replace").split())
             raise ConnectionFailed(

@@ -139,6 +139,10 @@ class ResponseReader:
         """Count an event that exceeds the limit and return the error for it."""
         return self._too_large(what, "line", f"{self.limits.line:,} bytes for one event")
 
+    def too_deep(self, what: str) -> ResponseTooLarge:
+        """Count a body or event that is nested too deeply and return the error for it."""
+        return self._too_large(what, "depth", "about 1,000 nested JSON values")
+
     def _too_large(self, what: str, limit: str, size: str) -> ResponseTooLarge:
         self._metrics.rejected(limit)
         return ResponseTooLarge(f"{self._client_name}: the response to {what} exceeds the limit of {size}")

@@ -17,7 +17,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import applied
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import Forbidden, NotFound
+from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -155,7 +155,7 @@ class DependencyController:
     async def _ensure(self, key: ObjectKey, need: dependencies.Dependency | None) -> Problem | None:
         try:
             source = await self._watches.get(key)
-        except Forbidden as error:
+        except (Forbidden, ResponseTooLarge) as error:
             return unreadable(str(key), error)
         except NotFound as error:
             if key.kind not in resource_claims.KINDS:
