@@ -145,7 +145,7 @@ async def following(
     *,
     on_refused: Callable[[Object, str], None] = lambda _profile, _why: None,
 ) -> AsyncIterator[Inventory | None]:
-    """Follow the ClusterProfiles within the context; None if there is no such setting.
+    """Follow the ClusterProfiles within the context; yield None without the setting ``clusterProfiles``.
 
     Raises:
         ConfigError: the file of providers cannot be used, or no directory for kubeconfigs can be created.

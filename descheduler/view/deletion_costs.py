@@ -14,11 +14,12 @@ from controller_runtime.objects import Object
 from descheduler.view import pods
 
 _FIRST = 1_000_000
-"""Cost of the pod that is deleted last. New pods have the cost 0 and are deleted first, which is mostly right."""
+"""Cost of the pod that is deleted last. A new pod has the cost 0 until its cost is written, so it is deleted first, as
+younger pods are without costs."""
 _MOST_WORK = 200_000
-"""Pods times lower clusters of a ReplicaSet above which nothing is written; as many take 0.1 s."""
+"""Maximum product of a ReplicaSet's pods and lower clusters, which takes 0.1 s. Above it, nothing is written."""
 _TRIED = 20
-"""Pods of a ReplicaSet in which a valid division is searched; users can write thousands of long invalid ones."""
+"""Number of a ReplicaSet's pods that are searched for a valid division. Users can write thousands of long invalid ones."""
 
 
 def is_ours(pod: Object) -> bool:
@@ -28,7 +29,7 @@ def is_ours(pod: Object) -> bool:
 
 
 def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict[str, int]:
-    """Return by pod name the deletion costs that must be written; as few as possible.
+    """Return by pod name the deletion costs that must be written. Costs that are still correct are not among them.
 
     Args:
         found: pods of one ReplicaSet with a division, on virtual nodes.
@@ -67,6 +68,6 @@ def _weights(found: Sequence[Object], counts: Counter[str]) -> dict[str, int] | 
         except ValueError:
             continue
         if declared is not None:
-            # Room and prices change all the time; the pods themselves show how they were divided.
+            # Room and prices change all the time, so the numbers of existing pods are the weights.
             return dict(declared.weights) or division.proportions(counts)
     return None

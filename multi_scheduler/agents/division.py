@@ -158,7 +158,7 @@ class DivisionAgent(Agent):
             rest = node_of.keys() - declared.weights.keys()
             return declared.weights, {one: f"lower cluster {one} is not in {_ANNOTATION}" for one in rest}
         if declared.by == "room":
-            # The pods of this controller use room, too, so with them the weights stay the same while it grows.
+            # The controller's own pods count as room, so that the weights stay the same while it creates more pods.
             return {one: max(1, counts[one] + self._room(pod, node)) for one, node in node_of.items()}, {}
         costs = {one: found for one, node in node_of.items() if (found := self._cost(pod, node)) is not None}
         least = min(costs.values(), default=0.0)
@@ -167,7 +167,7 @@ class DivisionAgent(Agent):
         return weights, {one: f"lower cluster {one} has no price ({_ANNOTATION}: price)" for one in rest}
 
     def _room(self, pod: Mapping[str, Any], node: VirtualNode) -> int:
-        """Return for how many such pods the sum of a cluster's free resources is enough."""
+        """Return the number of pods like this one for which the sum of a cluster's free resources is enough."""
         predicted = self._view.prediction(pod, node)
         if predicted is None:
             return 0

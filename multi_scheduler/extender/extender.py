@@ -226,7 +226,7 @@ async def _ask(
 ) -> tuple[T, dict[str, str]]:
     """Return an agent's answer, and the error by virtual node of clusters whose data it cannot use.
 
-    If the agent fails, each cluster is asked about alone, so that one cluster cannot make calls fail for the others.
+    If the agent fails, it is asked about each cluster alone, so that one cluster cannot make calls fail for the others.
     """
     try:
         return await ask(nodes), {}

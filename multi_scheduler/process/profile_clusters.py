@@ -44,7 +44,7 @@ class ProfileClusters:
         self._applied: Mapping[str, str] = {}
         self._applied_at = float("-inf")
         self._waits: dict[str, tuple[float, float]] = {}
-        """Until when changes of a cluster cause no restart, and for how long, by its name."""
+        """Name of a cluster → monotonic time until which its changes cause no restart, and the seconds of this wait."""
         self._checked: dict[str, tuple[str, float]] = {}
         """Path of a kubeconfig → why it cannot be used (empty: it can), and when that was checked."""
         self._checks: dict[str, asyncio.Task[None]] = {}
@@ -75,7 +75,11 @@ class ProfileClusters:
         )
 
     def _different(self, usable: Mapping[str, str]) -> list[str]:
-        """Return the checked clusters that are not applied as they are usable."""
+        """Return the checked clusters that were added, removed or changed since the last ``config``.
+
+        Args:
+            usable: path of the kubeconfig by cluster, for the clusters that can be used now.
+        """
         paths = self._inventory.kubeconfigs(self._taken) if self._inventory is not None else {}
         return [
             name

@@ -123,7 +123,7 @@ class ClusterControllers:
         )
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Start all controllers but the volumes; the caches must be complete and the pods adopted."""
+        """Start all controllers except that of volumes; the caches must be complete and the pods adopted."""
         for name, work in (
             ("pods", self.pods.controller.run()),
             ("namespaces", self._namespaces.run()),

@@ -151,7 +151,7 @@ def how(
         owner: the pod's controller in its ownerReferences; None: it has none.
         labels: labels of the pod.
         is_ready: whether the pod is Ready. A pod that is not Ready answers no requests, so nothing waits for it.
-        recreates: whether its pods must end before new ones start (``recreates``).
+        recreates: whether the owner's pods must end before new ones start (the result of ``recreates``).
     """
     if owner is None:
         return How.RECREATED

@@ -48,7 +48,8 @@ class Allocations:
         self._lower_pods = lower_pods
         self._changed = changed
         self.informers: list[Informer] = []
-        """The claims that the lower cluster generated from our copies of templates; the caller runs it."""
+        """Claims that the lower cluster generated from our copies of templates, in one informer, which the caller runs. Empty:
+        ResourceClaims do not follow pods to this cluster."""
         self._stores: list[Informer] = []
         if not claims:
             return

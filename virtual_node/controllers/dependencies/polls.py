@@ -137,9 +137,8 @@ class ObjectPolls:
             found: Object | None = None
             with contextlib.suppress(NotFound):
                 found = from_dict(await self._client.get(KINDS[key.kind], key.name, namespace=key.namespace))
-            if (
-                found is not None and self._find(key) is polled
-            ):  # otherwise no pod needs the object now, so it uses no budget
+            # An object that is no longer polled uses no budget, because no pod needs it.
+            if found is not None and self._find(key) is polled:
                 found = self._budget.fit(key, found)
             polled.read_at = asyncio.get_running_loop().time()
             if is_first or _version(found) != _version(before):

@@ -23,8 +23,8 @@ from virtual_node.translate.follow.view import selected_nodes
 
 INDEX_UPPER = "upper"
 _SETTLE = 10.0
-"""Seconds for which a copy must be too strict before it is changed, because the two clusters' states do not arrive at
-the same time."""
+"""Seconds for which a copy must be stricter than the upper object before it is changed, because the states of the two
+clusters do not arrive at the same time."""
 
 
 def upper_key(copy: Object) -> Iterable[str]:
@@ -51,7 +51,7 @@ class FollowedCopies:
         self._compared: dict[str, Object] = {}
         """Upper objects, by key, in the state with which their copies were last compared."""
         self._strict_since: dict[str, tuple[float, dict[str, Any]]] = {}
-        """Loop time since which a copy has been too strict, and the last wanted ``spec``, by upper key."""
+        """Loop time since which a copy has been stricter than its upper object, and the last wanted ``spec``, by upper key."""
         self._repairs = Repairs()
         self._unused: dict[str, dict[str, str]] = {}
         """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
@@ -146,7 +146,7 @@ class FollowedCopies:
         """Report whether to delete a copy that none of our pods uses.
 
         A copy with another uid than at the first call was recreated by another process, for pods that have no lower
-        pods yet. If it was deleted again, it would be recreated again, without end.
+        pods yet. It is not deleted, because that process would recreate it again and again.
         """
         return self._unused.setdefault(key, {}).setdefault(copy.namespace, copy.uid) == copy.uid
 

@@ -1,4 +1,4 @@
-"""Limits how often a copy is repaired that another program changes again and again."""
+"""Limits the repairs of a copy that another program changes again and again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _AT_ONCE = 3
-"""Repairs of a copy without a pause."""
+"""Number of a copy's first repairs, which have no pause."""
 _LONGEST_PAUSE = 300.0
 
 

@@ -197,9 +197,8 @@ class PodController:
             record = self._records[uid] = PodRecord(wanted_at=asyncio.get_running_loop().time())
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
-            self._creator.refusals.forget(
-                uid
-            )  # so that pods of its namespace do not wait for a retry that never comes
+            # Other pods of the namespace must not wait for a retry of this pod, which never comes.
+            self._creator.refusals.forget(uid)
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:

@@ -144,7 +144,7 @@ class EndpointSlices:
                 await delete_only(self._context.lower, resources.ENDPOINT_SLICES, piece)
 
     async def _wanted_upper(self, service: Object) -> set[str]:
-        """Return the lower names of a Service's upper slices, read live because our cache may be behind.
+        """Return the lower names of a Service's upper slices.
 
         Reads live, because another process may have copied a slice that our cache does not show yet.
         """

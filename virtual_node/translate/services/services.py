@@ -223,7 +223,7 @@ def mirrored_metadata(
 
 
 def metadata_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch that sets the desired labels and annotations and removes earlier ones of ours."""
+    """Return a merge patch that sets the desired labels and annotations, and removes others that we set earlier."""
     applied = _applied(lower.get("annotations") or {})
     patch: dict[str, Any] = {}
     for field in ("labels", "annotations"):
