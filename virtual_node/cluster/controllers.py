@@ -129,7 +129,7 @@ class ClusterControllers:
             ("namespaces", self._namespaces.run()),
             ("dependencies", self._dependencies.run()),
             ("identities", self._identities.run()),
-            ("events down", self._mirror.run()),
+            ("events", self._mirror.run()),
             ("services", self._services.run()),
             ("follow", self._follow.run()),
         ):

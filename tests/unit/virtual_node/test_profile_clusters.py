@@ -53,7 +53,7 @@ def _parsed(settings: str) -> Any:
         ),
     ],
 )  # fmt: skip
-def test_refuses_settings(settings: str, why: str):
+def test_refuses_invalid_settings(settings: str, why: str):
     with pytest.raises(ConfigError) as caught:
         _parsed(settings)
     assert why.split(" - at ", maxsplit=1)[0] in str(caught.value)

@@ -83,7 +83,7 @@ async def test_files_follow_profiles_and_providers(server: Server, settings: Clu
 
 
 @pytest.mark.parametrize("error", [Forbidden("no right", code=403), NotFound("no CRD", code=404)])
-async def test_errors_keep_the_clusters(
+async def test_clusters_stay_while_profiles_cannot_be_read(
     server: Server, settings: ClusterProfiles, tmp_path: Path, error: Exception
 ):
     """Without the right or the definition, the last list stays; an empty list is applied."""

@@ -117,7 +117,7 @@ def test_refuses_profiles_that_cannot_be_used(status: Any, why: str):
         ("", "is not a DNS label"),
     ],
 )
-def test_refuses_names(name: str, why: str):
+def test_refuses_taken_and_invalid_names(name: str, why: str):
     found = select([profile(name, access(SERVER))], PROVIDERS, SETTINGS, taken={"profile-taken"})
     assert not found.kubeconfigs
     assert why in found.refused[f"fleet/{name}"]
@@ -199,7 +199,7 @@ def test_a_written_kubeconfig_can_be_read(tmp_path: Path):
         ),
     ],
 )  # fmt: skip
-def test_refuses_files_of_providers(tmp_path: Path, text: str, why: str):
+def test_refuses_invalid_files_of_providers(tmp_path: Path, text: str, why: str):
     file = tmp_path / "providers.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"clusterProfiles\.providersFile") as caught:

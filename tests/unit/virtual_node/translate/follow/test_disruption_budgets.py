@@ -45,7 +45,7 @@ def _with(here: int) -> Any:
         (5, {"conditions": [{"type": "DisruptionAllowed", "reason": "SufficientPods"}]}, 3),
     ],
 )
-def test_least_healthy_pods(here, status, least):
+def test_copy_requires_healthy_pods_that_other_clusters_lack(here, status, least):
     spec, notes, _ = lower_budget(_budget({**STATUS, **status}), _with(here))
     assert spec is not None
     assert spec["minAvailable"] == least

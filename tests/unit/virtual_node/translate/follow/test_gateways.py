@@ -47,7 +47,7 @@ def _names(*values: str) -> dict[str, Any]:
         ({"backendRefs": [WEB], "filters": [MIRROR]}, {}, "has no backends"),
     ],
 )  # fmt: skip
-def test_rules(rule, below, note):
+def test_translates_rules(rule, below, note):
     open_rule = {"backendRefs": [WEB]}
     spec, notes, _ = lower_route(_object(parentRefs=[PARENT], rules=[rule, open_rule]), HERE)
     assert spec is not None

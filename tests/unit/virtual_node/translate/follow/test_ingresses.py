@@ -65,7 +65,7 @@ def _rule(*backends: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_rules_and_classes(spec, below, note):
+def test_translates_rules_and_classes(spec, below, note):
     found = lower_ingress(_ingress(**spec), HERE)
     assert found.spec == below
     assert note in "".join(found.notes)
@@ -77,7 +77,7 @@ def test_an_ingress_without_services_is_refused():
         lower_ingress(_ingress(defaultBackend=BUCKET), HERE)
 
 
-def test_names_its_secrets_once():
+def test_returns_each_secret_once():
     tls = [{"secretName": "a", "hosts": ["x"]}, {"secretName": "a"}, {"hosts": ["y"]}]
     found = lower_ingress(_ingress(tls=tls, defaultBackend=WEB), HERE)
     assert found.secrets == ("a",)

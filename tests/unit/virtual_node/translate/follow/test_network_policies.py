@@ -93,7 +93,7 @@ TEAM = {"matchLabels": {"team": "a"}}
         ("from", [{}], None, "it is empty"),
     ],
 )
-def test_peers(field, peers, below, note):
+def test_translates_peers(field, peers, below, note):
     direction = {"from": "ingress", "to": "egress"}[field]
     spec, notes, _ = lower_policy(
         _policy(podSelector={}, policyTypes=[direction.title()], **{direction: [{field: peers}]}), VIEW
