@@ -15,6 +15,8 @@ from controller_runtime.api.policy.rules import Effective, field_of
 from controller_runtime.api.policy.scheduling import keep_off_control_plane
 from virtual_node.translate.pods.update import PodChanges, without_annotations, without_note
 
+_DEBUGGER = "spec.ephemeralContainers["
+
 
 def allowed_changes(
     lower: Mapping[str, Any], changes: PodChanges, rules: Effective, requested: PodChanges | None = None
@@ -35,26 +37,28 @@ def allowed_changes(
     """
     requested = requested or changes
     asked = requested.metadata_and_spec or {}
-    before: list[Violation] | None = None
+    before: set[Violation] | None = None
 
     def added(field: str, changed: Mapping[str, Any]) -> list[Violation]:
         nonlocal before
         if before is None:
-            before = violations(lower, rules)
+            before = set(violations(lower, rules))
         after = violations({**lower, field: {**lower[field], **changed}}, rules)
         return [one for one in after if one not in before]
 
     refused: list[Violation] = []
     if debugging := changes.ephemeral_containers:
-        allowed = []
         debuggers = (requested.ephemeral_containers or debugging)["spec"]["ephemeralContainers"]
-        for container, wanted_container in zip(
-            debugging["spec"]["ephemeralContainers"], debuggers, strict=True
-        ):
-            found = added("spec", {"ephemeralContainers": [wanted_container]})
-            refused += found
-            if not found:
-                allowed.append(container)
+        found = added("spec", {"ephemeralContainers": debuggers})
+        refused += found
+        # All are judged at once, because a pod can have thousands, and one by one is quadratic.
+        forbidden = {one.field.removeprefix(_DEBUGGER).partition("]")[0] for one in found}
+        is_of_pod = any(not one.field.startswith(_DEBUGGER) for one in found)
+        allowed = [
+            container
+            for container in debugging["spec"]["ephemeralContainers"]
+            if not is_of_pod and container["name"] not in forbidden
+        ]
         patch = {"spec": {"ephemeralContainers": allowed}} if allowed else None
         changes = replace(changes, ephemeral_containers=patch)
     main = changes.metadata_and_spec or {}

@@ -176,11 +176,17 @@ def _spec_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[st
     if deadline is not None and deadline != lower.get("activeDeadlineSeconds"):
         patch["activeDeadlineSeconds"] = deadline
     tolerations = lower.get("tolerations") or []
-    added = [toleration for toleration in desired.get("tolerations") or () if toleration not in tolerations]
+    existing = set(map(_text, tolerations))
+    added = [one for one in desired.get("tolerations") or () if _text(one) not in existing]
     if added:
         # A strategic merge patch replaces the whole list, so existing entries must be repeated.
         patch["tolerations"] = [*tolerations, *added]
     return patch
+
+
+def _text(toleration: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal tolerations, to find one of thousands quickly."""
+    return repr(sorted(toleration.items()))
 
 
 def _resize_patch(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:

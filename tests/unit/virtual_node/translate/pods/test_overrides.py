@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -217,3 +218,30 @@ def test_no_pod_loses_its_identity(seed):
     assert lower["spec"].get("volumes") == requested["spec"].get("volumes")
     assert lower["spec"].get("serviceAccountName") == requested["spec"].get("serviceAccountName")
     assert follow(lower, pod, now)[0].metadata_and_spec is None
+
+
+@pytest.mark.parametrize(
+    ("field", "count"),
+    [("containers", 4000), ("ephemeralContainers", 1000), ("tolerations", 8000), ("volumes", 4000)],
+)
+def test_pods_with_thousands_of_items_are_followed_quickly(field, count):
+    """A user can write as many as fit into an object. The policy does not allow the mirror of each image."""
+    image = {"image": {"reference": "docker.io/a/b:1"} if field == "volumes" else "docker.io/a/b:1"}
+    named = [{"name": f"n{number}", **image} for number in range(count)]
+    tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(count)]
+    now, pod = options(MIRROR, SPOT), upper_pod()
+    if field in {"containers", "ephemeralContainers"}:
+        pod["spec"]["containers"] += named
+    else:
+        pod["spec"][field] = tolerations if field == "tolerations" else named
+    lower = created(pod, now)
+    later = copy.deepcopy(pod)
+    later["spec"]["containers"][0]["image"] = "docker.io/web:2"
+    if field == "ephemeralContainers":  # which are added to an existing pod
+        later["spec"][field] = [{**one, "name": f"debug-{one['name']}"} for one in named]
+    before = time.process_time()
+    changes, refused = follow(lower, later, now)
+    assert time.process_time() - before < 1.5  # quadratic: 3 to 10 s
+    assert not refused
+    assert changes.metadata_and_spec
+    assert len((changes.ephemeral_containers or {"spec": {field: []}})["spec"][field]) in {0, count}
