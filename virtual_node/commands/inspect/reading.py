@@ -225,18 +225,12 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
     if upper.error:
         return
     nodes = _virtual_nodes(upper, lowers)
-    nodes |= {
-        labels_of(pod)[names.LABEL_NODE]
-        for lower in lowers
-        for pod in lower.heads("Pod")
-        if names.LABEL_NODE in labels_of(pod)
-    }
-    # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
-    nodes |= {
-        labels_of(secret)[names.LABEL_NODE]
-        for secret in _owned(lowers, "Secret")
-        if names.LABEL_TOKEN_OF in labels_of(secret) and names.LABEL_NODE in labels_of(secret)
-    }
+    sources: dict[str, set[str]] = {"ConfigMap": set(), "Secret": set()}
+    for lower in lowers:
+        try:
+            _add_counterparts(lower, nodes, sources)
+        except Exception as error:  # noqa: BLE001 - objects may have any content
+            _malformed(lower, error)
     upper.objects["Pod"] = PackedObjects()
     # A name that no upper object can have would make the request fail, and all objects of its kind unread.
     reading = [
@@ -246,15 +240,9 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
     ]
     for resource in (resources.CONFIG_MAPS, resources.SECRETS):
         upper.objects[resource.kind] = PackedObjects()
-        namespaces = {
-            annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
-            or copy["metadata"].get("namespace", "")
-            for copy in _owned(lowers, resource.kind)
-            if names.LABEL_TOKEN_OF not in labels_of(copy)
-        }
         reading += [
             list_into(client, upper, resource, namespace=namespace)
-            for namespace in sorted(namespaces)
+            for namespace in sorted(sources[resource.kind])
             if _NAME.fullmatch(namespace)
         ]
     leases: list[dict[str, Any]] = []
@@ -265,8 +253,19 @@ async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequen
         upper.objects.pop(kind, None)
 
 
-def _owned(lowers: Iterable[ClusterFacts], kind: str) -> Iterable[dict[str, Any]]:
-    return (one for lower in lowers for one in lower.of(kind))
+def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
+    """Add the virtual nodes of a lower cluster's pods, and by kind the upper namespaces of its copies."""
+    nodes |= {
+        labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
+    }
+    for kind, namespaces in sources.items():
+        for copy in lower.of(kind):
+            if names.LABEL_TOKEN_OF not in labels_of(copy):
+                above = annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
+                namespaces.add(above or copy["metadata"].get("namespace", ""))
+            elif names.LABEL_NODE in labels_of(copy):
+                # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
+                nodes.add(labels_of(copy)[names.LABEL_NODE])
 
 
 def _virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:

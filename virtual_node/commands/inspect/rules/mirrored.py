@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -87,8 +87,13 @@ def applied(rules: Sequence[type[PodRule]], facts: InspectFacts) -> Mapping[obje
             running.append((rule(facts), outcomes[rule]))
         except Exception as error:  # noqa: BLE001 - objects may have any content
             outcomes[rule].error = error
+
+    def fail(cluster: str, error: Exception) -> None:
+        for _, outcome in running:
+            outcome.failed.setdefault(cluster, error)
+
     try:
-        for pod in _mirrored(facts):
+        for pod in _mirrored(facts, fail):
             for one, outcome in running:
                 try:
                     outcome.found += one.of_pod(pod)
@@ -101,17 +106,31 @@ def applied(rules: Sequence[type[PodRule]], facts: InspectFacts) -> Mapping[obje
     return outcomes
 
 
-def _mirrored(facts: InspectFacts) -> Iterator[MirroredPod]:
-    """Yield the upper pods on our virtual nodes of clusters of which the pods were listed."""
+def _mirrored(facts: InspectFacts, fail: Callable[[str, Exception], None]) -> Iterator[MirroredPod]:
+    """Yield the upper pods on our virtual nodes of clusters of which the pods were listed.
+
+    Calls ``fail`` with the name of a lower cluster that has a malformed pod.
+    """
     if not facts.upper.knows("Pod"):
         return
-    places = {lower.name: _places(facts, lower) for lower in facts.lowers if lower.knows("Pod")}
+    places: dict[str, dict[str, int]] = {}
+    for one in facts.lowers:
+        try:
+            if one.knows("Pod"):
+                places[one.name] = _places(facts, one)
+        except Exception as error:  # noqa: BLE001 - objects may have any content
+            fail(one.name, error)
     clusters = facts.virtual_nodes()
     for upper in facts.upper.of("Pod"):
         lower = clusters.get(upper["spec"].get("nodeName", ""))
         if lower is not None and lower.name in places:
             place = places[lower.name].get(upper["metadata"]["uid"])
-            yield MirroredPod(upper, lower, None if place is None else lower.of("Pod")[place])
+            try:
+                below = None if place is None else lower.of("Pod")[place]
+            except Exception as error:  # noqa: BLE001 - objects may have any content
+                fail(lower.name, error)
+            else:
+                yield MirroredPod(upper, lower, below)
 
 
 def _places(facts: InspectFacts, lower: ClusterFacts) -> dict[str, int]:

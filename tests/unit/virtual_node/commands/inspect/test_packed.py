@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object, decode_object, from_dict
 from tests.benchmarks.canned_pods import templates
 from tests.thorough import seeds
 from tests.unit.virtual_node.commands.healthy_clusters import healthy
@@ -59,3 +61,25 @@ def test_similar_pods_take_a_tenth_of_their_size() -> None:
     whole = sum(len(one.json()) for one in found)
     stored = sum(len(one.data) for one in found) + sum(map(len, {one.dictionary for one in found}))
     assert stored < whole / 10
+
+
+def test_a_pod_that_cannot_be_decoded_concerns_only_its_cluster() -> None:
+    """JSON is scanned when it is listed, and decoded when a rule reads it."""
+    facts = healthy()
+    facts.upper.objects["Pod"][0]["spec"]["containers"][0]["image"] = "web:2"
+    rome = copy.deepcopy(facts.lowers[0])
+    rome.name, rome.nodes = "rome", {"vn-rome": rome.nodes["vn"]}
+    above = copy.deepcopy(facts.upper.objects["Pod"][0])
+    above["metadata"]["uid"], above["spec"]["nodeName"] = "u-rome", "vn-rome"
+    facts.upper.objects["Pod"].insert(0, above)
+    (below,) = rome.objects["Pod"]
+    below["metadata"]["labels"]["virtual-node.io/upper-uid"] = "u-rome"
+    for text in (b'{"a":1e999}', b"[]"):
+        rome.objects["Pod"] = PackedObjects()
+        body = msgspec.json.encode({**below, "spec": msgspec.Raw(text)})
+        rome.objects["Pod"].extend(map(Packer(Object.to_json), [decode_object(body)]))
+        found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
+        assert [one.subject.cluster for one in found if one.check == "drift"] == ["paris"]
+        failures = [one.message for one in found if one.check == "rule"]
+        assert failures
+        assert all("findings about rome are missing" in one for one in failures)

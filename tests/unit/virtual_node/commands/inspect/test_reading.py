@@ -239,6 +239,7 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
     "objects",
     [
         {"nodes": [{"metadata": {"name": "n1", "uid": "n"}, "status": "x"}]},
+        {"pods": [{"metadata": {"name": "p", "namespace": "x", "uid": "p"}, "spec": "x"}]},
         {"mutatingwebhookconfigurations": [{"metadata": {"name": "c", "uid": "c"}, "webhooks": [{}]}]},
         {
             "mutatingwebhookconfigurations": [
