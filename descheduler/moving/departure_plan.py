@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from controller_runtime.api.moving import drain
+from controller_runtime.api import timestamps
+from controller_runtime.api.moving import drain, movable
 from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
@@ -15,6 +16,9 @@ from descheduler.moving import owners
 from descheduler.view import claims, pods
 from descheduler.view import departure as steps
 from descheduler.view.departure import Departure
+
+_NEW = timedelta(minutes=2)
+"""Age from which a replacement that is not available is taken to wait for the volume of its owner's other pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,9 @@ async def plan(
     available = steps.count_available(found.pods, uid, found.owner, now=now, leaving=moving)
     if how is How.ONE_AT_A_TIME:
         missing = available < found.owner.desired
+        if missing and kind == "ReplicaSet" and _are_all_old(found, uid, now):
+            # All pods of a ReplicaSet share their claims, so a replacement may wait until the last pod here ends.
+            missing = not await claims.has_single_writer(client, pod)
         return Plan(
             how, f"{available} of {found.owner.desired} pods of its {kind} are available" if missing else ""
         )
@@ -82,6 +89,17 @@ async def plan(
 def share(wave: int) -> int:
     """Return the maximum number of pods of one namespace in a wave."""
     return (wave + 1) // 2
+
+
+def _are_all_old(found: owners.Owned, uid: str, now: datetime) -> bool:
+    """Report whether all replicas of an owner exist, and none of them is new."""
+    ages = [
+        now - timestamps.parse(one["metadata"]["creationTimestamp"])
+        for one in found.pods.values()
+        if not one["metadata"].get("deletionTimestamp")
+        and (movable.controller(one["metadata"]) or {}).get("uid") == uid
+    ]
+    return len(ages) >= found.owner.desired and min(ages, default=_NEW) >= _NEW
 
 
 async def _must_end_first(

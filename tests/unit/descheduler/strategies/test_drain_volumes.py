@@ -64,6 +64,26 @@ async def test_dry_run_and_drain_agree_on_pods_with_volumes(volume, claim, reach
     assert owner.fewest == (1 if how is How.ONE_AT_A_TIME else 2)
 
 
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
+async def test_pods_that_share_a_single_node_claim_do_not_wait_for_each_other_for_ever(mode):
+    """A replacement cannot start before the last of them has ended."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=3, ready_after=None)
+    deployment = cluster.get("deployments", "default/web")
+    cluster.put("deployments", {**deployment, "spec": {"replicas": 3, "strategy": {"type": "Recreate"}}})
+    for found in cluster.all("pods"):
+        cluster.change(
+            "pods", f"default/{found['metadata']['name']}", spec={"volumes": [{"name": "v", **_CLAIM}]}
+        )
+    _put_claim(cluster, "Bound", mode, "", reachable="ab")
+    process = drain_process(cluster)
+    async with owner.running(), process.running():
+        await asyncio.sleep(60)
+        assert places(cluster) == "aab"
+        await asyncio.sleep(540)
+    assert places(cluster) == ("bbb" if mode == "ReadWriteOnce" else "aab")
+
+
 def _put_claim(cluster: Cluster, phase: str, mode: str, selected: str, *, reachable: str) -> None:
     values = list(reachable)
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": values}]}
