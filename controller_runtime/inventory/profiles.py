@@ -130,9 +130,7 @@ def _accessor(status: Mapping[str, Any], providers: Sequence[Provider]) -> tuple
                 raise ConfigError(f"{_at(provider)}: must be a mapping")
             return provider, cluster
     known = ", ".join(provider.name for provider in providers) or "none"
-    raise ConfigError(
-        f"status.accessProviders: names no provider of clusterProfiles.providersFile (there are: {known})"
-    )
+    raise ConfigError(f"status.accessProviders: names no provider of clusterProfiles (configured: {known})")
 
 
 def _checked(where: str, cluster: Mapping[str, Any]) -> dict[str, Any]:

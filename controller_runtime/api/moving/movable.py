@@ -51,7 +51,7 @@ def why_not_evictable(
     if not local_storage and any(
         kind in volume for volume in spec.get("volumes") or () for kind in LOCAL_VOLUMES
     ):
-        return "it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)"
+        return "it has local storage (allow it: drain --delete-emptydir-data, or --evict-local-storage-pods of the descheduler)"
     return ""
 
 

@@ -114,7 +114,7 @@ async def test_dry_run_predicts_moves_of_other_pods(sandbox: Sandbox, upper: Clu
     assert code == 1
     assert rows == [
         f"{namespace}/bare re-created",
-        f"{namespace}/cache stays it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)",
+        f"{namespace}/cache stays it has local storage (allow it: drain --delete-emptydir-data, or --evict-local-storage-pods of the descheduler)",
         f"{namespace}/db-0 evicted, one at a time",
         f"{namespace}/db-1 evicted, one at a time",
     ]

@@ -77,7 +77,7 @@ def test_the_first_known_provider_of_the_file_is_used():
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        (None, "names no provider of clusterProfiles.providersFile (there are: first, second)"),
+        (None, "names no provider of clusterProfiles (configured: first, second)"),
         ([1], "names no provider"),
         ({"accessProviders": {"name": "first"}}, "names no provider"),
         ({"accessProviders": [1, {"name": 2}, {}]}, "names no provider"),

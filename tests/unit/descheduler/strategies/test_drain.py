@@ -120,7 +120,7 @@ async def test_each_pod_that_cannot_move_is_listed_with_its_reason():
     assert {one.pod: (one.state, one.why) for one in status.pods} == {
         "default/cache": (
             "stays",
-            "it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)",
+            "it has local storage (allow it: drain --delete-emptydir-data, or --evict-local-storage-pods of the descheduler)",
         ),
         "default/tied": ("stays", "no other ready virtual node admits it"),
     }

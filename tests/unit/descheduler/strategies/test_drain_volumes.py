@@ -18,7 +18,7 @@ from virtual_node.commands.drain import plan
 pytestmark = pytest.mark.looptime
 
 _CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
-_LOCAL = "it has local storage (--evict-local-storage-pods, or drain --delete-emptydir-data)"
+_LOCAL = "it has local storage (allow it: drain --delete-emptydir-data, or --evict-local-storage-pods of the descheduler)"
 _BOUND = "its claim data is bound to volume pv, which no other ready virtual node reaches"
 _PROVISIONED = "its claim data was provisioned for this node"
 
