@@ -90,7 +90,7 @@ class State:
         return unsynced(self._informers())
 
     async def wait(self, seconds: float) -> str:
-        """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""
+        """Wait at most ``seconds`` for the caches, and return those that have not been read yet; empty: all were read."""
         if self.unready() is None:
             return ""
         with contextlib.suppress(TimeoutError):

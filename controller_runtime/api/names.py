@@ -73,7 +73,7 @@ ANNOTATION_SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"
 """On an upper pod: scheduler of the lower cluster; without it, the default scheduler."""
 ANNOTATION_POD_GROUP = f"{DOMAIN}/pod-group"
 """On an upper pod: name of the group, in its namespace, whose pods start together or not at all. Empty: the
-pod is in no group, whatever its labels say."""
+pod is in no group, even if its labels name one."""
 ANNOTATION_MIN_MEMBERS = f"{DOMAIN}/min-members"
 """On an upper pod of a group: number of pods that must get room at once."""
 ANNOTATION_SCOPE = f"{DOMAIN}/scope"

@@ -129,7 +129,7 @@ class Departures:
         """Release a pod, so that its owner creates a replacement; return when its record is stored.
 
         Args:
-            pod: cached pod. If it has changed, nothing happens.
+            pod: cached pod. It is not released if it has changed.
             plan: result of ``plan`` with ``How.REPLACED_FIRST``.
             request: the strategy's request.
 

@@ -2,7 +2,7 @@
 
 The request and its status are in ``controller_runtime/api/moving/drain.py``. A drain moves only off a cordoned node. If a replacement is
 not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
-stop it. A changed request starts it again.
+stop it. A changed request starts the drain again.
 """
 
 from __future__ import annotations

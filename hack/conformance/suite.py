@@ -41,7 +41,7 @@ async def run(
     """Run the selected tests; the log and ginkgo's report stay in ``directory``.
 
     Raises:
-        SandboxError: the suite could not run at all.
+        SandboxError: the suite did not start or wrote no report.
     """
     directory.mkdir(parents=True, exist_ok=True)
     report, log = directory / f"{title}.json", directory / f"{title}.log"

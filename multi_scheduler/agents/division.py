@@ -1,8 +1,8 @@
 """The division agent: divides the pods of a controller over lower clusters by weight, free room or price.
 
-Annotations of the pod declare the division (``controller_runtime/api/division.py``). Of the clusters that earlier agents
-left, the agent passes only the one that is most behind its share. A score could not do this, because the scheduler adds
-scores of its own and chooses among clusters before the bindings of earlier pods are known.
+Annotations of the pod declare the division (``controller_runtime/api/division.py``). The agent passes only one of the
+clusters that earlier agents passed: the one that is most behind its share. A score could not do this, because the
+scheduler adds its own scores and chooses clusters before the bindings of earlier pods are known.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from tests.benchmarks.tables import target
 from tests.benchmarks.usage import idle, usage
 
 PODS, OUTAGE, CHANGED, IDLE = 10_000, 300.0, 50, 20.0
-"""Pods; seconds of the outage; pods created and deleted during it; seconds in which idle CPU is measured."""
+"""Number of pods, seconds of the outage, number of pods created and of pods deleted during the outage, and seconds in which
+idle CPU is measured."""
 ADOPT, CURRENT, ANSWER = 20.0, 10.0, 0.2
 """Targets in seconds: of the restart, after the outage, of ``status`` and the page."""
 _NAMESPACE, _LIMIT = "many", 3600.0

@@ -23,7 +23,7 @@ async def replicas(upper: Cluster) -> list[dict[str, Any]]:
 
 @contextlib.asynccontextmanager
 async def pods_each_second(installed: Sandbox) -> AsyncIterator[None]:
-    """Create a pod each second; in the end each has run within a minute, and has exactly one lower pod."""
+    """Create a pod each second in the block. Each must run within a minute, and have exactly one lower pod."""
     upper, lower = installed.upper, installed.lower[1]
     loop, over, delays = asyncio.get_running_loop(), asyncio.Event(), list[float]()
 

@@ -176,7 +176,7 @@ async def test_kubectl_runs_the_plugin(installation: Installation, tmp_path: Pat
 
 
 async def test_a_dead_process_is_the_broken_link_and_later_faults_are_reported(installation: Installation):
-    """The Lease of a virtual node with an ended process, and a pod of an absent scheduler: both take a while."""
+    """The Lease of a virtual node whose process has ended expires, and a pod waits for a scheduler that does not run."""
     await create(
         installation.sandbox.upper, "default", pod("orphan", "sleep 3600", node=NODE, schedulerName="nobody")
     )

@@ -190,12 +190,12 @@ async def test_status_shows_the_lag_of_each_node(installed: Sandbox):
 
 
 async def test_helm_test_finds_no_broken_link(installed: Sandbox):
-    """`helm test` runs the doctor inside the cluster, with rights of its own."""
+    """`helm test` runs the doctor inside the cluster, with its own rights."""
     await helm(installed, "test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=270s")
 
 
 async def test_a_scheduled_inspection_writes_its_history(installed: Sandbox):
-    """The CronJob's Job reads all clusters with rights of its own, and stores what it has found."""
+    """The CronJob's Job reads all clusters with its own rights, and stores what it has found."""
     upper, name = installed.upper, f"{RELEASE}-virtual-node-inspection"
     await upper.kubectl("-n", NAMESPACE, "create", "job", "inspect", f"--from=cronjob/{name}")
     await upper.kubectl("-n", NAMESPACE, "wait", "--for=condition=Complete", "job/inspect", "--timeout=170s")

@@ -127,7 +127,7 @@ async def copy_of(lower: Cluster) -> dict[str, Any]:
 
 
 async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
-    """No finding, not even without a grace period, and the last line says so."""
+    """There is no finding, even without a grace period, and the last line reports that."""
     sandbox, _ = small
 
     async def reported() -> tuple[int, str]:
@@ -140,7 +140,7 @@ async def test_a_healthy_system_exits_with_0(small: tuple[Sandbox, Process]):
 
 
 async def least(cluster: Cluster, needed: Sequence[Right], name: str = "least") -> str:
-    """Path of a kubeconfig of an account that has exactly these rights, its token in a file of its own."""
+    """Return the path of a kubeconfig of an account that has exactly these rights, with the token in a separate file."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",

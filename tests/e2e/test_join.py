@@ -87,7 +87,7 @@ async def _node(upper: Cluster, name: str) -> dict[str, Any]:
 
 
 async def test_join_and_leave_are_repeatable_and_leave_nothing(installed: Sandbox):
-    """A dry run changes nothing; join ends with a proven node, repeated without a change; leave restores the state before."""
+    """A dry run changes nothing. Join proves the node, and a second join changes nothing. Leave restores the earlier state."""
     upper, lower = installed.upper, installed.lower[0]
     before = await _state(installed)
 

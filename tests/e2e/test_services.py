@@ -295,7 +295,7 @@ async def test_a_headless_service_names_its_pods(sandbox: Sandbox, upper: Cluste
 
 
 async def test_other_types_of_services(sandbox: Sandbox, upper: Cluster, namespace: str):
-    """ExternalName stays; node ports and load balancers become cluster IPs; types can change."""
+    """ExternalName stays, node ports and load balancers become cluster IPs, and types can change."""
     lower = sandbox.lower[0]
     outside = {
         "apiVersion": "v1",
@@ -385,7 +385,7 @@ async def test_the_lower_clusters_own_services_stay(sandbox: Sandbox, upper: Clu
 async def test_services_of_namespaces_without_pods_are_not_mirrored(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ):
-    """The namespace's first pod in the cluster brings them."""
+    """They are mirrored when the namespace gets its first pod in the cluster."""
     lower = sandbox.lower[0]
     await create(upper, namespace, service("web"), pod("elsewhere", "sleep 600", node=SIMULATED))
     await ready(upper, namespace, "elsewhere")

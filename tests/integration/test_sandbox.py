@@ -205,7 +205,7 @@ async def test_an_exception_in_the_body_stops_everything():
 @root_only
 @pytest.mark.real_node
 async def test_a_real_node_runs_containers_reaches_services_and_leaves_nothing():
-    """Logs and exec; CoreDNS resolves, kube-proxy leads to the endpoint; the machine's firewall rules stay."""
+    """Logs and exec work, CoreDNS resolves, kube-proxy forwards to the endpoint, and the machine's firewall rules stay."""
 
     def rules() -> list[str]:
         saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout

@@ -140,7 +140,7 @@ async def homes(upper: Cluster, namespace: str) -> list[str]:
 async def test_the_descheduler_moves_pods_that_cluster_a_cannot_schedule(
     sandbox: Sandbox, upper: Cluster, namespace, descheduler
 ):
-    """(a) Without the multi-scheduler: bound to A by its sum, unschedulable there, and at B in the end; none lost."""
+    """(a) Without the multi-scheduler, pods are bound to A because of its sum, are unschedulable there, and move to B."""
     await create(upper, namespace, deployment("large", cpu="2", prefer=A))
 
     async def bound_to_a() -> bool:
@@ -212,7 +212,7 @@ async def test_a_pod_that_fits_nowhere_has_an_event_with_numbers(upper: Cluster,
 async def test_a_lower_quota_directs_pods_to_the_other_cluster_at_once(
     sandbox: Sandbox, upper: Cluster, namespace
 ):
-    """Each would fit on a node of A, but A's quota refuses it: no pod is ever bound there, and the event says why."""
+    """Each would fit on a node of A, but A's quota refuses it: no pod is ever bound there, and the event has the reason."""
     full = sandbox.lower[0]
     await full.kubectl("create", "namespace", namespace)
     await full.kubectl("-n", namespace, "create", "quota", "tight", "--hard=pods=0")
@@ -343,7 +343,7 @@ def _classified(name: str, priority_class: str, *, cpu: str) -> dict[str, Any]:
 async def test_victims_are_selected_only_where_their_end_makes_room(
     upper: Cluster, namespace, binding: Process
 ):
-    """preemptVerb: two small pods on two lower nodes make no room for one large; one of them does for one small."""
+    """preemptVerb: two small pods on two lower nodes make no room for a large pod, but one of them does for a small pod."""
     low, high = f"low-{namespace}", f"high-{namespace}"
     for name, value in ((low, 1), (high, 1000)):
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}

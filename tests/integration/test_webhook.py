@@ -243,7 +243,7 @@ async def test_certificates_are_renewed_without_a_refused_pod(webhook):
 
 
 async def test_a_second_replica_serves_the_same_certificate(sandbox: Sandbox, webhook):
-    """Both follow the Secret; when the leader dies the other one renews it."""
+    """Both follow the Secret. When the leader is killed, the other replica renews the certificate."""
     upper, process, _ = webhook
     (other_port,) = free_ports(1)
     other = await start(sandbox, 1, other_port)

@@ -1,6 +1,6 @@
 """A simulated kubelet: a node of a lower cluster, with a real process for each pod.
 
-kwok would delete pods at once, whatever finalizers they have. Here, as with a kubelet, a pod's process ends
+kwok would delete pods at once, also those with finalizers. Here, as with a kubelet, a pod's process ends
 first, then it gets its final status, then its object is deleted.
 """
 

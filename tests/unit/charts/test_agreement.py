@@ -488,6 +488,6 @@ def test_the_extender_has_read_only_lower_kubeconfigs():
     }
     assert volumes["vn-virtual-node"]["cluster-a"]["secret"]["secretName"] == "s"
     sources = volumes["vn-virtual-node-multi-scheduler"]["cluster-a"]["projected"]["sources"]
-    # Of two with the same key the later one counts.
+    # if both have a key, the later source applies
     assert sources == [{"secret": {"name": "s"}}, {"secret": {"name": "v", "optional": True}}]
     assert len(volumes["vn-virtual-node-multi-scheduler"]["cluster-b"]["projected"]["sources"]) == 1

@@ -64,7 +64,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 def test_notes_show_the_next_steps(notes: Notes):
-    """Without clusters: how to add one, keeping the values; with one: how to look at it."""
+    """Without clusters, the notes show how to add one and keep the values. With a cluster, they show how to inspect it."""
     without, with_one = notes("", upgrade=False), notes(ONE, upgrade=False)
     assert "No lower cluster is configured yet" in without
     assert "--reset-then-reuse-values" in without
@@ -84,7 +84,7 @@ def test_notes_show_the_next_steps(notes: Notes):
     ],
 )
 def test_removal_of_the_scheduler_is_reported_with_what_to_do(notes: Notes, change: str):
-    """Pods with its name would wait forever: the notes say which, and how to recreate them."""
+    """Pods with its name would wait forever, so the notes show how to find and recreate them."""
     said = notes(ONE + change, before=ONE)
     assert "this release no longer runs scheduler virtual-node-scheduler" in said
     selector = "--all-namespaces --field-selector spec.schedulerName=virtual-node-scheduler,spec.nodeName="

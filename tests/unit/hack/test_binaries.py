@@ -116,7 +116,7 @@ def test_too_old_programs_are_not_used(name, version):
 
 
 async def test_kubebuilder_assets_come_before_path(cache, tmp_path, monkeypatch):
-    """The folder that the variable names wins over PATH, and PATH serves without it."""
+    """The folder that the variable names takes precedence over PATH, which is used without the variable."""
     assets = tmp_path / "assets"
     assets.mkdir()
     script(assets / "etcd", "echo etcd Version: 3.6.1")

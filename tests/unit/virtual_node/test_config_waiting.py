@@ -54,7 +54,7 @@ async def _get(port: int, path: str) -> tuple[int, str]:
     ],
 )
 async def test_a_replica_waits_until_its_configuration_is_usable(tmp_path: Path, wrong: str, told: str):
-    """It is alive and not ready; metric and page have the reason; a valid file is then used."""
+    """It is alive and not ready, and metric and page have the reason. A valid file is then used."""
     metrics, web = free_ports(2)
     file = tmp_path / "virtual-node.yaml"
     file.write_text(wrong.replace("WEB", str(web)), encoding="utf-8")

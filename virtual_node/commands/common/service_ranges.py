@@ -121,7 +121,7 @@ def _all(refusals: Sequence[str | None]) -> bool | None:
 
 
 async def _refusal(client: Client, address: str) -> str | None:
-    """Return why a cluster cannot give a Service this address; empty: it can; None: unknown."""
+    """Return why a cluster cannot give a Service this address. Empty: it can. None: unknown."""
     name = f"virtual-node-check-{secrets.token_hex(4)}"
     body = {
         "apiVersion": "v1",

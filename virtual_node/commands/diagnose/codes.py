@@ -123,7 +123,7 @@ _UNSCHEDULABLE = (
     (re.compile(r"exceeded quota|failed quota"), Code.QUOTA),
     (re.compile(r"(?<!\d)(\d{1,9}) node\(s\) were unschedulable"), Code.CORDONED),
 )
-"""Reasons in a scheduler's message with their number of nodes. Of equal numbers the first reason is used."""
+"""Reasons in a scheduler's message with their number of nodes. If numbers are equal, the first reason is used."""
 
 
 def unschedulable(message: str) -> Code:

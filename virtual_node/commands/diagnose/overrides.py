@@ -15,7 +15,7 @@ _MOST = 100
 
 
 def changes(facts: PodFacts) -> list[str]:
-    """Return ``NAME: FIELD`` for each changed field, images with both values; empty: none, or not read."""
+    """Return ``NAME: FIELD`` for each changed field, and both values of images; empty if the lower pod was not read."""
     lower = facts.lower or {}
     annotations = (lower.get("metadata") or {}).get("annotations") or {}
     try:

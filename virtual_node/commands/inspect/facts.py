@@ -117,7 +117,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectFacts:
-    """Everything that was read, at one moment."""
+    """Everything that one read of all clusters returned."""
 
     upper: ClusterFacts
     lowers: Sequence[ClusterFacts]

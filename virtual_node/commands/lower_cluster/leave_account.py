@@ -105,7 +105,7 @@ async def _delete_namespace(lower: Client, name: str, *, cluster_id: str, dry_ru
     """Delete the accounts' namespace if ``join`` created it and it is empty.
 
     Returns:
-        Why the namespace is kept; empty: there was none; None: the namespace was deleted.
+        Why the namespace is kept. Empty: there was none. None: the namespace was deleted.
     """
     found = await find(lower, resources.NAMESPACES, name)
     if found is None:

@@ -34,7 +34,7 @@ class _Polled:
     found: Object | None = None
     """The object at the last read; None: it did not exist."""
     read_at: float | None = None
-    """Loop time of the last successful read; -inf: ``found`` comes from a watch; None: not read yet."""
+    """Loop time of the last successful read. -inf: ``found`` comes from a watch. None: not read yet."""
     tried_at: float = 0.0
     """Loop time of the last read, successful or not."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -16,7 +16,7 @@ _MAX_WAITING = 5
 
 
 class PendingCopies:
-    """Keys of upper objects without a current copy, by namespace, so that a new pod needs no look at all objects."""
+    """Keys of upper objects without a current copy, by namespace, so that a new pod does not need to read all objects."""
 
     def __init__(self) -> None:
         """Create an empty record."""

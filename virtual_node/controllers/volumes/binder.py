@@ -51,7 +51,7 @@ class VolumeBinder:
         self._caches.binders.on_change(requeue_claims, requeue_claims)
 
     async def bind(self, key: str, node: str) -> str:
-        """Advance the binding of a claim's volume; return why it is impossible; empty: it is in progress.
+        """Advance the binding of a claim's volume, and return why it is impossible; empty: it is in progress.
 
         Args:
             key: the upper claim.

@@ -27,7 +27,7 @@ from tests.thorough import IS_THOROUGH
 _SECONDS = 6.0 if IS_THOROUGH else 2.0
 _INFORMERS = 8
 _PEAK = 250
-"""MiB; 60 without an attack, 105 to 130 under it; 373 without limits."""
+"""Maximum memory in MiB. Without an attack, 60 are used, and under attack 105 to 130, or 373 without limits."""
 _STALL = 0.5
 """Seconds of CPU time of one callback. The goal is 0.1 s; machines of CI are slower, and shared."""
 

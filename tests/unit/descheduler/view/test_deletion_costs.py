@@ -113,7 +113,7 @@ def _exact(weights: dict[str, int], pods: int) -> Counter[str]:
 
 @pytest.mark.parametrize("text", ["-5", "7", "", "x" * 1000, "9" * 10_000])
 def test_costs_of_users_are_not_changed(text) -> None:
-    """Whatever the record says, unless it is equal."""
+    """A cost is changed only if the record has the same value."""
     found = Pods("a=3,b=1", {"a": 1})
     found.add("b", **{COST: text, WRITTEN: "999999"})
     found.add("b", **{COST: text})

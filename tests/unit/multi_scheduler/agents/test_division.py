@@ -204,7 +204,7 @@ def test_assumed_pods_expire() -> None:
 
 
 def test_assumed_pods_of_controllers_that_are_gone_expire() -> None:
-    """Users can create and delete pods with ever new controllers."""
+    """Users can create and delete pods, each with a new controller, without end."""
     now = [0.0]
     found = DividedPods({"vn-a": "a"}.get, clock=lambda: now[0])
     for number in range(300):

@@ -323,7 +323,7 @@ async def test_releases_nodes_that_a_later_agent_rejects():
 
 @pytest.mark.parametrize("score", ["BestFit", "Spread", "BinPack"])
 async def test_unread_cluster_gets_the_lowest_score(score):
-    """If such clusters pass at all."""
+    """The score matters only with ``unreachable: Pass``."""
     agent, extender = _fit(a="8", b="8")
     agent._settings = agent._judge._settings = FitSettings(score=score, unreachable="Pass")
     agent.feeds["b"]._unreachable = "no answer"

@@ -33,7 +33,7 @@ async def _until(condition: str, file: Path) -> None:
 
 
 async def test_a_worker_that_ends_is_restarted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Also with exit code 2, because the configuration may be wrong for a while."""
+    """Also with exit code 2, because a wrong configuration may be corrected."""
     starts = tmp_path / "starts"
     script = f"echo start >> {starts}; [ $(wc -l < {starts}) = 2 ] && exit 2; kill -9 $$"
     made = _parent(monkeypatch, script)

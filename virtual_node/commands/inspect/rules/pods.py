@@ -32,7 +32,7 @@ _UNEXPLAINED_STATES = frozenset({"Pending", "Unknown", "ContainerCreating", "Run
 
 
 class Missing(PodRule):
-    """Finds upper pods that are bound, unfinished, without a lower pod, and whose status does not say why."""
+    """Finds bound, unfinished upper pods that have no lower pod, if their status does not contain the cause."""
 
     name = "missing"
 
@@ -168,7 +168,7 @@ def _claim_nodes(claim: Mapping[str, Any], volumes: Mapping[str, Mapping[str, An
 
 
 def _reported_cause(upper: Mapping[str, Any]) -> str:
-    """Return why the upper pod waits according to its status; empty: the status does not say."""
+    """Return why the upper pod waits according to its status; empty: the status has no cause."""
     refused = condition(upper.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") == "False":
         return str(refused.get("message") or refused.get("reason") or "")

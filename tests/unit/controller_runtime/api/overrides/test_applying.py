@@ -165,7 +165,7 @@ def test_tolerations_are_added_to_those_of_the_pod():
 
 
 def test_overrides_apply_in_order():
-    """The last one wins, and the image of a patch is not rewritten by its own override."""
+    """The last one takes precedence, and an override does not rewrite the image in its own patch."""
     rewrite = {"images": [{"from": "docker.io/", "to": "m.example/"}]}
     by_patch = {"patch": {"spec": {"containers": [{"name": "app", "image": "nginx:2"}]}}}
     assert container_of(change({**rewrite, **by_patch}), "app")["image"] == "nginx:2"

@@ -51,7 +51,7 @@ def runs(*steps: tuple[list[InspectFinding], dict[str, Any]]) -> Inspection:
         ([([found("a")], {})], {"a": ("new", 0)}),
         ([([found("a")], {}), ([found("a"), found("b")], {})], {"a": ("persisting", 0), "b": ("new", 1)}),
         ([([found("a")], {}), ([], {})], {"a": ("fixed", 0)}),
-        # A fixed finding is reported once, and is new when it comes back.
+        # A fixed finding is reported once, and is new if it occurs again.
         ([([found("a")], {}), ([], {}), ([], {})], {}),
         ([([found("a")], {}), ([], {}), ([found("a")], {})], {"a": ("new", 2)}),
         # What could not be read is not fixed, and keeps its age.
@@ -60,7 +60,7 @@ def runs(*steps: tuple[list[InspectFinding], dict[str, Any]]) -> Inspection:
         ([([found("a")], {}), ([], {"error": "no answer"}), ([found("a")], {})], {"a": ("persisting", 0)}),
         ([([found("a")], {}), ([], {"error": "no answer"}), ([], {})], {"a": ("fixed", 0)}),
         ([([found("a")], {}), ([found("x", "rule", "upper", "error")], {})], {"a": ("unknown", 0), "x": ("new", 1)}),
-        # A right that only some checks need says nothing about the others.
+        # A missing right that only some checks need does not affect the findings of others.
         ([([found("a")], {}), ([], {"unread": {"MutatingWebhookConfiguration": "forbidden"}})], {"a": ("fixed", 0)}),
         ([([found("a")], {}), ([found("a", severity="error")], {})], {"a": ("persisting", 0)}),
         ([([found("a", severity="info")], {})], {}),

@@ -234,7 +234,7 @@ def test_removed_labels_are_restored(found, ignored):
 
 
 def test_dependencies_are_found_in_all_fields():
-    """Environment, volumes, projections, pull secrets; once each, mandatory wins, the token volume's CA left out."""
+    """Each object is returned once, as mandatory if one reference is, and the token volume's CA is left out."""
     pod = upper_pod(
         imagePullSecrets=[{"name": "pull"}],
         initContainers=[{"name": "i", "envFrom": [{"configMapRef": {"name": "both", "optional": True}}]}],
