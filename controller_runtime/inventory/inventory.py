@@ -101,7 +101,11 @@ class Inventory:
             profiles = {profile.key: profile for profile in self._informer.store.list()}
             found = select(profiles.values(), self._providers, self._settings, taken=self._taken)
             self._report(found.refused, profiles)
-            self._write(found.kubeconfigs)
+            try:
+                self._write(found.kubeconfigs)
+            except OSError as error:
+                self._is_stale = True  # tried again by the next call
+                self._log.error("kubeconfigs of ClusterProfiles not written", error=str(error))
         return self._paths
 
     def _changed(self, _profile: Object) -> None:
@@ -131,7 +135,10 @@ class Inventory:
         for name, content in kubeconfigs.items():
             path = self._directory / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
             if not path.exists():
-                path.write_bytes(content)
+                # Renamed, because a part of a file must not count as the file.
+                part = self._directory / "part"
+                part.write_bytes(content)
+                part.rename(path)
             paths[name] = str(path)
         for former in set(self._paths.values()) - set(paths.values()):
             Path(former).unlink(missing_ok=True)

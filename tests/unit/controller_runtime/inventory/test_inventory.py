@@ -120,3 +120,21 @@ async def test_a_refused_profile_is_reported_once(server: Server, settings: Clus
         assert [name for name, _ in reported] == ["a", "b"]
         assert set(found.refused) == {"fleet/a", "fleet/b"}
     assert not folder.exists()
+
+
+async def test_a_directory_that_cannot_be_written_keeps_the_clusters(
+    server: Server, settings: ClusterProfiles, tmp_path: Path
+):
+    """It is in memory and has a size, so many large ClusterProfiles can fill it. They must not end the process."""
+    (folder := tmp_path / "made").mkdir()
+    client: Any = MemoryClient(server)
+    inventory = Inventory(client, settings, directory=folder)
+    async with working(inventory.run()):
+        await asyncio.sleep(1)
+        before = inventory.kubeconfigs(())
+        server.create(PLURAL, _profile("b"))
+        await asyncio.sleep(1)
+        (folder / "part").mkdir()  # in place of a full disk
+        assert inventory.kubeconfigs(()) is before
+        (folder / "part").rmdir()
+        assert list(inventory.kubeconfigs(())) == ["profile-a", "profile-b"]
