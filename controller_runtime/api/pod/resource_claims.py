@@ -91,6 +91,18 @@ def references(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
+def as_admitted(pod: Mapping[str, Any], lower_pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an upper pod with the ResourceClaims of its lower pod, because users can change the annotation later."""
+    metadata = pod["metadata"]
+    annotations = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key != names.ANNOTATION_RESOURCE_CLAIMS
+    }
+    spec = {**pod["spec"], "resourceClaims": lower_pod["spec"].get("resourceClaims")}
+    return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
 def invalid(pod: Mapping[str, Any]) -> str:
     """Return why a pod's annotation cannot be applied; empty if it is valid or missing."""
     try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.overrides.applying import applied
+from controller_runtime.api.pod.resource_claims import as_admitted
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
@@ -181,14 +182,14 @@ class DependencyController:
             return None
         return unreadable(f"{key.kind}s", error, where=f"lower cluster {self._context.name}")
 
-    def claim(self, upper: Object) -> None:
+    def claim(self, upper: Object, lower: Object) -> None:
         """Register the dependencies of a lower pod that an earlier process created.
 
         Its copies are kept and updated. Repeated calls have no effect.
         """
         if upper.uid in self._needs:
             return
-        keys = self._keys(upper.namespace, upper.to_dict())
+        keys = self._keys(upper.namespace, as_admitted(upper.to_dict(), lower.to_dict()))
         self._note_needs(upper.uid, keys)
         for key in keys:
             self.controller.queue.add(key)

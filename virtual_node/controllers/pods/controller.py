@@ -117,8 +117,8 @@ class PodController:
         """
         for informer in self._caches.upper.values():
             for number, pod in enumerate(informer.store.list()):
-                if self._caches.lower_pod(pod.uid) is not None:
-                    self._creator.found_at_start(pod)
+                if (lower := self._caches.lower_pod(pod.uid)) is not None:
+                    self._creator.found_at_start(pod, lower)
                 if number % _BREATH == _BREATH - 1:
                     await asyncio.sleep(0)
 
@@ -217,7 +217,7 @@ class PodController:
             if not (seconds := self._growth_seconds(upper, lower)):
                 return await self._remover.reject(upper, lower, *why)
             self.controller.queue.add_after(upper.uid, seconds)
-        self._creator.adopt(upper)
+        self._creator.adopt(upper, lower)
         try:
             await self._updater.follow(upper, lower, record)
         except ApiError:

@@ -75,13 +75,13 @@ class PodCreator:
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
         self.refusals = Refusals()
 
-    def adopt(self, upper: Object) -> None:
+    def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created."""
-        self._dependencies.claim(upper)
+        self._dependencies.claim(upper, lower)
 
-    def found_at_start(self, upper: Object) -> None:
+    def found_at_start(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while stopped."""
-        self.adopt(upper)
+        self.adopt(upper, lower)
         self._identities.adopt(upper)
 
     async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:

@@ -10,7 +10,13 @@ import pytest
 
 from controller_runtime.api import names
 from controller_runtime.errors import NotFound
-from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, running
+from tests.unit.virtual_node.controllers.pod_controller_setup import (
+    CLUSTER,
+    Scene,
+    clusters,
+    mirroring,
+    running,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -92,6 +98,27 @@ async def test_claims_come_from_the_annotation():
         assert spec["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
         copy = scene.lower.the("resourceclaimtemplates", "shop/one")
         assert copy["spec"]["metadata"]["labels"] == {names.LABEL_GENERATED_FOR: CLUSTER}
+
+
+async def test_a_changed_annotation_changes_nothing_for_a_running_pod_after_a_restart():
+    """Users can change it. Its references were not counted when the pod was created, and the device is still in use."""
+    upper, lower = clusters()
+    upper.put("resourceclaims", claim())
+    async with mirroring(Scene(upper, lower, takes_claims=True)) as scene:
+        pod = scene.bind()
+        pod["metadata"]["annotations"] = {
+            names.ANNOTATION_RESOURCE_CLAIMS: json.dumps({"resourceClaims": SHARED})
+        }
+        upper.put("pods", pod)
+        await asyncio.sleep(5)
+        assert scene.below()["spec"]["resourceClaims"] == SHARED
+    many = [{"name": f"c{number}", "resourceClaimName": f"other-{number}"} for number in range(200)]
+    pod["metadata"]["annotations"] = {names.ANNOTATION_RESOURCE_CLAIMS: json.dumps({"resourceClaims": many})}
+    upper.put("pods", pod)
+    async with mirroring(Scene(upper, lower, takes_claims=True)) as scene:
+        await asyncio.sleep(200)
+        assert len(scene.dependencies._watches) == 1
+        assert lower.find("resourceclaims", "shop/shared") is not None
 
 
 async def test_a_recreated_upper_claim_replaces_the_copy():

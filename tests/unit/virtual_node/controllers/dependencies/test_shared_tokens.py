@@ -187,7 +187,7 @@ async def test_secret_of_pods_that_were_not_adopted_is_kept(monkeypatch):
         bind(first, "a")
         await asyncio.sleep(60)
         uid = lower.server.all("secrets")[0]["metadata"]["uid"]
-    monkeypatch.setattr(PodCreator, "found_at_start", lambda _creator, _upper: None)
+    monkeypatch.setattr(PodCreator, "found_at_start", lambda *_: None)
     async with mirrored(upper, lower) as second:
         await asyncio.sleep(3600)
         assert [body["metadata"]["uid"] for body in lower.server.all("secrets")] == [uid]

@@ -62,7 +62,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         settings=SimpleNamespace(pod_sync_workers=1),
         config=SimpleNamespace(on_unschedulable="Wait"),
     )
-    creator: Any = SimpleNamespace(adopt=lambda _upper: None, refusals=Refusals())
+    creator: Any = SimpleNamespace(adopt=lambda *_: None, refusals=Refusals())
     status: Any = _Status()
     pods = PodController(context, caches, creator=creator, status=status)
     upper, lower = _pod("u-1"), _pod("l-1", **{"virtual-node.io/upper-uid": "u-1"})
