@@ -18,7 +18,7 @@ from descheduler.view import departure as steps
 from descheduler.view.departure import Departure
 
 _NEW = timedelta(minutes=2)
-"""Age from which a replacement that is not available is taken to wait for the volume of its owner's other pods."""
+"""Age from which a replacement that is not available is assumed to wait for a volume that its owner's other pods use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ class FollowedCopies:
     def renamed(self, key: str) -> list[Object]:
         """Return copies of an upper object with other names that select pods of our virtual nodes.
 
-        The first virtual node was another one before. The lower cluster refuses evictions of pods with two budgets.
+        Such a copy is named after an earlier first virtual node. The lower cluster refuses evictions of pods with two
+        budgets.
         """
         namespace, name = self._lower_name(key)
         found = self.lower.store.by_index(INDEX_UPPER, key)

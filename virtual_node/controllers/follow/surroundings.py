@@ -74,7 +74,7 @@ class Surroundings:
         """Report whether one of our lower pods is in a lower namespace."""
         now = asyncio.get_running_loop().time()
         if now >= self._used_until:
-            # Once for all objects that ask at the same time: a namespace may have thousands of them.
+            # Computed once for all objects that are reconciled at the same time, because a namespace may have thousands.
             self._used = {pod.namespace for pod in self._caches.lower.store.list()}
             self._used_until = now + 1.0
         return namespace in self._used

@@ -90,7 +90,7 @@ clusters:
     ],
 )
 def test_mistakes_name_their_field(text, message):
-    """And the valid values."""
+    """The message also has the valid values."""
     document = text if text.startswith("kind") else HEAD + text
     with pytest.raises(ConfigError, match=message):
         config_file.parse(document, source="c.yaml")
@@ -129,7 +129,7 @@ def test_an_unreadable_file_is_named(tmp_path):
     ],
 )
 def test_a_misspelt_field_gets_a_suggestion(field: str, told: str):
-    """With its position."""
+    """The message also has the field's position."""
     with pytest.raises(ConfigError) as caught:
         config_file.parse(HEAD + field)
     assert str(caught.value).endswith(told)
@@ -156,7 +156,7 @@ def test_the_valid_part_of_a_rejected_file_is_kept(tmp_path: Path, text: str, ke
 
 @pytest.mark.parametrize("text", ["", "[", "- a", "clusters: b", "{1: 2}", "\0", "{'a`b': 1}"])
 def test_an_unusable_file_gives_the_defaults(tmp_path: Path, text: str):
-    """As does a missing one."""
+    """A missing file also gives the defaults."""
     file = tmp_path / "c.yaml"
     assert usable.load_usable(file) == Config()
     file.write_text(text, encoding="utf-8")
