@@ -28,6 +28,8 @@ from multi_scheduler.formulas.cost import Price
 _PRECISION = 10_000
 """Weight of the cheapest cluster in a division by price."""
 _LEAST_COST = 1e-9
+_READ_SECONDS = 3.0
+"""Seconds that a filter call waits for the first list of pods after a start; without it, all clusters look empty."""
 _ANY_REQUESTS = {"cpu": 1000, "memory": 1024**3}
 """Requests by which prices are compared for a pod without requests."""
 _ANNOTATION = f"annotation {names.ANNOTATION_DIVISION}"
@@ -58,7 +60,12 @@ class DivisionAgent(Agent):
         self.pods = DividedPods(context.cluster_of)
         if context.bound_pods is None:
             raise ConfigError(f"agents[{context.name}]: the informer of bound pods is missing in its context")
-        context.bound_pods.on_change(self.pods.changed, self.pods.deleted)
+        self._bound_pods = context.bound_pods
+        self._bound_pods.on_change(self.pods.changed, self.pods.deleted)
+
+    def unready(self) -> str | None:
+        """Return why the agent is not ready; None: ready."""
+        return None if self._bound_pods.has_synced else "the upper cluster's pods have not been read yet"
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject all clusters but the one that is most behind its share, and that one too if it exceeds the maximum skew."""
@@ -70,6 +77,9 @@ class DivisionAgent(Agent):
             return NOTHING
         if declared is None or not nodes:
             return NOTHING
+        if not await self._bound_pods.wait_synced(_READ_SECONDS):
+            why = f"the upper cluster's pods have not been read yet, so {_ANNOTATION} cannot be followed"
+            return Rejections({}, {node.name: why for node in nodes})
         controller = _controller(pod)
         counts = self.pods.count(controller)
         weights, reasons = self._weights(declared, pod, nodes, counts)

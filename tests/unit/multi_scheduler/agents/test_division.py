@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,8 +40,10 @@ class Scene:
             clusters=[SchedulerClusterConfig(name=name, kubeconfig="") for name in self.cpus],
             agents=[agent("fit"), agent("division", **settings)],
         )
+        self.bound = bound_pods(fake)
+        self.bound._synced.set()
         shared = Shared(
-            config, fake, dict.fromkeys(self.cpus, fake), bound_pods(fake), recorder, directory=directory
+            config, fake, dict.fromkeys(self.cpus, fake), self.bound, recorder, directory=directory
         )
         self.fit = shared._fit
         self.division = DivisionAgent(shared.context(config.agents[1]))
@@ -157,6 +160,22 @@ async def test_no_pod_is_preempted_for_nothing() -> None:
     ):
         assert await scene.division.preempt(asked, a, ["v"]) == on_a
         assert await scene.division.preempt(asked, b, ["v"]) == on_b
+
+
+@pytest.mark.looptime
+async def test_waits_for_the_list_of_pods() -> None:
+    """After a start, all clusters would look empty, and the first pods would go to the cluster with most weight."""
+    scene = Scene()
+    scene.bound._synced.clear()
+    assert scene.division.unready()
+    assert await scene.place(pod("1")) == ""
+    placing = asyncio.create_task(scene.place(pod("1")))
+    await asyncio.sleep(1)
+    for number in range(3):
+        scene.bind(pod(f"old-{number}"), "vn-a")
+    scene.bound._synced.set()
+    assert await placing == "vn-b"
+    assert not scene.division.unready()
 
 
 async def test_clusters_without_weight_take_no_pods() -> None:
