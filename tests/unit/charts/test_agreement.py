@@ -180,6 +180,10 @@ def test_rights_are_those_of_the_tables(case):
         read = [
             dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
         ]
+        for kind in profiles.defaults.get("follow", []):
+            virtual += virtual_node.rights.daemon.UPPER_FOLLOW[kind]
+        if profiles.defaults.get("resourceClaims", {}).get("enabled"):
+            virtual += virtual_node.rights.daemon.UPPER_RESOURCE_CLAIMS
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]
         multi += read
         annotates += read if profiles.names else []
