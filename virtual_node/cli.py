@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import structlog
+from typing import TYPE_CHECKING
 
 from controller_runtime.api.readable import guess
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import daemon, lifecycle, version
+from controller_runtime.process import version
 from controller_runtime.process.argparser import Parser, complain
-from virtual_node.config import command_line, program
+from virtual_node.config import program
 from virtual_node.workers import worker
+
+if TYPE_CHECKING:
+    from virtual_node.config import command_line
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -99,6 +102,8 @@ def _forget_output() -> None:
 
 def _command(command: str, arguments: list[str]) -> int:
     if module := _MODULES.get(command):
+        # Collections while modules are imported and thousands of objects are decoded find nothing.
+        gc.set_threshold(200_000)
         # Imported here: only commands for users need rich, the daemon does not.
         code: int = importlib.import_module(module).main(arguments[1:])
         return code
@@ -129,6 +134,8 @@ def _command(command: str, arguments: list[str]) -> int:
 def parser(command: str) -> Parser | None:
     """Return the parser of a command; None: it takes no flags."""
     if command in _DAEMON:
+        from virtual_node.config import command_line  # noqa: PLC0415
+
         return command_line.parser()
     module = _MODULES.get(command)
     found: Parser | None = importlib.import_module(module).parser() if module else None
@@ -165,6 +172,10 @@ def _daemon(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-version"]):
         print(version.version() or "unknown")  # noqa: T201 - the answer
         return 0
+    # Commands for users do not need these modules, and importing them takes 0.4 s of CPU time.
+    from controller_runtime.process import daemon  # noqa: PLC0415
+    from virtual_node.config import command_line  # noqa: PLC0415
+
     try:
         options = command_line.parse(
             arguments, prog=program.name("run") if program.is_plugin() else "virtual-node"
@@ -179,7 +190,9 @@ def _daemon(arguments: list[str]) -> int:
 
 async def _run(options: command_line.Options, arguments: list[str]) -> int:
     # Imported here, so that `virtual-node --help` does not load them.
+    from controller_runtime.process import lifecycle  # noqa: PLC0415
     from virtual_node import config_waiting  # noqa: PLC0415
+    from virtual_node.config import command_line  # noqa: PLC0415
 
     if options.waits:
         waiting = config_waiting.Waiting(options, lambda: command_line.parse(arguments))
@@ -200,6 +213,11 @@ async def _run(options: command_line.Options, arguments: list[str]) -> int:
 
 def _worker(arguments: list[str]) -> int:
     """Run a process of ``--workers``; a configuration that is wrong ends it, and the parent restarts it."""
+    import structlog  # noqa: PLC0415
+
+    from controller_runtime.process import daemon, lifecycle  # noqa: PLC0415
+    from virtual_node.config import command_line  # noqa: PLC0415
+
     this, rest = worker.Worker.parse(arguments)
     structlog.contextvars.bind_contextvars(worker=this.number)  # in every line of the log
 

@@ -11,7 +11,7 @@ from controller_runtime.auth.credentials import REREAD_SECONDS, Credentials
 from controller_runtime.auth.proxies import split_url
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.client_tls import TlsMaterial
-from controller_runtime.tls.key_pairs import KeyPair
+from controller_runtime.tls.pem import KeyPair
 
 _EXCERPT = 200
 """Characters of a refused value in an error."""

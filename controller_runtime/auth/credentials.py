@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import KeyPair
+from controller_runtime.tls.pem import KeyPair
 
 REREAD_SECONDS = 60.0
 """Age in seconds at which a file that may be rotated is read again, as in client-go."""

@@ -19,7 +19,7 @@ import msgspec
 from controller_runtime.api.decoding import decoder
 from controller_runtime.auth.credentials import Credentials, bearer, token_problem
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import KeyPair
+from controller_runtime.tls.pem import KeyPair
 
 API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"})
 

@@ -32,7 +32,6 @@ from controller_runtime.auth.impersonation import headers_of as impersonation_he
 from controller_runtime.auth.kubeconfig_file import Context, Section
 from controller_runtime.auth.proxies import proxy_for, split_url, without_password
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import lifecycle
 from controller_runtime.tls.client_tls import TlsMaterial
 
 __all__ = ["ConnectionConfig", "Credentials", "load"]
@@ -91,6 +90,9 @@ async def trouble(path: str, *, context: str = "", server: str = "") -> str:
         context: as for ``load``.
         server: as for ``load``.
     """
+    # Commands for users do not call this, and importing lifecycle with the log takes 0.3 s of CPU time.
+    from controller_runtime.process import lifecycle  # noqa: PLC0415
+
     try:
         await load(path, context=context, server=server, in_cluster=False)
     except Exception as error:  # noqa: BLE001 - any error concerns this cluster only

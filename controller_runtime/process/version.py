@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 DISTRIBUTION = "virtual-node"
 
 
 def version() -> str:
     """Return the installed version; empty when run from sources that are not installed."""
+    from importlib import metadata  # noqa: PLC0415 - few commands ask for the version
+
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import KeyPair, as_file
+from controller_runtime.tls.pem import KeyPair, as_file
 
 Material = Path | bytes | None
 """A PEM file, which may be rotated, or its contents."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
@@ -17,6 +12,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controller_runtime.tls.pem import KeyPair
 
 Usage = Literal["server", "client", "both"]
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -27,26 +24,6 @@ _COMMON_NAME_LENGTH = 64
 """Maximum length (RFC 5280); longer names are cut. Clients do not verify serving certificates by this
 name."""
 _YEAR = timedelta(days=365)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    """A certificate (optionally followed by its chain) and its private key, both PEM."""
-
-    certificate: bytes
-    key: bytes
-
-    def __repr__(self) -> str:
-        """Hide the key."""
-        return f"KeyPair(certificate=<{len(self.certificate)} bytes>, key=<hidden>)"
-
-    def write(self, certificate_path: str | Path, key_path: str | Path) -> None:
-        """Write both files; the key file is readable only by its owner from its creation on."""
-        Path(certificate_path).write_bytes(self.certificate)
-        Path(key_path).unlink(missing_ok=True)
-        descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self.key)
 
 
 def make_ca(
@@ -157,19 +134,6 @@ def is_issued_by(certificate: bytes, ca: bytes) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-@contextlib.contextmanager
-def as_file(data: bytes) -> Iterator[str]:
-    """Yield a path from which OpenSSL can read the bytes; in memory if possible, otherwise on disk."""
-    if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
-            file.write(data)
-            yield f"/proc/self/fd/{file.fileno()}"
-    else:
-        with tempfile.NamedTemporaryFile(buffering=0) as file:
-            file.write(data)
-            yield file.name
 
 
 def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:

@@ -22,7 +22,8 @@ from prometheus_client import Counter, Gauge
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import KeyPair, as_file, expiry, make_ca, self_signed, sign
+from controller_runtime.tls.key_pairs import expiry, make_ca, self_signed, sign
+from controller_runtime.tls.pem import KeyPair, as_file
 
 __all__ = [
     "CertificateReloader",

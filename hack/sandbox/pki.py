@@ -8,7 +8,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from controller_runtime.tls.key_pairs import KeyPair, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import KeyPair
 
 USERS: dict[str, tuple[str, Sequence[str]]] = {
     "admin": ("kubernetes-admin", ("system:masters",)),

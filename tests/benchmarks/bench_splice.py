@@ -26,7 +26,7 @@ from aiohttp import web
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, self_signed
 from virtual_node.kubelet import Authenticator, KubeletServer, PodTarget, UserInfo
 

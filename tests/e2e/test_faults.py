@@ -13,7 +13,8 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.key_pairs import KeyPair, sign
+from controller_runtime.tls.key_pairs import sign
+from controller_runtime.tls.pem import KeyPair
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.process import Process
 from tests.e2e.conftest import SIMULATED, becomes, create, eventually, get, node_ready, pod, ready

@@ -22,7 +22,7 @@ from controller_runtime import log
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Conflict, Expired, Forbidden, NotFound
 from controller_runtime.resources import CERTIFICATE_SIGNING_REQUESTS
-from controller_runtime.tls.key_pairs import KeyPair
+from controller_runtime.tls.pem import KeyPair
 from controller_runtime.util.backoff import ExponentialBackoff
 from virtual_node.certificates.csr import (
     SIGNER,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from cryptography import x509
+if TYPE_CHECKING:
+    from cryptography import x509
 
 SOON = timedelta(days=7)
 """Time before a certificate's expiry at which a fault is reported; ``inspect`` then reports an error."""
@@ -14,6 +16,8 @@ _SHARE = 10
 
 def certificate(der: bytes | None) -> x509.Certificate | None:
     """Parse a DER certificate; None: there is none, or it cannot be parsed."""
+    from cryptography import x509  # noqa: PLC0415 - commands that judge no certificate do not load it
+
     try:
         return x509.load_der_x509_certificate(der) if der else None
     except ValueError:

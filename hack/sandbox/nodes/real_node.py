@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller_runtime.tls.key_pairs import KeyPair, sign
+from controller_runtime.tls.key_pairs import sign
+from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.builds import images
 from hack.sandbox.builds.programs import Progress
 from hack.sandbox.cluster import Cluster

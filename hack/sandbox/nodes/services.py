@@ -13,7 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from controller_runtime.tls.key_pairs import KeyPair, sign
+from controller_runtime.tls.key_pairs import sign
+from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes.network import Bridge

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
-from controller_runtime.tls.key_pairs import KeyPair, as_file, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import KeyPair, as_file
 
 CA = make_ca("loopback-ca")
 

@@ -12,7 +12,6 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.flags import add_flag, duration
-from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER
 from virtual_node.commands.common import connection_errors
 from virtual_node.commands.common.connection_errors import Trouble
@@ -113,5 +112,8 @@ def explain(
         context: context of that kubeconfig; empty: its current one.
         in_cluster: whether the pod's service account is used if there is no kubeconfig.
     """
+    # cryptography is only needed to explain a failure.
+    from virtual_node.certificates import expiries as certificate_expiries  # noqa: PLC0415
+
     expiries = certificate_expiries.of_kubeconfig("", path, context=context, in_cluster=in_cluster)
     return connection_errors.explain(error, config, expiries=expiries, now=datetime.now(UTC))

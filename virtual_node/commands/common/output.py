@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DATA = ("json", "yaml")
 GOOD, BAD, DOUBTFUL, NOTHING = "✓", "✗", "•", "-"
 """Marks of listing entries."""
 _MARKS = {GOOD: "green", BAD: "bold red", DOUBTFUL: "yellow", NOTHING: "dim"}
 _GAP = "   "
+_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Environment variables with which rich regards a pipe as a terminal."""
 _GREEN, _RED, _YELLOW = (
     frozenset({"True", "Ready", "Running", "ok"}),
     frozenset({"False", "NotReady", "Unknown", "no", "fail", "broken", "error"}),
@@ -72,29 +74,30 @@ def table(
     if not rows:
         print(empty, file=sys.stderr)  # noqa: T201 - the answer
         return
-    console = Console(file=stream, highlight=False, soft_wrap=True)
     lines = [[one_line(cell) for cell in row] for row in rows]
     places = list(range(len(columns)))
     shown, measured = places, [[one_line(cell) for cell in row] for row in above] or lines
     if stream.isatty():
         for name in spare:
-            if _width(columns, measured, shown) <= console.width:
+            if _width(columns, measured, shown) <= _console(stream).width:
                 break
             shown = [place for place in shown if columns[place] != name]
-    widths = [max(cell_len(line[place]) for line in [columns, *measured]) for place in places]
+    widths = [max(_cells(line[place]) for line in [columns, *measured]) for place in places]
     for number, line in enumerate([columns, *lines] if headers else lines):
-        text = Text(style="bold" if headers and number == 0 else "")
-        for place in shown:
-            padding = " " * max(0, widths[place] - cell_len(line[place]))
-            text.append(line[place], style=_style(line[place])).append(padding + _GAP)
-        text.rstrip()
-        console.print(text)
+        parts = [
+            (line[place], _style(line[place]), " " * max(0, widths[place] - _cells(line[place])) + _GAP)
+            for place in shown
+        ]
+        _print_parts(parts, stream, style="bold" if headers and number == 0 else "")
 
 
 def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
     """Print long texts below each other, wrapped to the terminal's width; a pipe gets unbroken lines."""
+    from rich.table import Table  # noqa: PLC0415 - see _console
+    from rich.text import Text  # noqa: PLC0415
+
     stream = stream or sys.stdout
-    console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+    console = _console(stream, soft_wrap=not stream.isatty())
     for entry in entries:
         lines = [(entry.mark, _MARKS.get(entry.mark, ""), entry.title, "bold")]
         lines += [("   ", "", text, "") for text in entry.details]
@@ -120,7 +123,7 @@ def report(
     """Print a table, or a listing of the same content if the terminal is too narrow for it."""
     stream = stream or sys.stdout
     lines = [[one_line(cell) for cell in row] for row in rows]
-    if stream.isatty() and _width(columns, lines, range(len(columns))) > Console(file=stream).width:
+    if stream.isatty() and _width(columns, lines, range(len(columns))) > _console(stream).width:
         listing(entries, stream=stream)
     else:
         table(columns, rows, stream=stream, headers=headers)
@@ -128,8 +131,7 @@ def report(
 
 def conclusion(text: str) -> None:
     """Print the conclusion as one bold line."""
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(Text(one_line(text), style="bold"))
+    _print_parts([(one_line(text), "", "")], sys.stdout, style="bold")
 
 
 def data(value: Mapping[str, Any] | Sequence[Any], form: str) -> None:
@@ -159,8 +161,38 @@ def age(seconds: float) -> str:
 
 
 def _width(columns: Sequence[str], lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
-    widths = [max(cell_len(line[place]) for line in [columns, *lines]) for place in shown]
+    widths = [max(_cells(line[place]) for line in [columns, *lines]) for place in shown]
     return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _print_parts(parts: Sequence[tuple[str, str, str]], stream: TextIO, *, style: str) -> None:
+    """Print one line of parts: a text, the style of the text, and padding; ``style`` is of the whole line."""
+    if not (stream.isatty() or any(map(os.environ.get, _TERMINAL))):
+        print("".join(text + padding for text, _, padding in parts).rstrip(), file=stream)
+        return
+    from rich.text import Text  # noqa: PLC0415 - see _console
+
+    line = Text(style=style)
+    for text, own, padding in parts:
+        line.append(text, style=own).append(padding)
+    line.rstrip()
+    _console(stream).print(line)
+
+
+def _console(stream: TextIO, *, soft_wrap: bool = True) -> Console:
+    """Return a console for a stream. Importing rich takes 0.1 s of CPU time, so tables for pipes do not use it."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(file=stream, highlight=False, soft_wrap=soft_wrap)
+
+
+def _cells(text: str) -> int:
+    """Return the columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - see _console
+
+    return cell_len(text)
 
 
 def _style(cell: str) -> str:

@@ -17,7 +17,8 @@ from controller_runtime.errors import (
     NotConnected,
 )
 from controller_runtime.tls.client_tls import TlsMaterial
-from controller_runtime.tls.key_pairs import KeyPair, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import KeyPair
 from tests.unit.controller_runtime.loopback import (
     CA,
     answers,

@@ -17,7 +17,7 @@ from aiosignal import Signal
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import listening
 from controller_runtime.serving.server import HealthServer, HttpsServer
-from controller_runtime.tls import key_pairs
+from controller_runtime.tls import key_pairs, pem
 from controller_runtime.tls import reloader as certificates
 from controller_runtime.tls.reloader import CertificateReloader
 from tests.unit.controller_runtime.serving.asking import get
@@ -126,8 +126,8 @@ class TestListening:
                     assert response.status == 401
             known = ssl.create_default_context(cadata=serving_pair.certificate.decode())
             with (
-                key_pairs.as_file(client.certificate) as certificate,
-                key_pairs.as_file(client.key) as key,
+                pem.as_file(client.certificate) as certificate,
+                pem.as_file(client.key) as key,
             ):
                 known.load_cert_chain(certificate, key)
             async with (

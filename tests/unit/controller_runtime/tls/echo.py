@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from cryptography import x509
 
-from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import KeyPair
 
 

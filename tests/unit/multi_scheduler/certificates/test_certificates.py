@@ -15,7 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from controller_runtime.tls.key_pairs import as_file, covers, is_issued_by, share_left
+from controller_runtime.tls.key_pairs import covers, is_issued_by, share_left
+from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
 from multi_scheduler.certificates.keeper import CertificateKeeper
 from multi_scheduler.certificates.secrets import (

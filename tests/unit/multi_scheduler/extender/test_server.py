@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, self_signed, sign
 from multi_scheduler import flags
 from multi_scheduler.extender import server as server_module

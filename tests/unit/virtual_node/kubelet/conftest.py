@@ -15,7 +15,7 @@ from aiohttp import web
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig, Credentials
 from controller_runtime.client.client import Client
-from controller_runtime.tls.key_pairs import as_file
+from controller_runtime.tls.pem import as_file
 from controller_runtime.tls.reloader import CertificateReloader, KeyPair, make_ca, sign
 from tests.unit.virtual_node.kubelet.lower import LowerServer, Script
 from virtual_node.kubelet import Authenticator, Authorizer, KubeletServer, PodTarget, UserInfo

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from controller_runtime.tls.key_pairs import as_file, make_ca, sign
+from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import as_file
 
 CA = make_ca("test-ca")
 
