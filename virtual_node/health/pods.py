@@ -52,12 +52,13 @@ def sign(pod: Json) -> PodSign | None:
     """Return why a pod on a virtual node does not run; None: no fault, finished, or being deleted."""
     if not _is_alive(pod):
         return None
-    node, since = pod["spec"].get("nodeName", ""), _since(pod)
+    node = pod["spec"].get("nodeName", "")
 
     def of(kind: Kind, reason: str, cause: str, patience: float, moment: str | None = None) -> PodSign:
         has_reason = reason in cause or reason.startswith("NotSeen")
         text = one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": "))
-        return PodSign(kind, key(pod), node, _moment(moment) if moment else since, reason, text, patience)
+        since = _moment(moment) if moment else _since(pod)
+        return PodSign(kind, key(pod), node, since, reason, text, patience)
 
     refused = condition(pod.get("status"), names.CONDITION_ADMITTED)
     if refused.get("status") == "False":

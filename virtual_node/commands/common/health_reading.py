@@ -9,6 +9,7 @@ from datetime import datetime
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Forbidden, NotFound
+from controller_runtime.objects import Object
 from virtual_node.commands.common.reader import Reader
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Health
@@ -38,11 +39,7 @@ async def judge(
     Raises:
         ApiError: the cluster does not answer.
     """
-    waiting, components, found_swarms = await asyncio.gather(
-        reader.all(resources.PODS, field_selector=WAITING),
-        reader.all(resources.PODS, label_selector=COMPONENTS),
-        swarms(reader.client),
-    )
+    (waiting, components), found_swarms = await asyncio.gather(read(reader), swarms(reader.client))
     names = [node["metadata"]["name"] for node in nodes]
     without = [waiting_sign(pod.to_dict(), names) for pod in waiting or ()]
     replicas = [pod.to_dict() for pod in components or ()]
@@ -59,6 +56,19 @@ async def judge(
             words=words,
         )
     )
+
+
+async def read(reader: Reader) -> tuple[list[Object] | None, list[Object] | None]:
+    """Return the pods without a node, and the pods of our components. The reader sends each request once.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    waiting, components = await asyncio.gather(
+        reader.all(resources.PODS, field_selector=WAITING),
+        reader.all(resources.PODS, label_selector=COMPONENTS),
+    )
+    return waiting, components
 
 
 async def swarms(client: Client) -> list[Json]:

@@ -62,6 +62,20 @@ class Reader:
 
         return await self._once(("list", resource, namespace, label_selector, field_selector), read)
 
+    async def fields(
+        self, resource: Resource, kind: type[T], *, field_selector: str | None = None
+    ) -> list[T] | None:
+        """Return the objects of a collection with only the fields of a TypedDict; None: the list is forbidden.
+
+        Raises:
+            ApiError: any other error.
+        """
+        try:
+            return await self.client.list_typed(resource, kind, field_selector=field_selector)
+        except Forbidden:
+            self.missing[need("list", resource)] = None
+            return None
+
     async def get(
         self, resource: Resource, name: str, *, namespace: str | None = None
     ) -> dict[str, Any] | None:

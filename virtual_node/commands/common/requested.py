@@ -15,5 +15,7 @@ def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
     used: Counter[str] = Counter()
     for pod in pods:
         if not is_finished(pod.get("status")):
-            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
+            used["pods"] += 1
+            for name, count in pod_resources.pod_requests(pod["spec"]).items():
+                used[name] += count
     return used

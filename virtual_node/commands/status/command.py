@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller_runtime import log, resources
+from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.readable import count, guess
 from controller_runtime.errors import ConfigError, Forbidden
@@ -19,7 +19,7 @@ from virtual_node.commands.common import connect, health_reading, output, probes
 from virtual_node.commands.common.permissions import need, refusal
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.status import lag, rows
-from virtual_node.commands.status.watch import StatusWatch
+from virtual_node.commands.status.pod_fields import PodFields
 from virtual_node.config import program
 from virtual_node.health.faults import Health
 from virtual_node.health.nodes import cluster_of
@@ -53,13 +53,17 @@ async def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Healt
         nodes, health = await _gather(reader, options)
         _show(nodes, reader, options, health=health)
         if options.watch:
-            log.configure("error", "console")
             await _watch(nodes, reader, options)
     return nodes, health
 
 
 async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.Namespace) -> None:
     """Print changed nodes until interrupted."""
+    # Only --watch needs informers and the log.
+    from controller_runtime import log  # noqa: PLC0415
+    from virtual_node.commands.status.watch import StatusWatch  # noqa: PLC0415
+
+    log.configure("error", "console")
     above = list(nodes)
 
     def show(changed: Sequence[dict[str, Any]]) -> None:
@@ -118,14 +122,18 @@ def _show(
 
 async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Health]:
     nodes = _named(await _nodes(reader, _selector(options)), options.names)
-    leases, *pods = await asyncio.gather(
+    leases, now, _, *pods = await asyncio.gather(
         reader.all(resources.LEASES, namespace=NODE_LEASES),
-        *(reader.all(resources.PODS, field_selector=f"spec.nodeName={node.name}") for node in nodes),
+        probes.clock(reader.client),
+        health_reading.read(reader),
+        *(
+            reader.fields(resources.PODS, PodFields, field_selector=f"spec.nodeName={node.name}")
+            for node in nodes
+        ),
     )
+    # Later, because large lists could delay the metrics beyond their short timeout.
     lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
-    now = await probes.clock(reader.client)
-    seen = [None if bound is None else [pod.to_dict() for pod in bound] for bound in pods]
     described = [
         {
             **rows.describe(
@@ -136,12 +144,12 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dic
             ),
             "lag": behind,
         }
-        for node, bound, behind in zip(nodes, seen, lags, strict=True)
+        for node, bound, behind in zip(nodes, pods, lags, strict=True)
     ]
     health = await health_reading.judge(
         reader,
         nodes=[node.to_dict() for node in nodes],
-        bound=None if None in seen else [pod for bound in seen for pod in bound or ()],
+        bound=None if None in pods else [pod for bound in pods for pod in bound or ()],
         leases=None if leases is None else by_name,
         now=now,
     )

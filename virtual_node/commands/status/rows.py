@@ -11,7 +11,7 @@ from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag
-from virtual_node.translate.printers.pods import pod_row
+from virtual_node.translate.printers.pods import is_trouble, status_word
 
 COLUMNS = (
     "NODE",
@@ -114,11 +114,11 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
 
 
 def _counts(pods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    rows = [pod_row(pod, None) for pod in pods]
+    words = [status_word(pod)[0] for pod in pods]
     return {
         "total": len(pods),
-        "running": sum(row["status"] == "Running" for row in rows),
-        "trouble": sum(row["trouble"] for row in rows),
+        "running": words.count("Running"),
+        "trouble": sum(map(is_trouble, pods, words)),
     }
 
 

@@ -32,12 +32,6 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
     word, why = status_word(upper)
     if not why:
         why = _condition_message(status) or _exits(status)
-    settled = status.get("phase") in {"Running", "Succeeded"} and word in {
-        "Running",
-        "Completed",
-        "Succeeded",
-    }
-    is_normal_wait = word in _NORMAL_WAITS or _INITIALIZING.fullmatch(word) is not None
     sidecars = _sidecars(spec)
     initial = status.get("initContainerStatuses") or ()
     beside = [one for one in initial if one.get("name") in sidecars]
@@ -58,8 +52,22 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
         "ready": f"{ready}/{len(spec.get('containers') or ()) + len(sidecars)}",
         "restarts": sum(int(one.get("restartCount") or 0) for one in restarted),
         "created": metadata.get("creationTimestamp", ""),
-        "trouble": not settled and not is_normal_wait and not metadata.get("deletionTimestamp"),
+        "trouble": is_trouble(upper, word),
     }
+
+
+def is_trouble(pod: Mapping[str, Any], word: str) -> bool:
+    """Report whether a pod neither runs nor succeeded, nor starts normally, nor is being deleted.
+
+    Args:
+        pod: the pod.
+        word: its status, from ``status_word``.
+    """
+    phase = (pod.get("status") or {}).get("phase")
+    if phase in {"Running", "Succeeded"} and word in {"Running", "Completed", "Succeeded"}:
+        return False
+    is_normal_wait = word in _NORMAL_WAITS or _INITIALIZING.fullmatch(word) is not None
+    return not is_normal_wait and not pod["metadata"].get("deletionTimestamp")
 
 
 def status_word(pod: Mapping[str, Any]) -> tuple[str, str]:

@@ -97,7 +97,8 @@ def _dated(pod: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def _facts(case: dict[str, Any]) -> PodFacts:
+def facts_of(case: dict[str, Any]) -> PodFacts:
+    """Return what ``diagnose`` has read in a case of the corpus."""
     nodes = [_node(short) for short in case.get("nodes", [{"name": "vn-a"}])]
     on, events = case["pod"].get("nodeName"), case.get("events", ())
     return PodFacts(
@@ -144,7 +145,7 @@ def _reordered(facts: PodFacts, chance: random.Random) -> PodFacts:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
 def test_verdict(case: dict[str, Any]) -> None:
     """The first finding has the expected code, title, evidence and next step, and no finding gives the advice that is wrong."""
-    facts = _facts(case)
+    facts = facts_of(case)
     findings = diagnose(facts)
     assert findings[0].code == case["code"]
     assert case["title"] in findings[0].title
