@@ -81,8 +81,9 @@ class DeletionCosts:
         for name, cost in itertools.islice(costs.items(), _BATCH):
             try:
                 is_complete &= await self._write(found[name], cost)
-            except Forbidden as error:
-                # The other pods would be refused, too, and every change of one pod would repeat all requests.
+            except (Forbidden, Invalid) as error:
+                # The other pods would be refused, too: without the right, or because a user's annotations fill the
+                # limit. More refused pods than a batch would be tried again every second, without end.
                 self._log.warning("deletion costs not written", replica_set=key, error=str(error))
                 return None
         return None if is_complete else Result(requeue_after=_RETRY)
@@ -107,6 +108,4 @@ class DeletionCosts:
             )
         except (Conflict, NotFound):
             return False
-        except Invalid as error:
-            self._log.warning("deletion cost not written", pod=pod.key, error=str(error))
         return True

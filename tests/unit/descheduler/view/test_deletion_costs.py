@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.api import division, names
-from controller_runtime.errors import Forbidden
+from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
@@ -209,12 +209,13 @@ def test_many_clusters_and_pods_block_nothing() -> None:
 
 
 @pytest.mark.looptime
-async def test_pods_on_other_nodes_and_refusals_cost_few_requests() -> None:
+@pytest.mark.parametrize("error", [Forbidden("no rights"), Invalid("annotations are too long")])
+async def test_pods_on_other_nodes_and_refusals_cost_few_requests(error) -> None:
     """Users choose nodeName; a refusal is not repeated for each pod of the ReplicaSet."""
     cluster = Cluster()
     cluster.put("nodes", node("a", labels={names.LABEL_LOWER_CLUSTER: "a"}))
     cluster.put("nodes", {"metadata": {"name": "real", "labels": {}}})
-    for number in range(20):
+    for number in range(400):
         cluster.put("pods", _body(f"p{number}", ("a", "real", "unknown")[number % 3], "room"))
     process = Process(cluster, interval=5)
     client: Any = process.client
@@ -222,7 +223,7 @@ async def test_pods_on_other_nodes_and_refusals_cost_few_requests() -> None:
 
     async def refuse(_resource: Any, name: str, *_: Any, **__: Any) -> None:
         refused.append(name)
-        raise Forbidden("no rights")
+        raise error
 
     client.patch = refuse
     async with process.running():
