@@ -11,7 +11,7 @@ import contextlib
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
+from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
@@ -137,10 +137,17 @@ class FollowController:
     def _unread(self) -> Problem | None:
         """Return why the objects or their copies are not known; an empty message: nothing has failed."""
         for informer, cluster in ((self._upper, "upper"), (self._copies.lower, "lower")):
+            error = informer.last_error
             if not informer.has_synced:
-                error = informer.last_error
                 why = f"{self._kind.resource.plural} of the {cluster} cluster cannot be read: {error}"
                 return policy_missing("", why if error else "")
+            if error and informer is self._upper:
+                # There may be a new policy that was not read.
+                why = f"{self._kind.resource.plural} of the upper cluster cannot be watched: {error}"
+                # Other errors are usually brief.
+                return policy_missing(
+                    "", why if isinstance(error, Forbidden | NotFound | ConfigError) else ""
+                )
         return None
 
     async def reconcile(self, key: str) -> Result | None:

@@ -10,7 +10,7 @@ import pytest
 
 from controller_runtime.api.overrides.applying import OverrideSet
 from controller_runtime.api.overrides.config import MetadataPatch, Override, PodPatch
-from controller_runtime.errors import Forbidden, NotFound, Unavailable
+from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.follow.follow_setup import Scene
@@ -96,6 +96,24 @@ async def test_new_pods_wait_for_the_current_copy():
     assert problem.event_reason == "NetworkPolicyNotMirrored"
     assert "no rights" in problem.message
     assert [reason for reason, _ in scene.reported] == ["FailedMirror"]
+
+
+async def test_new_pods_wait_while_new_policies_cannot_be_read():
+    """Otherwise a pod would start without a policy that was created meanwhile."""
+    scene = Scene()
+    controller = scene.controller
+    for informer in (controller._upper, controller._copies.lower):
+        informer._synced.set()
+    reflector = controller._upper._reflector
+    reflector.last_error = Forbidden("no rights", code=403)
+    problem = await controller.ready("shop")
+    assert problem is not None
+    assert "cannot be watched: no rights" in problem.message
+    reflector.last_error = Expired("too old", code=410)
+    with pytest.raises(Unavailable):
+        await controller.ready("shop")
+    reflector.last_error = None
+    assert await controller.ready("shop") is None
 
 
 async def test_waiting_pods_of_a_tenant_do_not_occupy_all_workers():
