@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import shutil
@@ -25,6 +26,8 @@ from controller_runtime.util.file_changes import FileChanges
 
 REASON = "ClusterProfileRefused"
 """Reason of the event about a ClusterProfile that is not used."""
+_SHORTEST, _LONGEST = 5.0, 3600.0
+"""Seconds between two changes of one lower cluster, which restart it: doubled with each change, up to the maximum."""
 _COUNT = Gauge(
     "virtual_node_cluster_profiles",
     "ClusterProfiles that are used as lower clusters, and that are refused.",
@@ -65,6 +68,8 @@ class Inventory:
         self._changes = FileChanges(self._file)
         self._log = structlog.get_logger(component="inventory")
         self._paths: dict[str, str] = {}
+        self._waits: dict[str, tuple[float, float]] = {}
+        """Until when a lower cluster is not changed again, and for how many seconds, by its name."""
         self._taken: frozenset[str] = frozenset()
         self._is_stale = True
         # A failed list or watch, also without permission or without the CRD, leaves the store as it is: only an object that the
@@ -90,7 +95,8 @@ class Inventory:
     def kubeconfigs(self, taken: Collection[str]) -> Mapping[str, str]:
         """Return the path of the kubeconfig of each lower cluster, by the cluster's name; log what is refused.
 
-        The path changes with the content, so a changed path means a changed cluster.
+        The path changes with the content, so a changed path means a changed cluster. A cluster that changes again and again
+        is changed less and less often.
 
         Args:
             taken: names of clusters and virtual nodes that the configuration file defines.
@@ -131,17 +137,28 @@ class Inventory:
         _COUNT.labels("used").set(len(profiles) - len(refused))
 
     def _write(self, kubeconfigs: Mapping[str, bytes]) -> None:
-        paths = {}
+        paths: dict[str, str] = {}
+        now = asyncio.get_running_loop().time()
+        self._waits = {name: one for name, one in self._waits.items() if now < one[0] + _LONGEST}
         for name, content in kubeconfigs.items():
             path = self._directory / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
+            if str(path) == (former := self._paths.get(name)):
+                paths[name] = former
+                continue
+            until, delay = self._waits.get(name, (now, _SHORTEST / 2))
+            if now < until:
+                self._is_stale = True  # compared again by the next call
+                paths |= {name: former} if former is not None else {}
+                continue
             if not path.exists():
                 # Renamed, because a part of a file must not count as the file.
                 part = self._directory / "part"
                 part.write_bytes(content)
                 part.rename(path)
             paths[name] = str(path)
-        for former in set(self._paths.values()) - set(paths.values()):
-            Path(former).unlink(missing_ok=True)
+            self._waits[name] = now + min(2 * delay, _LONGEST), min(2 * delay, _LONGEST)
+        for unused in set(self._paths.values()) - set(paths.values()):
+            Path(unused).unlink(missing_ok=True)
         self._paths = paths
 
 

@@ -69,6 +69,7 @@ async def test_files_follow_profiles_and_providers(server: Server, settings: Clu
         await asyncio.sleep(1)
         both = inventory.kubeconfigs(())
         assert (list(both), both["profile-a"]) == (["profile-a", "profile-b"], first["profile-a"])
+        await asyncio.sleep(10)
         _write(Path(settings.providers_file), "/bin/second")
         changed = inventory.kubeconfigs(())
         assert not set(changed.values()) & set(both.values())
@@ -138,3 +139,30 @@ async def test_a_directory_that_cannot_be_written_keeps_the_clusters(
         assert inventory.kubeconfigs(()) is before
         (folder / "part").rmdir()
         assert list(inventory.kubeconfigs(())) == ["profile-a", "profile-b"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_profile_that_changes_all_the_time_changes_its_cluster_less_and_less_often(
+    server: Server, settings: ClusterProfiles, tmp_path: Path, *, is_deleted: bool
+):
+    """Each change restarts the cluster. The last change is applied, and other clusters are not delayed."""
+    client: Any = MemoryClient(server)
+    inventory = Inventory(client, settings, directory=tmp_path)
+    async with working(inventory.run()):
+        await asyncio.sleep(1)
+        paths = [inventory.kubeconfigs(()).get("profile-a")]
+        for number in range(600):
+            server.delete(PLURAL, "fleet/a")
+            if is_deleted and number % 2:
+                await asyncio.sleep(1)
+                inventory.kubeconfigs(())
+            server.create(PLURAL, _profile("a", f"https://a{number}"))
+            await asyncio.sleep(2)
+            paths.append(inventory.kubeconfigs(()).get("profile-a"))
+            assert paths[-1] is None or Path(paths[-1]).exists()
+        assert len(set(paths)) < 12
+        server.create(PLURAL, _profile("b"))
+        await asyncio.sleep(1)
+        assert "profile-b" in inventory.kubeconfigs(())
+        await asyncio.sleep(3600)
+        assert "https://a599" in Path(inventory.kubeconfigs(())["profile-a"]).read_text(encoding="utf-8")
