@@ -151,6 +151,9 @@ async def test_pod_stays_with_volume_that_only_its_cluster_reaches(
     code, text = await command(upper, "drain", SMALL, "--dry-run")
     assert (code, why in text) == (1, True), text
     async with descheduler(sandbox, namespace):
+        await upper.kubectl(
+            "-n", namespace, "wait", "--for=create", "lease/virtual-node-descheduler", "--timeout=150s"
+        )
         code, text = await command(upper, "drain", SMALL, "--timeout=90s")
         assert (code, why in text) == (1, True), text
     await command(upper, "uncordon", SMALL)
