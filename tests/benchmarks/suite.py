@@ -65,8 +65,8 @@ BENCHMARKS = (
     _program("soak", 25, "bench_soak"),
     _program("many-pods", 15, "bench_many_pods"),
     _program("many-clusters", 8, "bench_many_clusters"),
-    _program("replay", 3, "bench_replay"),
-    _program("inspect", 4, "bench_inspect"),
+    _program("replay", 1, "bench_replay"),
+    _program("inspect", 1, "bench_inspect"),
     _printed(
         "load",
         20,
