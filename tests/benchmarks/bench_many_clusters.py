@@ -1,4 +1,4 @@
-"""Ten real lower control planes and fifty virtual nodes behind one process: time to Ready, memory, idle CPU."""
+"""Twenty real lower control planes and sixty virtual nodes behind one process: time to Ready, memory, idle CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.stage import entry, progress, stage, start_nodes, until
 from tests.benchmarks.usage import idle, usage
 
-CLUSTERS, NODES, IDLE = 10, 5, 60.0
+CLUSTERS, NODES, IDLE = 20, 3, 60.0
 """Lower clusters; virtual nodes of each; seconds in which idle CPU is measured."""
 _NAMESPACE, _LIMIT = "clusters", 600.0
 

@@ -64,7 +64,7 @@ BENCHMARKS = (
     _program("service-levels", 30, "bench_service_levels"),
     _program("soak", 25, "bench_soak"),
     _program("many-pods", 15, "bench_many_pods"),
-    _program("many-clusters", 8, "bench_many_clusters"),
+    _program("many-clusters", 3, "bench_many_clusters"),
     _program("replay", 1, "bench_replay"),
     _program("inspect", 1, "bench_inspect"),
     _printed(
