@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from controller_runtime.client.client import Client
+from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.process import lifecycle
 from controller_runtime.util.file_changes import FileChanges
@@ -52,6 +53,7 @@ class ConfigStatus:
         self.rejected = ""
         self._path = file
         self._changes = FileChanges({"config": file})
+        self._at_start = _loaded(file)
         self._pod = _pod(os.environ if environment is None else environment)
         self._changed = asyncio.Event()
         self._unusable = unusable
@@ -68,6 +70,10 @@ class ConfigStatus:
             self.reject(lifecycle.describe(error) or repr(error))
             return None
         self.accept()
+        if waiting := _differing(self._at_start, fresh):
+            self._log.warning(
+                "only changes of clusters are applied; restart to apply the others", fields=waiting
+            )
         return fresh
 
     def reject(self, reason: str) -> None:
@@ -121,6 +127,24 @@ class ConfigStatus:
             f"lower cluster {name} cannot be used: {why}" for name, why in sorted(self._unusable().items())
         ]
         return "; ".join(([self.rejected] if self.rejected else []) + clusters)
+
+
+def _loaded(path: str) -> Config | None:
+    """Return the configuration in a file; None: there is no file, or it cannot be used."""
+    try:
+        return config_file.load(path) if path else None
+    except ConfigError:
+        return None
+
+
+def _differing(old: Config | None, new: Config) -> list[str]:
+    """Return the names in the file of the fields that differ and that a running process does not apply."""
+    fields = zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True)
+    return [
+        shown
+        for field, shown in fields
+        if old is not None and field != "clusters" and getattr(old, field) != getattr(new, field)
+    ]
 
 
 def _pod(environment: Mapping[str, str]) -> dict[str, Any] | None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import prometheus_client
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
 from tests.unit.background import working
+from virtual_node.config.types import API_VERSION, KIND
 from virtual_node.config_status import ConfigStatus
 
 POD = {"POD_NAMESPACE": "system", "POD_NAME": "vn-1", "POD_UID": "u-1"}
@@ -50,6 +52,25 @@ def test_the_metric_and_the_log_follow_the_file():
         ("configuration not applied", "a: wrong"),
         ("configuration not applied", "b: wrong"),
     ]
+
+
+def test_reports_fields_that_wait_for_a_restart(tmp_path):
+    """Fields outside of clusters are applied only at the start; the warning ends when they have the old values again."""
+    path = tmp_path / "config.yaml"
+
+    def read(**fields: Any) -> list[list[str]]:
+        path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, **fields}), encoding="utf-8")
+        with capture_logs() as logs:
+            assert status.reread() is not None
+        return [entry["fields"] for entry in logs]
+
+    clusters = [{"name": "a", "kubeconfig": "a.kubeconfig"}]
+    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND}), encoding="utf-8")
+    status = ConfigStatus(str(path), environment={})
+    assert read(clusters=clusters) == []
+    assert read(clusters=clusters, pingInterval=20, clusterId="a-b") == [["clusterId", "pingInterval"]]
+    assert read(pingInterval=20) == [["pingInterval"]]
+    assert read() == []
 
 
 @pytest.mark.looptime
