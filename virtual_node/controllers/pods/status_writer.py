@@ -26,6 +26,8 @@ from virtual_node.translate.pods import synthetic_status
 _MINOR_PATCH_DELAY = 9.0
 """Seconds after creation for which a status without news waits to be written with the next lower status.
 A busy lower cluster needs several seconds from a pod's creation to its first container status."""
+_MAX_MINOR_PATCH_DELAY = 60.0
+"""Limit of this delay while pods of the lower cluster start slowly, as after the creation of many pods."""
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
@@ -44,6 +46,8 @@ class StatusWriter:
         self._context = context
         self._devices = devices
         self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
+        self._last_start = (0.0, 0.0)
+        """When a pod's first status with news was written (loop time), and how long after the pod's creation."""
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Update the upper status from the lower pod's status.
@@ -81,9 +85,13 @@ class StatusWriter:
             record.compared = pair
             record.changed_at = 0.0
             return None
-        waited = asyncio.get_running_loop().time() - record.created_at
-        if waited < _MINOR_PATCH_DELAY and _is_minor_patch(patch):
-            return Result(requeue_after=max(_MINOR_PATCH_DELAY - waited, SHORTEST_PAUSE))
+        now = asyncio.get_running_loop().time()
+        waited = now - record.created_at
+        if _is_minor_patch(patch):
+            if (remaining := self._minor_patch_delay(now) - waited) > 0:
+                return Result(requeue_after=max(remaining, SHORTEST_PAUSE))
+        elif record.created_at and not current.get("containerStatuses"):
+            self._last_start = (now, waited)
         since, record.changed_at = record.changed_at, 0.0
         stored = await self._patch(upper, patch)
         if since:
@@ -94,6 +102,12 @@ class StatusWriter:
         record.compared = pair
         record.complaint = ""
         return None
+
+    def _minor_patch_delay(self, now: float) -> float:
+        """Return the delay of a status without news. While pods start slowly, it is longer than their start."""
+        at, seconds = self._last_start
+        delay = min(1.5 * seconds, _MAX_MINOR_PATCH_DELAY)
+        return delay if now - at < delay and delay > _MINOR_PATCH_DELAY else _MINOR_PATCH_DELAY
 
     async def write_own(self, upper: Object, status: Mapping[str, Any]) -> None:
         """Write a status that the lower cluster did not report (missing dependency, refusal, lost pod)."""

@@ -34,6 +34,31 @@ async def test_a_pod_is_created_and_its_status_mirrored():
         assert not scene.is_above()
 
 
+async def test_scheduled_is_written_with_the_next_status_as_long_as_pods_start_slowly():
+    """After 9 s alone, unless the previous pod started later than usual; this saves a write per pod in a burst."""
+    scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}], "phase": "Pending"}
+    started = {"phase": "Running", "containerStatuses": [{"name": "main", "started": True}]}
+
+    async with running() as scene:
+
+        async def start(name: str, *, after: float) -> int:
+            """Return how many statuses were written for a pod that starts so many seconds after its creation."""
+            scene.bind(name, uid=f"u-{name}")
+            await asyncio.sleep(1)
+            scene.lower.change("pods", f"shop/{name}", status=scheduled)
+            before = len(scene.upper.asked("patch", "pods/status"))
+            await asyncio.sleep(after - 1)
+            scene.lower.change("pods", f"shop/{name}", status=started)
+            await asyncio.sleep(1)
+            return len(scene.upper.asked("patch", "pods/status")) - before
+
+        await asyncio.sleep(1)
+        assert await start("one", after=8) == 1
+        assert await start("two", after=11) == 1, "the delay is 12 s after the start of one"
+        await asyncio.sleep(20)
+        assert await start("three", after=11) == 2, "the delay is 9 s again"
+
+
 async def test_a_status_that_an_older_upper_cluster_shortens_is_written_once():
     """A field that its API server drops always differs: it is not sent again, and the rest is mirrored."""
 
