@@ -55,6 +55,7 @@ class PodUpdater:
         if is_same_request:
             record.synced = upper
             if record.followed is not None and _same_metadata(record.followed, shown):
+                record.followed = shown  # the older object would stay in memory
                 return
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()

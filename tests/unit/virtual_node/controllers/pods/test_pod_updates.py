@@ -40,6 +40,18 @@ def config_map(name: str, **data: str) -> Body:
     }  # fmt: skip
 
 
+async def test_keeps_only_the_current_objects_in_memory():
+    """Each object that a record keeps in addition to the caches costs several KiB per pod."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(10)
+        record = scene.pods._records["u-1"]
+        upper, lower = scene.caches.upper_pod("u-1"), scene.caches.lower_pod("u-1")
+        assert (record.synced, record.followed, record.last_lower, record.written) == (upper, lower, lower, None)
+
+
 async def test_a_restart_keeps_changes_of_lower_admission():
     """A lower registry mirror rewrites images: writing the original ones would restart all containers."""
     upper, lower = clusters()
