@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 
 from controller_runtime.util import backoff
 
@@ -47,6 +48,11 @@ class Outage:
         self._tries = 0
         """Releases since the last answer."""
         self._timer: asyncio.TimerHandle | None = None
+        self._on_return: list[Callable[[], object]] = []
+
+    def on_return(self, call: Callable[[], object]) -> None:
+        """Call a function each time that an unreachable server answers again."""
+        self._on_return.append(call)
 
     async def turn(self, *, is_minor: bool) -> None:
         """Wait for the watch's turn; return at once while the server answers and the queue is empty.
@@ -70,10 +76,14 @@ class Outage:
         """Mark the server reachable because a watch or its list got an answer; a refusal counts, too."""
         if self.error is None and not self._tries:
             return
+        was_unreachable = self.error is not None
         self.error = None
         self._tries = 0
         if self._timer is not None:
             self._arm()
+        if was_unreachable:
+            for call in self._on_return:
+                call()
 
     def _arm(self) -> None:
         """Schedule the next release after the current interval, unless an earlier one is scheduled."""

@@ -157,6 +157,12 @@ class WorkQueue(Generic[K]):
         self.add_after(key, seconds)
         return seconds
 
+    def retry_failed(self) -> None:
+        """Queue all failed keys now, as after the end of the outage that they failed in; keep their back-offs."""
+        for key in [key for key in self._waiting if self._limiter.num_requeues(key)]:
+            del self._waiting[key]
+            self.add(key)
+
     def forget(self, key: K) -> None:
         """Reset the back-off of a key that succeeded."""
         self._limiter.forget(key)

@@ -47,7 +47,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=0.0,
     )
-    add_flag(lower, "--config FILE", "YAML that declares many lower clusters; changes of `clusters` are applied live")
+    add_flag(
+        lower,
+        "--config FILE",
+        "YAML that declares many lower clusters; changes of `clusters` are applied live",
+    )
     add_boolean(
         lower,
         "--wait-for-config",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -14,10 +16,13 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.base.ownership import Owner
 
+K = TypeVar("K", bound=Hashable)
 SHORTEST_PAUSE = 0.01
 """Minimum pause in seconds. Below it, the rest of a pause may be shorter than a clock tick, and a wait for it
 would be a busy loop."""
@@ -80,6 +85,34 @@ class ClusterContext:
             names.LABEL_LOWER_CLUSTER: self.name,
             **self.nodes[name].labels,
         }
+
+    def controller(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[Result | None]],
+        *,
+        workers: int,
+        backoff: tuple[float, float],
+        flow: Callable[[K], str] | None = None,
+    ) -> Controller[K]:
+        """Return a controller of this lower cluster, to be run by the caller.
+
+        When one of the API servers answers again after an outage, the controller retries all failed keys at once.
+        Otherwise they would wait for their back-offs, which are long after a long outage.
+
+        Args:
+            name: in logs and metrics, before the cluster's name.
+            reconcile: as in ``Controller``.
+            workers: as in ``Controller``.
+            backoff: the first and the longest delay of a failing key, in seconds.
+            flow: as in ``Controller``.
+        """
+        made = Controller(
+            f"{name}-{self.name}", reconcile, workers=workers, backoff=ExponentialBackoff(*backoff), flow=flow
+        )
+        for client in (self.upper, self.lower):
+            client.outage.on_return(made.queue.retry_failed)
+        return made
 
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""

@@ -20,7 +20,6 @@ from controller_runtime.api.pod.resource_claims import as_admitted
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
@@ -77,11 +76,11 @@ class DependencyController:
         """By uid of an upper pod: the objects it needs, and whether each is optional."""
         self._not_pods: set[str] = set()
         """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
-        self.controller: Controller[ObjectKey] = Controller(
-            f"dependencies-{context.name}",
+        self.controller: Controller[ObjectKey] = context.controller(
+            "dependencies",
             self.reconcile,
             workers=_WORKERS,
-            backoff=ExponentialBackoff(0.2, 60.0),
+            backoff=(0.2, 60.0),
             flow=lambda key: key.namespace,
         )
         for kind, informer in lower.items():

@@ -23,7 +23,6 @@ from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, is_retryable
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, no_token, token_secret_taken
@@ -86,11 +85,11 @@ class IdentityController:
         """Secrets of pods that the cache has not shown, and that were not released."""
         self._foreign: set[str] = set()
         """Ids of Secrets with a name that an unmanaged Secret has."""
-        self.controller: Controller[str] = Controller(
-            f"identities-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            "identities",
             self.reconcile,
             workers=_WORKERS,
-            backoff=ExponentialBackoff(1.0, 60.0),
+            backoff=(1.0, 60.0),
             flow=lambda of: self._named.get(of, ("",))[0],
         )
         self._shared = SharedTokens(accounts, node_uid=node_uid, wake=self.controller.queue.add)

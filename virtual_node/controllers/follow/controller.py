@@ -13,7 +13,6 @@ from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, is_retryable
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
 from virtual_node.controllers.base import peers
@@ -81,11 +80,11 @@ class FollowController:
         self._pending = PendingCopies()
         self._reported: dict[str, tuple[str, str]] = {}
         """Uid and last reported message, by key."""
-        self.controller: Controller[str] = Controller(
-            f"follow-{kind.resource.plural}-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            f"follow-{kind.resource.plural}",
             self.reconcile,
             workers=_WORKERS,
-            backoff=ExponentialBackoff(0.2, 60.0),
+            backoff=(0.2, 60.0),
             flow=lambda key: key.partition("/")[0],
         )
         self._watch()

@@ -17,7 +17,6 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.config.types import NamespaceConfig
 from virtual_node.controllers.base.context import ClusterContext
@@ -62,8 +61,8 @@ class Namespaces:
         self._known: dict[str, str] = {}
         """Upper namespace by lower namespace, for lower namespaces that may be used."""
         self._logged: dict[str, str] = {}
-        self.controller: Controller[str] = Controller(
-            f"namespaces-{context.name}", self.reconcile, workers=1, backoff=ExponentialBackoff(1.0, 300.0)
+        self.controller: Controller[str] = context.controller(
+            "namespaces", self.reconcile, workers=1, backoff=(1.0, 300.0)
         )
         self._watch()
 

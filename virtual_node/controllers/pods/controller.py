@@ -30,7 +30,6 @@ from controller_runtime.api.autoscaling import MARGIN_SECONDS
 from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
 from virtual_node.config.types import REJECT
@@ -75,11 +74,11 @@ class PodController:
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
         workers = context.settings.pod_sync_workers
-        self.controller: Controller[str] = Controller(
-            f"pods-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            "pods",
             self.reconcile,
             workers=workers,
-            backoff=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
+            backoff=(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
             flow=self._namespace,
         )
         creator.refusals.attach(self.controller.queue.add_after)

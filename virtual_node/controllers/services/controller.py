@@ -80,11 +80,11 @@ class ServiceController:
         """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
         """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
-        self.controller: Controller[str] = Controller(
-            f"services-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            "services",
             self.reconcile,
             workers=_WORKERS,
-            backoff=ExponentialBackoff(0.2, 60.0),
+            backoff=(0.2, 60.0),
             flow=lambda key: key.partition("/")[0],
         )
         self._users = NamespaceUsers(caches.upper.values(), on_change=self._add_all)

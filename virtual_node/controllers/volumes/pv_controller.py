@@ -48,11 +48,11 @@ class VolumeController:
         }
         self._seen_at: dict[str, float] = {}
         """Loop times at which other processes' virtual nodes were last seen, by name."""
-        self.controller: Controller[str] = Controller(
-            f"volumes-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            "volumes",
             self.reconcile,
             workers=4,
-            backoff=ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
+            backoff=(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
         )
         self._watch()
 

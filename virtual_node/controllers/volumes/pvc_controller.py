@@ -79,11 +79,11 @@ class ClaimController:
         self._last_events: dict[str, tuple[str, str]] = {}
         """By upper claim: reason and message of its last event."""
         self._orphans: set[str] = set()
-        self.controller: Controller[str] = Controller(
-            f"claims-{context.name}",
+        self.controller: Controller[str] = context.controller(
+            "claims",
             self.reconcile,
             workers=_WORKERS,
-            backoff=ExponentialBackoff(0.5, 60.0),
+            backoff=(0.5, 60.0),
             flow=lambda key: key.partition("/")[0],
         )
         self._watch()

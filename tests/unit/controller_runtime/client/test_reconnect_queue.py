@@ -75,6 +75,19 @@ async def test_watches_start_at_once_while_the_server_answers() -> None:
     assert loop.time() == begun
 
 
+async def test_calls_after_each_outage_and_not_otherwise() -> None:
+    calls: list[int] = []
+    outage = Outage()
+    outage.on_return(lambda: calls.append(1))
+    outage.answered()
+    assert calls == []
+    for _ in range(2):
+        outage.mark_unreachable(REFUSED)
+        outage.answered()
+        outage.answered()
+    assert calls == [1, 1]
+
+
 async def test_one_client_probes_for_all() -> None:
     """A thousand cost an unreachable server as many requests as one: one in one or two seconds."""
     crowd = Crowd(refuse, size=1000)

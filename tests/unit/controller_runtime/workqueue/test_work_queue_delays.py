@@ -25,6 +25,23 @@ async def test_first_add_after_a_failure_is_immediate():
 
 
 @pytest.mark.looptime
+async def test_failed_keys_are_retried_at_once_when_an_outage_ends():
+    """Delayed keys that did not fail wait on; a key that fails again continues its back-off."""
+    queue: WorkQueue[str] = WorkQueue("outage")
+    start = asyncio.get_running_loop().time()
+    queue.add_after("waits", 300)
+    for key in ("a", "b"):
+        delays = [queue.add_rate_limited(key) for _ in range(12)]
+    queue.retry_failed()
+    assert [await queue.get(), await queue.get(), len(queue)] == ["a", "b", 0]
+    assert queue.add_rate_limited("a") > delays[-1]
+    queue.done("a")
+    queue.done("b")
+    assert await queue.get() == "a"
+    assert asyncio.get_running_loop().time() - start < 300
+
+
+@pytest.mark.looptime
 async def test_delayed_keys_are_ordered_by_time():
     """One timer serves them all."""
     queue: WorkQueue[int] = WorkQueue("ripen")

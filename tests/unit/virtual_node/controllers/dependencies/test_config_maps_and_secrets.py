@@ -20,6 +20,7 @@ from controller_runtime.api.overrides.config import Override
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Invalid
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.workqueue.controller import Controller
 from tests.unit.background import working
 from virtual_node.config import types as configuration
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
@@ -83,6 +84,7 @@ class Scene:
             name="lower1", cluster_id=CLUSTER, upper=SimpleNamespace(cluster="upper"), lower=client,
             nodes={"vn": None}, options={"vn": options}, overrides=options.overrides, log=structlog.get_logger(),
             settings=configuration.Config(enable_serviceaccount=False), lower_namespace=options.namespace_map,
+            controller=lambda name, reconcile, **_: Controller(name, reconcile),
         )  # fmt: skip
         self.copies = Informer(client, resources.CONFIG_MAPS)
         namespaces: Any = SimpleNamespace()

@@ -11,6 +11,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.workqueue.controller import Controller
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.refusals import Refusals
@@ -61,6 +62,7 @@ async def test_a_change_that_the_lower_cluster_refuses_does_not_delay_the_status
         name="a",
         settings=SimpleNamespace(pod_sync_workers=1),
         config=SimpleNamespace(on_unschedulable="Wait"),
+        controller=lambda name, reconcile, **_: Controller(name, reconcile),
     )
     creator: Any = SimpleNamespace(adopt=lambda *_: None, refusals=Refusals())
     status: Any = _Status()

@@ -238,6 +238,21 @@ async def test_a_pod_with_a_refused_connection_can_be_deleted_during_an_outage()
         assert not scene.is_above()
 
 
+async def test_pods_are_created_at_once_when_an_outage_ends():
+    """After an outage of an hour, the next retry would be up to a minute later."""
+    async with running() as scene:
+        scene.bind("first")
+        await asyncio.sleep(1)
+        scene.lower.fault = lambda _verb, _plural, _key: NotConnected("connection refused")
+        scene.bind("web", uid="u-2")
+        await asyncio.sleep(3600)
+        scene.lower.outage.mark_unreachable(NotConnected("connection refused"))
+        scene.lower.fault = lambda _verb, _plural, _key: None
+        scene.lower.outage.answered()
+        await asyncio.sleep(0.1)
+        assert scene.is_below()
+
+
 async def test_a_pod_with_an_unanswered_creation_is_looked_up_before_its_name_is_free():
     """The connection broke: the lower pod may exist, and the watch is broken, too."""
     async with running() as scene:
