@@ -32,9 +32,11 @@ PODS, OUTAGE, CHANGED, IDLE = 10_000, 300.0, 50, 20.0
 idle CPU is measured."""
 ADOPT, CURRENT, ANSWER = 20.0, 10.0, 0.2
 """Targets in seconds: of the restart, after the outage, of ``status`` and the page."""
+MEMORY = 250.0
+"""Target in MiB with all pods."""
 _NAMESPACE, _LIMIT = "many", 3600.0
 _QUIET = 10.0
-"""Seconds after the restart in which writes still count."""
+"""Seconds after the restart in which writes still count; also seconds without a write before it."""
 
 
 async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
@@ -60,6 +62,7 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
             "pageSeconds": await _median(lambda: _page(f"http://{LOOPBACK}:{web}/api/state")),
         }
         progress(str(figures))
+        await until(lambda: _writes_nothing(at), seconds=_LIMIT)  # events are written for minutes
         figures |= await _restart(at, process, count, f"http://{LOOPBACK}:{metrics}/metrics")
         figures["currentSeconds"] = await _outage(at, outage)
         progress(str(figures))
@@ -69,6 +72,7 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
 def _targets(found: dict[str, Any]) -> list[dict[str, Any]]:
     writes = found["writes"]
     return [
+        target("memory", found["fullMiB"], MEMORY, "MiB"),
         target("restart until all pods are adopted", found["adoptSeconds"], ADOPT, "s"),
         target("writes by the restart", sum(writes.values()), 0, ""),
         target("current after an outage of the lower API server", found["currentSeconds"], CURRENT, "s"),
@@ -117,7 +121,7 @@ async def _page(url: str) -> float:
 
 async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dict[str, Any]:
     """Restart the process; return the seconds until it has handled every pod, and its writes by cluster."""
-    before = {one.name: await request_counts.served(one) for one in at.sandbox.clusters}
+    before = await _served(at)
     await process.stop()
     begun = time.perf_counter()
     await process.start()
@@ -128,13 +132,27 @@ async def _restart(at: Stage, process: Process, count: int, metrics: str) -> dic
         "adoptSeconds": seconds,
         "adoptCpuSeconds": took.cpu,
         "restartedMiB": took.rss_mib,
-        "writes": {
-            f"{one.name} {row}": number
-            for one in at.sandbox.clusters
-            for row, number in request_counts.writes(
-                before[one.name], await request_counts.served(one)
-            ).items()
-        },
+        "writes": _writes(before, await _served(at)),
+    }
+
+
+async def _writes_nothing(at: Stage) -> bool:
+    """Report whether neither cluster gets a write for some seconds."""
+    before = await _served(at)
+    await asyncio.sleep(_QUIET)
+    return not _writes(before, await _served(at))
+
+
+async def _served(at: Stage) -> dict[str, Any]:
+    return {one.name: await request_counts.served(one) for one in at.sandbox.clusters}
+
+
+def _writes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """Return the writes between two readings by cluster, verb and resource."""
+    return {
+        f"{cluster} {row}": number
+        for cluster in before
+        for row, number in request_counts.writes(before[cluster], after[cluster]).items()
     }
 
 
