@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -79,7 +80,7 @@ class IdentityController:
         self._named: dict[str, Where] = {}
         self._due: dict[str, float] = {}
         """Loop time at which a Secret's tokens must be renewed."""
-        self._contents: dict[str, frozenset[int]] = {}
+        self._contents: dict[str, array[int]] = {}
         """Fingerprints of the Secrets as we wrote or found them."""
         self._found_for: set[str] = set()
         """Secrets of pods that the cache has not shown, and that were not released."""
@@ -283,7 +284,7 @@ class IdentityController:
         of = token_secrets.token_owner(old.name, old.labels)
         if self._named.get(of) != (old.namespace, old.name):
             return
-        if not self._contents.get(of, frozenset()) <= token_secrets.fingerprint(new.to_dict()):
+        if not set(self._contents.get(of, ())) <= set(token_secrets.fingerprint(new.to_dict())):
             self._due.pop(of, None)
             self.controller.queue.add_after(of, token_requests.MINIMUM_PAUSE)
 

@@ -8,6 +8,7 @@ a token that is bound to the Node.
 from __future__ import annotations
 
 import base64
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,12 +124,17 @@ def is_token_secret_of(name: str, labels: Mapping[str, str], of: str) -> bool:
     return is_named_so and of in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}
 
 
-def fingerprint(secret: Mapping[str, Any]) -> frozenset[int]:
-    """Return hashes of the entries of a token Secret's data, labels and annotations."""
+def fingerprint(secret: Mapping[str, Any]) -> array[int]:
+    """Return hashes of the entries of a token Secret's data, labels and annotations; a set takes five times the memory."""
     metadata = secret["metadata"]
     parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
-    return frozenset(
-        hash((field, key, value)) for field, where in parts for key, value in (where.get(field) or {}).items()
+    return array(
+        "q",
+        (
+            hash((field, key, value))
+            for field, where in parts
+            for key, value in (where.get(field) or {}).items()
+        ),
     )
 
 
