@@ -6,6 +6,7 @@ from typing import Any
 
 from hack.sandbox import Cluster
 from tests.e2e.conftest import becomes, create, eventually, get, pod, ready
+from tests.workloads import deployment
 
 REPLICAS = 3
 _SERVE = "sleep 6; echo web > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
@@ -33,18 +34,7 @@ def web(**spec: Any) -> list[dict[str, Any]]:
     }
     options = {"nodeSelector": {}, "terminationGracePeriodSeconds": 4, **spec}
     template = pod("web", _SERVE, container=container, **options)
-    del template["metadata"]["name"]
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {"metadata": template["metadata"], "spec": template["spec"]},
-        },
-    }
-    return [service, deployment]
+    return [service, deployment(template, replicas=REPLICAS)]
 
 
 async def start_client(upper: Cluster, namespace: str, name: str = "client", **options: Any) -> None:

@@ -17,6 +17,7 @@ import yaml
 from controller_runtime.process import version
 from hack.sandbox import Cluster, Sandbox
 from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, pod, ready
+from tests.workloads import deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 
@@ -78,21 +79,8 @@ async def test_diagnose_finds_what_blocks_a_pod(sandbox: Sandbox, upper: Cluster
 
 async def test_diagnoses_a_deployment_and_a_virtual_node_by_name(sandbox: Sandbox, upper: Cluster, namespace):
     """As kubectl names them; the release is in the node's label, the lower version where kubelets report theirs."""
-    template = pod("web", "sleep 3600", node=SIMULATED)
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {
-                "metadata": {"labels": {"app": "web"}},
-                "spec": {**template["spec"], "terminationGracePeriodSeconds": 1},
-            },
-        },
-    }
-    await create(upper, namespace, deployment)
+    web = pod("web", "sleep 3600", node=SIMULATED, terminationGracePeriodSeconds=1)
+    await create(upper, namespace, deployment(web, replicas=2))
 
     async def verdict() -> tuple[int, bool]:
         code, out = await command(upper, "diagnose", "deploy/web", "-n", namespace)

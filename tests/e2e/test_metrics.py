@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.components.metrics_server import start_metrics_server
 from tests.e2e.conftest import PATIENCE, REAL, SIMULATED, becomes, create, eventually, get, pod, ready
+from tests.workloads import deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 BUSY = "while :; do :; done"
@@ -88,18 +89,7 @@ async def test_kubectl_top_shows_pods_and_nodes(metrics: Cluster, namespace):
 
 async def test_an_autoscaler_scales_a_mirrored_deployment(metrics: Cluster, namespace):
     """A real HorizontalPodAutoscaler reacts to load in the lower cluster."""
-    template = busy("load")
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "load"},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": "load"}},
-            "template": {"metadata": {"labels": {"app": "load"}}, "spec": template["spec"]},
-        },
-    }
-    await create(metrics, namespace, deployment)
+    await create(metrics, namespace, deployment(busy("load"), replicas=1))
     await metrics.kubectl(
         "-n", namespace, "autoscale", "deployment", "load", "--cpu-percent=50", "--min=1", "--max=3"
     )

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from hack.sandbox import Cluster, Sandbox
+from tests import workloads
 from tests.e2e.conftest import (
     REAL,
     SIMULATED,
@@ -27,16 +28,7 @@ def deployment(name: str, *, node: str, replicas: int, image: str = "busybox:1.3
     """A Deployment on a virtual node."""
     template = pod(name, "sleep 3600", node=node)
     template["spec"]["containers"][0]["image"] = image
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": template["spec"]},
-        },
-    }
+    return workloads.deployment(template, replicas=replicas)
 
 
 async def test_the_node_shows_its_lower_cluster(sandbox: Sandbox, upper: Cluster):

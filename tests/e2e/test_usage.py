@@ -32,6 +32,7 @@ from multi_scheduler.usage.store import Sample
 from tests.e2e.conftest import REAL, SIMULATED, pod
 from tests.e2e.test_inspect import least
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
+from tests.workloads import deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node, pytest.mark.timeout(480)]
 NAMESPACE = "pressed"
@@ -245,22 +246,8 @@ async def test_pods_leave_a_real_node_under_pressure(clusters: Sandbox) -> None:
             clusters={name: {"usage": prometheus.usage(address, name)} for name in ("lower1", "lower2")},
         )
         await becomes(pods.bound_to, REAL, what="no pressure is better than an unknown one")
-        template = pod("web", "sleep 1000", nodeSelector=VIRTUAL)
-        metadata = {"labels": {"app": "web"}}
-        await create(
-            upper,
-            NAMESPACE,
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": "web"},
-                "spec": {
-                    "replicas": 2,
-                    "selector": {"matchLabels": {"app": "web"}},
-                    "template": {"metadata": metadata, "spec": template["spec"]},
-                },
-            },
-        )
+        web_pod = pod("web", "sleep 1000", nodeSelector=VIRTUAL)
+        await create(upper, NAMESPACE, deployment(web_pod, replicas=2))
         await becomes(lambda: _places(upper, "web"), [REAL, REAL], what="both pods run on the real node")
 
         await create(upper, NAMESPACE, pod("stress", STRESS))

@@ -24,6 +24,7 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from tests.e2e.conftest import PATIENCE, becomes, eventually, get, make_namespace, node_ready, pod
 from tests.e2e.test_streams import SCRIPT, end, first_port, spawn
+from tests.workloads import deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 OURS = 34
@@ -108,16 +109,8 @@ async def _pair(sandbox: Sandbox, upper: Cluster, lower: Cluster, upper_minor: i
     await make_namespace(upper, pair.namespace)
     limits = {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}
     made = pod("web", SCRIPT, node=pair.node, container={"stdin": True, "resources": limits})
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {
-            "selector": {"matchLabels": made["metadata"]["labels"]},
-            "template": {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]},
-        },
-    }
-    await upper.kubectl("-n", pair.namespace, "create", "-f", "-", input=json.dumps(deployment))
+    body = json.dumps(deployment(made, replicas=1))
+    await upper.kubectl("-n", pair.namespace, "create", "-f", "-", input=body)
     return pair
 
 

@@ -18,6 +18,7 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace
+from tests.workloads import deployment, kwok_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 _PRICES = {"lower1": {"cpu": 3.0}, "lower2": {"cpu": 1.0}}
@@ -50,28 +51,8 @@ async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
 
 
 def _deployment(name: str, replicas: int, division: str, **more: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {
-                    "labels": {"app": name},
-                    "annotations": {names.ANNOTATION_DIVISION: division, **more},
-                },
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
-                    "containers": [
-                        {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
-                    ],
-                },
-            },
-        },
-    }
+    annotations = {names.ANNOTATION_DIVISION: division, **more}
+    return deployment(kwok_pod(name, annotations=annotations), replicas=replicas)
 
 
 async def _pods(upper: Cluster, namespace: str, app: str) -> list[dict[str, Any]]:

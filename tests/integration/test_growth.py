@@ -21,6 +21,7 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace
+from tests.workloads import deployment, kwok_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 _CORES = 4
@@ -114,28 +115,6 @@ async def namespace(sandbox: Sandbox) -> AsyncIterator[str]:
         yield name
 
 
-def _deployment(name: str, replicas: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
-                    "containers": [
-                        {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
-                    ],
-                },
-            },
-        },
-    }
-
-
 async def _placed(upper: Cluster, namespace: str, app: str) -> dict[str, int]:
     """Return the number of Running pods by virtual node."""
     pods = (await get(upper, namespace, "pods", labels=f"app={app}"))["items"]
@@ -154,7 +133,7 @@ async def test_burst_makes_only_the_cheaper_cluster_grow(
     """Nine pods: one on the existing node, eight on two new nodes of the same cluster."""
     upper = sandbox.upper
     cheaper, other = autoscalers
-    await create(upper, namespace, _deployment("burst", 9))
+    await create(upper, namespace, deployment(kwok_pod("burst"), replicas=9))
 
     async def placed() -> dict[str, int]:
         return await _placed(upper, namespace, "burst")
@@ -172,7 +151,7 @@ async def test_full_cluster_leaves_growth_to_the_next_one(
     """Three new nodes and the old one take thirteen pods, the other cluster grows for the rest."""
     upper = sandbox.upper
     cheaper, other = autoscalers
-    await create(upper, namespace, _deployment("many", 15))
+    await create(upper, namespace, deployment(kwok_pod("many"), replicas=15))
 
     async def placed() -> dict[str, int]:
         return await _placed(upper, namespace, "many")
@@ -187,7 +166,7 @@ async def test_group_starts_on_existing_and_new_nodes(
 ) -> None:
     """Twelve pods that start together: four on the node that exists, eight on two new nodes."""
     upper = sandbox.upper
-    group = _deployment("group", 12)
+    group = deployment(kwok_pod("group"), replicas=12)
     template = group["spec"]["template"]
     template["metadata"]["annotations"] = {
         "virtual-node.io/pod-group": "group",
@@ -220,7 +199,7 @@ async def test_pod_moves_on_if_no_node_comes(
 
     await becomes(nodes, 0, what="the clusters have no nodes")
     other.has_capacity = True
-    await create(upper, namespace, _deployment("late", 1))
+    await create(upper, namespace, deployment(kwok_pod("late"), replicas=1))
 
     async def is_waiting() -> bool:
         return bool(await _messages(upper, namespace, "WaitingForNode"))

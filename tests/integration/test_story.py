@@ -21,7 +21,9 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_descheduler, start_multi_scheduler, start_webhook
 from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.process import Process
+from tests import workloads
 from tests.waiting import becomes, create, eventually, get, node_ready, own_namespace, ready
+from tests.workloads import kwok_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 A, B = "vn-lower1", "vn-lower2"
@@ -111,20 +113,10 @@ def deployment(
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preference}]
         }
         spec["affinity"] = {"nodeAffinity": affinity}
-    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name, "virtual-pod": "true"}},
-                "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec},
-            },
-        },
-    }
+    made = kwok_pod(name, cpu=cpu)
+    made["metadata"]["labels"]["virtual-pod"] = "true"
+    made["spec"] = {**made["spec"], "tolerations": [], **spec}
+    return workloads.deployment(made, replicas=replicas)
 
 
 async def homes(upper: Cluster, namespace: str) -> list[str]:

@@ -13,6 +13,7 @@ from controller_runtime.api import names
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.components.scheduling import start_webhook, stop_webhook
 from hack.sandbox.process import Process
+from tests import workloads
 from tests.waiting import eventually, get, node_ready
 
 SMALL, LARGE = "vn-lower1", "vn-lower2"
@@ -99,18 +100,7 @@ def pod(name: str, *, cpu: str = "3", prefer: str = SMALL, **metadata: Any) -> d
 
 def deployment(name: str, *, replicas: int, **options: Any) -> dict[str, Any]:
     """Return a Deployment of pods as ``pod`` returns them."""
-    template = pod(name, **options)
-    del template["metadata"]["name"]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": template["metadata"], "spec": template["spec"]},
-        },
-    }
+    return workloads.deployment(pod(name, **options), replicas=replicas)
 
 
 async def pods_of(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
