@@ -134,7 +134,7 @@ async def test_hostile_profiles_disturb_nothing_and_are_reported(world: World):
         "broken": cluster_profile(lower, "broken", server="https://[::1"),
         "unverified": cluster_profile(lower, "unverified", **field("insecure-skip-tls-verify", True)),
         "reads": cluster_profile(lower, "reads", **field("certificate-authority", "/etc/passwd")),
-        "unknown": cluster_profile(lower, "unknown", provider="nobody"),
+        "unknown": cluster_profile(lower, "unknown", provider="other-provider"),
         "huge": cluster_profile(lower, "huge", padding="x" * 300_000),
         "x" * 200: cluster_profile(lower, "x" * 200),
         "no.label": cluster_profile(lower, "no.label"),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -145,33 +145,34 @@ async def _streams(sandbox: Sandbox, console: Console, pod: str) -> None:
 
 async def _attach(sandbox: Sandbox, console: Console, pod: str) -> None:
     """Attach to the pod until a line of its output arrives, and print it."""
-    argv = ["-n", "demo", "attach", pod]
-    _title(console, "upper", argv)
-    process = await asyncio.create_subprocess_exec(
-        sandbox.binaries["kubectl"],
-        "--kubeconfig",
-        sandbox.upper.kubeconfig,
-        *argv,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(20):
-            line = await process.stdout.readline()
-    except TimeoutError:
-        raise SandboxError("kubectl attach: no output") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    async with _output(sandbox, console, ["-n", "demo", "attach", pod]) as output:
+        try:
+            async with asyncio.timeout(20):
+                line = await output.readline()
+        except TimeoutError:
+            raise SandboxError("kubectl attach: no output") from None
     console.print(line.decode().rstrip(), highlight=False)
 
 
 async def _port_forward(sandbox: Sandbox, console: Console, pod: str) -> None:
     """Forward a port and fetch the page behind it."""
     (port,) = free_ports(1)
-    argv = ["-n", "demo", "port-forward", pod, f"{port}:{_PORT}"]
+    async with _output(sandbox, console, ["-n", "demo", "port-forward", pod, f"{port}:{_PORT}"]) as output:
+        try:
+            async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+                await output.readline()
+                async with session.get(f"http://{LOOPBACK}:{port}/") as answer:
+                    text = f"GET / → {answer.status}: {(await answer.text()).strip()}"
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise SandboxError(f"kubectl port-forward: {str(error) or 'nothing came'}") from None
+    console.print(text, highlight=False)
+
+
+@contextlib.asynccontextmanager
+async def _output(
+    sandbox: Sandbox, console: Console, argv: Sequence[str]
+) -> AsyncIterator[asyncio.StreamReader]:
+    """Show a kubectl command of the upper cluster, run it, yield its output, and kill it at the end."""
     _title(console, "upper", argv)
     process = await asyncio.create_subprocess_exec(
         sandbox.binaries["kubectl"],
@@ -183,12 +184,7 @@ async def _port_forward(sandbox: Sandbox, console: Console, pod: str) -> None:
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
-            await process.stdout.readline()
-            async with session.get(f"http://{LOOPBACK}:{port}/") as answer:
-                console.print(f"GET / → {answer.status}: {(await answer.text()).strip()}", highlight=False)
-    except (TimeoutError, aiohttp.ClientError) as error:
-        raise SandboxError(f"kubectl port-forward: {str(error) or 'nothing came'}") from None
+        yield process.stdout
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -100,7 +100,8 @@ async def test_cancelled_caller_does_not_cancel_the_run_of_others(make: Make, pr
     assert len(program.runs) == 1
 
 
-async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> None:
+def _hang(program: Program) -> Path:
+    """Make the plugin hang; return a pipe that it writes its pid to."""
     announced = program.directory / "pid"
     os.mkfifo(announced)
     program.write(
@@ -108,6 +109,11 @@ async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> Non
         "(pathlib.Path(__file__).parent / 'pid').write_text(str(os.getpid()))\n"
         "time.sleep(1000)\n"
     )
+    return announced
+
+
+async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> None:
+    announced = _hang(program)
     credentials = make()
     waiting = asyncio.create_task(credentials.headers())
     pid = await asyncio.to_thread(announced.read_text)
@@ -120,13 +126,7 @@ async def test_close_kills_a_hanging_plugin(make: Make, program: Program) -> Non
 
 async def test_cancelled_load_of_a_kubeconfig_kills_its_plugin(program: Program) -> None:
     """Otherwise each change of a ClusterProfile would leave one more process, outside of the limit of plugins."""
-    announced = program.directory / "pid"
-    os.mkfifo(announced)
-    program.write(
-        "import os, pathlib, time\n"
-        "(pathlib.Path(__file__).parent / 'pid').write_text(str(os.getpid()))\n"
-        "time.sleep(1000)\n"
-    )
+    announced = _hang(program)
     user = {"exec": {"apiVersion": V1, "command": str(program.path)}}
     loading = asyncio.create_task(kubeconfig.load(write(program.directory / "config", whole(user=user))))
     pid = await asyncio.to_thread(announced.read_text)

@@ -241,11 +241,11 @@ async def test_repairs_a_changed_copy_and_replaces_nothing_of_a_recreated_object
     key = scene.add(POLICY)
     scene.add_pod()
     await scene.controller.reconcile(key)
-    scene.lower.change("networkpolicies", key, spec={"podSelector": {"matchLabels": {"nobody": "x"}}})
+    scene.lower.change("networkpolicies", key, spec={"podSelector": {"matchLabels": {"unused": "x"}}})
     await scene.controller.reconcile(key)
     copy = scene.copy()
     assert copy is not None
-    assert "nobody" not in copy["spec"]["podSelector"]["matchLabels"]
+    assert "unused" not in copy["spec"]["podSelector"]["matchLabels"]
     scene.add(POLICY, uid="u-2")
     await scene.controller.reconcile(key)
     assert scene.writes() == ["create", "patch", "patch"]
@@ -346,7 +346,7 @@ async def test_a_copy_that_another_process_recreates_is_deleted_once():
 
 async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_with_pauses():
     """Such as a process with other ignoreLabels. A change of the upper object is written at once."""
-    scene, theirs = Scene(), {"podSelector": {"matchLabels": {"nobody": "x"}}}
+    scene, theirs = Scene(), {"podSelector": {"matchLabels": {"unused": "x"}}}
     key = scene.add(POLICY)
     scene.add_pod()
     await scene.controller.reconcile(key)
@@ -365,4 +365,4 @@ async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_w
         copy = scene.copy()
         assert copy is not None
         assert copy["spec"]["policyTypes"] == policy["policyTypes"]
-        assert "nobody" not in copy["spec"]["podSelector"]["matchLabels"]
+        assert "unused" not in copy["spec"]["podSelector"]["matchLabels"]
