@@ -55,7 +55,13 @@ class ClusterControllers:
             config=context.config.namespaces,
         )
         self.volumes = (
-            Volumes(context, namespaces=self._namespaces, lower_nodes=caches.lower_nodes, wake=wake)
+            Volumes(
+                context,
+                namespaces=self._namespaces,
+                lower_nodes=caches.lower_nodes,
+                pods=caches.pods,
+                wake=wake,
+            )
             if configuration.PV_CONTROLLERS in context.settings.enable_controllers
             else None
         )

@@ -32,6 +32,7 @@ from virtual_node.config.setting import (
     positive_float,
     positive_int,
 )
+from virtual_node.config.volumes import VolumeConfig
 
 API_VERSION = "virtual-node.io/v1alpha1"
 KIND = "VirtualNodeConfiguration"
@@ -83,22 +84,6 @@ class NamespaceConfig(namespace_map.NamespaceConfig):
     remove: bool = True
     """When an upper namespace is deleted, delete the lower namespace that we created for it, unless that has objects
     of other owners."""
-
-
-class VolumeConfig(_Base):
-    """How PersistentVolumeClaims and volumes are mirrored in this cluster."""
-
-    storage_classes: dict[str, str] = {}
-    """Lower StorageClass by upper StorageClass, if their names differ."""
-    deletion_policy: Literal["Delete", "Retain"] = "Delete"
-    """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
-    volume's reclaim policy decides about the data. Retain: the lower claim stays."""
-    orphans: Literal["Keep", "Delete"] = "Keep"
-    """What happens to a lower claim whose upper claim disappeared without a regular deletion."""
-    allowed_host_paths: list[str] = []
-    """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
-    binder_image: str = "registry.k8s.io/pause:3.10"
-    """Image of the placeholder pod for which the lower scheduler selects a node for new volumes."""
 
 
 class ClusterServicesConfig(_Base):

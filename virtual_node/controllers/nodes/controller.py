@@ -19,6 +19,7 @@ from virtual_node.controllers.nodes.capacity import CapacityController
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.health.connections import plain
 from virtual_node.translate.nodes import node as translate
+from virtual_node.translate.storage.shared import node_label
 
 _RELEASE = version.version()
 _COALESCE = 0.25
@@ -180,7 +181,10 @@ class NodeController:
         return translate.node_object(
             name=self._node.name,
             cluster_name=self._context.name,
-            labels=self._node.labels,
+            labels={
+                **{node_label(one.name): "true" for one in self._context.config.volumes.shared},
+                **self._node.labels,
+            },
             provision_seconds=growth.provision_seconds if growth is not None else None,
             taints=_taints(self._node),
             addresses=self._addresses,

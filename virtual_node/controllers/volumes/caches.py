@@ -10,6 +10,7 @@ from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
+from virtual_node.translate.storage.shared import LABEL_SHARED
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class VolumeCaches:
     upper_classes: Informer
     binders: Informer
     """Placeholder pods in the lower cluster."""
+    shared: Informer | None
+    """Mirrors of all lower clusters' volumes on shared storage; None: this cluster declares no shared storage."""
 
     def all(self) -> Iterator[Informer]:
         """Yield every informer."""
@@ -36,6 +39,8 @@ class VolumeCaches:
             self.upper_classes,
             self.binders,
         )
+        if self.shared is not None:
+            yield self.shared
 
 
 def volume_caches(context: ClusterContext) -> VolumeCaches:
@@ -54,4 +59,17 @@ def volume_caches(context: ClusterContext) -> VolumeCaches:
         binders=Informer(
             context.lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
         ),
+        shared=_shared(context),
+    )
+
+
+def _shared(context: ClusterContext) -> Informer | None:
+    declared = ",".join(sorted(one.name for one in context.config.volumes.shared))
+    if not declared:
+        return None
+    return Informer(
+        context.upper,
+        resources.PERSISTENT_VOLUMES,
+        label_selector=f"{LABEL_SHARED} in ({declared})",
+        name="shared-volumes",
     )

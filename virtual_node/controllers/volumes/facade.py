@@ -9,7 +9,7 @@ from typing import Any
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
@@ -29,6 +29,7 @@ class Volumes:
         *,
         namespaces: Namespaces,
         lower_nodes: Informer,
+        pods: PodCaches,
         wake: Callable[[str], None],
     ) -> None:
         """Create the caches and controllers.
@@ -37,6 +38,7 @@ class Volumes:
             context: the two clusters.
             namespaces: creates lower namespaces.
             lower_nodes: all lower nodes.
+            pods: the pods of our virtual nodes.
             wake: called with the uid of an upper pod whose claims have changed.
         """
         self._caches = volume_caches(context)
@@ -45,6 +47,7 @@ class Volumes:
             self._caches,
             namespaces=namespaces,
             binder=VolumeBinder(context, self._caches),
+            pods=pods,
             wake=wake,
         )
         self._volumes = VolumeController(context, self._caches, lower_nodes=lower_nodes)

@@ -20,6 +20,7 @@ from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pv as translate
+from virtual_node.translate.storage import shared
 
 _BACKOFF_BASE = 0.5
 _BACKOFF_MAXIMUM = 60.0
@@ -117,7 +118,7 @@ class VolumeController:
         if mirror is None:
             if lower is not None and await self._belongs_to_other_process(lower):
                 return Result(requeue_after=_OTHER_PROCESS_RETRY)
-            mirror = await self._create(desired)
+            mirror = await self._create(self._shared(lower, desired))
             if mirror is None or translate.lower_name(mirror, self._context.name) != name:
                 return None
         patch = translate.volume_patch(mirror, desired)
@@ -131,6 +132,14 @@ class VolumeController:
                     uid=mirror["metadata"]["uid"],
                 )
         return None
+
+    def _shared(self, lower: Object | None, desired: dict[str, Any]) -> dict[str, Any]:
+        """Return a new mirror that other clusters reach, too, if its volume is bound and on shared storage."""
+        declared = self._context.config.volumes.shared
+        storage = shared.storage_of(lower.to_dict(), declared) if lower is not None else ""
+        if not storage or "claimRef" not in desired["spec"]:
+            return desired
+        return shared.share(desired, storage=storage, cluster=self._context.name)
 
     async def _belongs_to_other_process(self, lower: Object) -> bool:
         """Report whether another process in this lower cluster must create the mirror of a claimed volume.

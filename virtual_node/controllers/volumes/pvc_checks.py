@@ -12,6 +12,7 @@ from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
 from virtual_node.translate.storage import pv
 from virtual_node.translate.storage import pvc as translate
+from virtual_node.translate.storage.shared import LABEL_GUEST
 
 
 class ClaimChecks:
@@ -31,7 +32,9 @@ class ClaimChecks:
         """
         namespace, _, name = key.partition("/")
         lower = self._caches.lower_claims.store.get(f"{self._context.lower_namespace(namespace)}/{name}")
-        return lower if lower is not None and self._requests.is_owned(lower, namespace, upper) else None
+        if lower is None or LABEL_GUEST in lower.labels:
+            return None  # ``SharedVolumes`` has the claims of guests
+        return lower if self._requests.is_owned(lower, namespace, upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
         """Return the lower volume behind the mirror that a claim is bound to; empty: none of this cluster."""

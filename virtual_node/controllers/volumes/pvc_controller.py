@@ -24,7 +24,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
@@ -32,6 +32,7 @@ from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
 from virtual_node.controllers.volumes.pvc_users import ClaimUsers
+from virtual_node.controllers.volumes.shared import SharedVolumes
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pvc as translate
 
@@ -54,6 +55,7 @@ class ClaimController:
         *,
         namespaces: Namespaces,
         binder: VolumeBinder,
+        pods: PodCaches,
         wake: Callable[[str], None],
     ) -> None:
         """Register handlers on the caches.
@@ -63,6 +65,7 @@ class ClaimController:
             caches: claims and volumes.
             namespaces: creates lower namespaces.
             binder: binds lower volumes before the pod is created.
+            pods: the pods of our virtual nodes.
             wake: called with the uid of an upper pod whose claim has changed.
         """
         self._context = context
@@ -74,6 +77,7 @@ class ClaimController:
         self._checks = ClaimChecks(context, caches, requests=self._requests)
         self._config = context.config.volumes
         self._users = ClaimUsers()
+        self._shared = SharedVolumes.of(context, caches, namespaces=namespaces, pods=pods, users=self._users)
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._last_events: dict[str, tuple[str, str]] = {}
@@ -101,15 +105,26 @@ class ClaimController:
         problems = []
         for key in keys:
             claim = self._caches.upper_claims.store.get(key)
-            problem = self._checks.unusable(key, claim)
-            if problem is None and claim is not None:
-                await self.reconcile(key)
-                problem = await self._checks.lower_claim_problem(key, claim, self._last_events.get(key))
-                if problem is not None:
-                    self._users.block(upper.uid, key)
+            problem = await self._problem(key, claim)
             if problem is not None:
+                self._users.block(upper.uid, key)
                 problems.append(problem)
         return problems
+
+    async def _problem(self, key: str, claim: Object | None) -> Problem | None:
+        """Create what a pod needs of one claim in the lower cluster; return what blocks the pod."""
+        problem = self._checks.unusable(key, claim)
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            return problem
+        if problem is None:
+            await self.reconcile(key)
+            problem = await self._checks.lower_claim_problem(key, claim, self._last_events.get(key))
+        elif self._shared is not None and self._shared.is_guest(claim):
+            problem = None
+        if problem is None and self._shared is not None:
+            async with self._lock(key):
+                problem = await self._shared.ensure(claim)
+        return problem
 
     def forget_pod(self, uid: str) -> None:
         """Remove an upper pod that is gone from the users of its claims."""
@@ -118,10 +133,14 @@ class ClaimController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Take one step for one upper claim, by namespace and name."""
+        async with self._lock(key):
+            result = await self._reconcile(key)
+            shared = await self._shared.reconcile(key) if self._shared is not None else None
+            return shared or result
+
+    def _lock(self, key: str) -> asyncio.Lock:
         # The lock exists while a task holds it or waits for it.
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
-            return await self._reconcile(key)
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def _reconcile(self, key: str) -> Result | None:
         upper_object = self._caches.upper_claims.store.get(key)
@@ -223,6 +242,8 @@ class ClaimController:
             return None
         if not translate.may_delete_lower(upper):
             return None  # a pod still uses the claim; the pod's deletion requeues the claim
+        if self._shared is not None and self._shared.is_used_elsewhere(upper):
+            return Result(requeue_after=_BINDING_RETRY)  # that cluster's pods lose their data otherwise
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
             return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may be removed meanwhile
@@ -281,10 +302,17 @@ class ClaimController:
             if claim:
                 add(f"{claim.get('namespace')}/{claim.get('name')}")
 
+        def shared_changed(key: str) -> None:
+            add(key)
+            for uid in self._users.unblock(key):
+                self._wake(uid)
+
         for informer, changed in (
             (self._caches.upper_claims, upper_changed),
             (self._caches.lower_claims, lower_changed),
             (self._caches.upper_volumes, mirror_changed),
         ):
             informer.on_change(changed, changed, with_old=True)
+        if self._shared is not None:
+            self._shared.watch(shared_changed)
         self._binder.on_change(add)

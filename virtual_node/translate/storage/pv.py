@@ -18,9 +18,11 @@ DRIVER = f"lower-cluster.{names.DOMAIN}"
 ANNOTATION_SOURCE_OF_VOLUME = f"{names.DOMAIN}/volume-source"
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _LONGEST = 253
+_LONGEST_SOURCE = 20_000
+"""Maximum characters of the annotation with a volume's source."""
 _CARRIED = ("accessModes", "volumeMode", "capacity", "persistentVolumeReclaimPolicy")
 _NOT_A_SOURCE = frozenset(
-    {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "mountOptions", "volumeAttributesClassName"}
+    {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "volumeAttributesClassName"}
 )
 
 
@@ -83,7 +85,7 @@ def upper_volume(
             "annotations": {
                 _PROVISIONED_BY: DRIVER,
                 names.ANNOTATION_GLOBAL: "true",
-                ANNOTATION_SOURCE_OF_VOLUME: json.dumps(source, sort_keys=True)[:2000],
+                ANNOTATION_SOURCE_OF_VOLUME: json.dumps(source, sort_keys=True)[:_LONGEST_SOURCE],
             },
         },
         "spec": spec,

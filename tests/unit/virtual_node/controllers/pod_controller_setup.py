@@ -20,6 +20,7 @@ from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
+from virtual_node.config.volumes import VolumeConfig
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
@@ -31,6 +32,7 @@ from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.services.environment import INDEX_NAMESPACE, ServiceLinks
 from virtual_node.controllers.services.mirror import upper_service
+from virtual_node.controllers.volumes.facade import Volumes
 
 CLUSTER = "upper-1"
 KEY = "shop/web"
@@ -51,6 +53,8 @@ class Scene:
         on_unschedulable: Literal["Wait", "Reject"] = "Wait",
         autoscaling: Autoscaling | None = None,
         takes_claims: bool = False,
+        cluster: str = "lower1",
+        volumes: VolumeConfig | None = None,
         **settings: Any,
     ) -> None:
         self.upper, self.lower, self.node = upper, lower, node
@@ -60,10 +64,10 @@ class Scene:
         )
         clients: Any = (upper, lower)
         self.context = context = ClusterContext(
-            name="lower1", cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
+            name=cluster, cluster_id=CLUSTER, upper=clients[0], lower=clients[1],
             settings=configuration.Config(**{"enable_serviceaccount": False, **settings}),
             config=configuration.LowerClusterConfig(
-                name="lower1", kubeconfig="k", node_name=node,
+                name=cluster, kubeconfig="k", node_name=node, volumes=volumes or VolumeConfig(),
                 namespaces=namespaces or configuration.NamespaceConfig(), policy=policy or Policy(),
                 on_unschedulable=on_unschedulable, resource_claims=ResourceClaimsConfig(enabled=takes_claims),
             ),
@@ -126,9 +130,16 @@ class Scene:
         links = ServiceLinks(
             context, upper=self.upper_services, lower=self.lower_services, settled=AsyncMock()
         )
+        self.nodes = Informer(context.lower, resources.NODES)
+        self.volumes = (
+            Volumes(
+                context, namespaces=self.namespaces, lower_nodes=self.nodes, pods=self.caches,
+                wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
+            ) if volumes is not None else None
+        )  # fmt: skip
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
-            volumes=None, service_links=links, status=status,
+            volumes=self.volumes, service_links=links, status=status,
         )  # fmt: skip
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [
@@ -146,6 +157,9 @@ class Scene:
             await self.pods.adopt_all()
             for part in (self.pods.controller, self.namespaces, self.dependencies, self.identities):
                 group.create_task(part.run())
+            if self.volumes is not None:
+                group.create_task(self.nodes.run())
+                group.create_task(self.volumes.run())
 
     # --- for tests ----------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class VolumeScene:
             self.scene.context,
             namespaces=self.scene.namespaces,
             lower_nodes=self.nodes,
+            pods=self.scene.caches,
             wake=lambda _uid: None,
         )
 

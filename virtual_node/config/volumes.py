@@ -1,0 +1,51 @@
+"""How claims and volumes follow pods to a lower cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class SecretReference(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A Secret in this cluster."""
+
+    name: str
+    namespace: str
+
+
+class SharedStorage(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Storage that several lower clusters reach: all clusters with an entry of the same name."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    """Name of the storage, the same in all clusters. It is part of a label of their virtual nodes."""
+    drivers: Annotated[list[str], Meta(min_length=1)]
+    """CSI drivers whose volume handles mean the same volume in all of these clusters."""
+    secret: SecretReference | None = None
+    """Secret in this cluster that the driver gets for volumes of another cluster. Without it, volumes that need a Secret
+    stay in their cluster."""
+
+
+class VolumeConfig(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """How PersistentVolumeClaims and volumes are mirrored in this cluster."""
+
+    storage_classes: dict[str, str] = {}
+    """Lower StorageClass by upper StorageClass, if their names differ."""
+    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
+    volume's reclaim policy decides about the data. Retain: the lower claim stays."""
+    orphans: Literal["Keep", "Delete"] = "Keep"
+    """What happens to a lower claim whose upper claim disappeared without a regular deletion."""
+    allowed_host_paths: list[str] = []
+    """Directories of lower nodes that pods may mount, in addition to ``policy.hostPaths``."""
+    binder_image: str = "registry.k8s.io/pause:3.10"
+    """Image of the placeholder pod for which the lower scheduler selects a node for new volumes."""
+    shared: list[SharedStorage] = []
+    """Storage that other lower clusters reach, too. Volumes on this storage follow their pods to these clusters."""

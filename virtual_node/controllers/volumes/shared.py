@@ -1,0 +1,306 @@
+"""Volumes on shared storage follow their pods to a guest cluster, and have one cluster at a time unless many may write.
+
+Before a pod uses such a volume in any cluster, its process records the cluster on the upper mirror. It removes the record
+only after a live read shows that no lower pod uses the claim. A volume for a single writer is used by one recorded cluster
+only. So two clusters never write to it, even if an upper pod is force-deleted, or a cluster is lost while its pods run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.api.pod.conditions import claim_names, is_finished
+from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find
+from controller_runtime.errors import AlreadyExists, NotFound
+from controller_runtime.objects import Object, from_dict
+from controller_runtime.workqueue.controller import Result
+from virtual_node.config.volumes import SharedStorage
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict, claim_problem
+from virtual_node.controllers.namespaces.controller import Namespaces
+from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.controllers.volumes.pvc_users import ClaimUsers
+from virtual_node.translate.base import ownership
+from virtual_node.translate.storage import shared as translate
+
+_AGAIN = 5.0
+"""Seconds until the next check while a claim is still used or being deleted."""
+_CLAIMS, _VOLUMES = resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES
+
+
+class SharedVolumes:
+    """The claims of one lower cluster whose volumes are on shared storage, keyed by the upper claim."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        caches: VolumeCaches,
+        *,
+        mirrors: Informer,
+        namespaces: Namespaces,
+        pods: PodCaches,
+        users: ClaimUsers,
+    ) -> None:
+        """Create without any IO.
+
+        Args:
+            context: the two clusters.
+            caches: claims and volumes.
+            mirrors: mirrors of volumes on shared storage, of all lower clusters.
+            namespaces: creates lower namespaces.
+            pods: the pods of our virtual nodes.
+            users: the pods whose claims were ensured.
+        """
+        self._context = context
+        self._caches = caches
+        self._mirrors = mirrors
+        self._namespaces = namespaces
+        self._pods = pods
+        self._users = users
+        self._storages = {one.name: one for one in context.config.volumes.shared}
+
+    @classmethod
+    def of(cls, context: ClusterContext, caches: VolumeCaches, **others: Any) -> Self | None:
+        """Return the shared volumes of a cluster; None: it declares no shared storage."""
+        return cls(context, caches, mirrors=caches.shared, **others) if caches.shared is not None else None
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Call a function with the upper claim of each changed mirror and guest volume."""
+
+        def mirror_changed(mirror: Object) -> None:
+            claim = (mirror.spec or {}).get("claimRef") or {}
+            changed(f"{claim.get('namespace')}/{claim.get('name')}")
+
+        def volume_changed(volume: Object) -> None:
+            if translate.LABEL_GUEST in volume.labels:
+                name = ((volume.spec or {}).get("claimRef") or {}).get("name")
+                changed(f"{ownership.upper_namespace(volume)}/{name}")
+
+        self._mirrors.on_change(mirror_changed, mirror_changed)
+        self._caches.lower_volumes.on_change(volume_changed, volume_changed)
+
+    def is_guest(self, claim: Object) -> bool:
+        """Report whether a claim is bound to a volume of another cluster on storage that this cluster reaches, too."""
+        return (found := self._mirror(claim)) is not None and self._is_guest(found.to_dict())
+
+    async def ensure(self, claim: Object) -> Problem | None:
+        """Make a volume usable for a pod of this cluster; return what blocks the pod.
+
+        The cluster is recorded as a user first, in the home cluster and in a guest cluster.
+        """
+        mirror = await self._live_mirror(claim)
+        if mirror is None:
+            return None
+        name = mirror["metadata"]["name"]
+        if others := translate.blocked_by(mirror, self._context.name):
+            return claim_problem(
+                "FailedAttachVolume",
+                f'volume "{name}" is in use in lower cluster {", ".join(others)}, and only one cluster may write to it. '
+                "If that cluster will not return, and its pods cannot write any more, run: "
+                f"kubectl annotate persistentvolume {name} {translate.ANNOTATION_USED_IN}-",
+            )
+        await self._record(mirror, uses=True)
+        return await self._bring(claim, mirror) if self._is_guest(mirror) else None
+
+    async def reconcile(self, key: str) -> Result | None:
+        """Remove what this cluster has of a claim that none of its pods uses: a guest's objects, and the record of use."""
+        claim = self._caches.upper_claims.store.get(key)
+        mirror = self._mirror(claim) if claim is not None else None
+        guests = list(self._guests(key))
+        uses = mirror is not None and self._context.name in translate.used_in(mirror.to_dict())
+        if not guests and not uses:
+            return None
+        if self._is_wanted(key):
+            # Pods of a new upper claim of the same name wait until the objects of the former one are gone.
+            current = mirror.uid if mirror is not None else ""
+            guests = [one for one in guests if one.labels.get(translate.LABEL_GUEST) != current]
+            uses = False
+        elif await self._is_used(key):
+            return Result(requeue_after=_AGAIN)
+        if guests:
+            await self._remove(guests)
+            return Result(requeue_after=_AGAIN)
+        if uses and mirror is not None:
+            if await self._guest_claim(key) is not None:
+                return Result(requeue_after=_AGAIN)
+            await self._record(mirror.to_dict(), uses=False)
+        return None
+
+    def is_used_elsewhere(self, claim: dict[str, Any]) -> bool:
+        """Report whether another cluster may use the volume of an upper claim, so that its data must stay."""
+        mirror = self._mirrors.store.get(claim["spec"].get("volumeName") or "")
+        return mirror is not None and bool(translate.used_in(mirror.to_dict()) - {self._context.name})
+
+    def _mirror(self, claim: Object) -> Object | None:
+        """Return the mirror that a claim is bound to, if its volume is on shared storage."""
+        mirror = self._mirrors.store.get((claim.spec or {}).get("volumeName") or "")
+        if mirror is None:
+            return None
+        body = mirror.to_dict()
+        is_bound = (body["spec"].get("claimRef") or {}).get("uid") == claim.uid
+        return mirror if is_bound and translate.shared_name(body) else None
+
+    async def _live_mirror(self, claim: Object) -> dict[str, Any] | None:
+        """Read the mirror that a claim is bound to; None: its volume is not on shared storage, or it has none yet.
+
+        A cached record may have been removed by us and replaced by another cluster meanwhile, and a cached claim may lack
+        its volume.
+        """
+        upper = self._context.upper
+        name = (claim.spec or {}).get("volumeName")
+        if not name:
+            current = await find(upper, _CLAIMS, claim.name, namespace=claim.namespace)
+            name = (current or {"spec": {}})["spec"].get("volumeName")
+        own = self._caches.upper_volumes.store.get(name or "")
+        if not name or (own is not None and translate.LABEL_SHARED not in own.labels):
+            return None
+        mirror = await find(upper, _VOLUMES, name)
+        if mirror is None or (mirror["spec"].get("claimRef") or {}).get("uid") != claim.uid:
+            return None
+        return mirror if translate.shared_name(mirror) else None
+
+    def _is_guest(self, mirror: dict[str, Any]) -> bool:
+        home = (mirror["metadata"].get("labels") or {}).get(names.LABEL_LOWER_CLUSTER)
+        return home != self._context.name and translate.shared_name(mirror) in self._storages
+
+    async def _bring(self, claim: Object, mirror: dict[str, Any]) -> Problem | None:
+        """Create the guest's claim and volume; return what blocks the pod."""
+        upper, context = claim.to_dict(), self._context
+        namespace = context.lower_namespace(claim.namespace)
+        owner = next(iter(context.options.values())).owner
+        storage: SharedStorage = self._storages[translate.shared_name(mirror)]
+        body = translate.guest_claim(upper, mirror, namespace=namespace, owner=owner)
+        try:
+            translate.guest_volume(
+                mirror, body | {"metadata": {**body["metadata"], "uid": ""}}, storage=storage, owner=owner
+            )
+        except translate.UnusableError as error:
+            text = f'volume "{mirror["metadata"]["name"]}" cannot be used in lower cluster {context.name}: {error}'
+            return claim_problem("FailedAttachVolume", text)
+        if problem := await self._namespaces.ensure(
+            namespace, upper_name=claim.namespace, is_for_new_pod=True
+        ):
+            return problem
+        there = await find(context.lower, _CLAIMS, claim.name, namespace=namespace)
+        if there is None:
+            try:
+                there = await context.lower.create(_CLAIMS, body, namespace=namespace)
+            except NotFound:
+                self._namespaces.forget(namespace)
+                raise
+        if not self._is_guest_claim(from_dict(there), claim, mirror):
+            return claim_problem(
+                CLAIM_CONFLICT, claim_conflict(context.name, f"{namespace}/{claim.name}", "another claim")
+            )
+        if there["metadata"].get("deletionTimestamp"):
+            return claim_problem(
+                "FailedMount", f'claim "{claim.name}" is being deleted in lower cluster {context.name}'
+            )
+        volume = translate.guest_volume(mirror, there, storage=storage, owner=owner)
+        return await self._create_volume(volume)
+
+    async def _create_volume(self, volume: dict[str, Any]) -> Problem | None:
+        name, lower = volume["metadata"]["name"], self._context.lower
+        with contextlib.suppress(AlreadyExists):
+            await lower.create(_VOLUMES, volume)
+            self._context.log.info("volume on shared storage is used in this cluster", volume=name)
+            return None
+        there = await lower.get(_VOLUMES, name)
+        if there["spec"].get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
+            return None
+        found = from_dict(there)
+        if (
+            ownership.is_owned(found.labels, self._context.cluster_id)
+            and translate.LABEL_GUEST in found.labels
+        ):
+            # It belongs to a former claim of this cluster. Retain keeps the data.
+            await delete_only(lower, _VOLUMES, found)
+        return claim_problem(
+            "FailedAttachVolume", f'volume "{name}" in lower cluster {self._context.name} has another claim'
+        )
+
+    def _is_guest_claim(self, lower: Object, claim: Object, mirror: dict[str, Any]) -> bool:
+        return (
+            ownership.is_owned(lower.labels, self._context.cluster_id)
+            and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid
+            and lower.labels.get(translate.LABEL_GUEST) == mirror["metadata"]["uid"]
+        )
+
+    def _guests(self, key: str) -> Iterator[Object]:
+        """Yield our guest claim and guest volumes for an upper claim, from the caches."""
+        namespace, _, name = key.partition("/")
+        lower_key = f"{self._context.lower_namespace(namespace)}/{name}"
+        claim = self._caches.lower_claims.store.get(lower_key)
+        if claim is not None and translate.LABEL_GUEST in claim.labels:
+            yield claim
+        for volume in self._caches.lower_volumes.store.list():
+            if translate.LABEL_GUEST not in volume.labels:
+                continue
+            reference = (volume.spec or {}).get("claimRef") or {}
+            is_ours = ownership.is_owned(volume.labels, self._context.cluster_id)
+            if is_ours and f"{reference.get('namespace')}/{reference.get('name')}" == lower_key:
+                yield volume
+
+    def _is_wanted(self, key: str) -> bool:
+        """Report whether a pod of our virtual nodes uses an upper claim, or will."""
+        namespace, _, name = key.partition("/")
+        # A pod that is gone is a user until its last reconcile, which may be creating its lower pod.
+        return any(self._pods.upper_pod(uid) is None for uid in self._users.of(key)) or any(
+            pod.namespace == namespace and not is_finished(pod.status) and name in claim_names(pod.to_dict())
+            for informer in self._pods.upper.values()
+            for pod in informer.store.list()
+        )
+
+    async def _is_used(self, key: str) -> bool:
+        """Report whether any lower pod uses the lower claim. Reads live, because a cache may lack a new pod."""
+        namespace, _, name = key.partition("/")
+        listed = await self._context.lower.list(
+            resources.PODS, namespace=self._context.lower_namespace(namespace)
+        )
+        return any(not is_finished(pod.status) and _mounts(pod.spec or {}, name) for pod in listed.items)
+
+    async def _guest_claim(self, key: str) -> Object | None:
+        """Read the guest's claim; None: there is none."""
+        namespace, _, name = key.partition("/")
+        lower = self._context.lower_namespace(namespace)
+        there = await find(self._context.lower, _CLAIMS, name, namespace=lower)
+        found = from_dict(there) if there is not None else None
+        return found if found is not None and translate.LABEL_GUEST in found.labels else None
+
+    async def _remove(self, guests: list[Object]) -> None:
+        """Delete a guest's claim, and its volume when the claim is gone. The reclaim policy Retain keeps the data."""
+        claims = [one for one in guests if one.kind == _CLAIMS.kind]
+        resource = _CLAIMS if claims else _VOLUMES
+        for one in claims or guests:
+            if one.metadata.deletion_timestamp is None:
+                await delete_only(self._context.lower, resource, one)
+
+    async def _record(self, mirror: dict[str, Any], *, uses: bool) -> None:
+        """Write on a mirror whether this cluster uses it.
+
+        Raises:
+            Conflict: the mirror has changed since it was read; the caller reconciles again.
+        """
+        if patch := translate.use_patch(mirror, self._context.name, uses=uses):
+            metadata = mirror["metadata"]
+            await patch_only(
+                self._context.upper,
+                _VOLUMES,
+                metadata["name"],
+                patch,
+                uid=metadata["uid"],
+                resource_version=metadata["resourceVersion"],
+            )
+
+
+def _mounts(spec: dict[str, Any], claim: str) -> bool:
+    return any(
+        (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim
+        for volume in spec.get("volumes") or ()
+    )
