@@ -110,7 +110,11 @@ async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[
     async for finding in _answering(
         cluster.name,
         loaded,
-        rights.lower(cluster.follow, resource_claims=cluster.resource_claims.enabled),
+        rights.lower(
+            cluster.follow,
+            resource_claims=cluster.resource_claims.enabled,
+            shared_volumes=bool(cluster.volumes.shared),
+        ),
         path=cluster.kubeconfig,
         context=context,
         patience=patience,

@@ -88,6 +88,18 @@ def validate(config: Config) -> list[str]:
     return problems + _cluster_problems(config)
 
 
+def _shared_storage_problems(where: str, cluster: LowerClusterConfig) -> list[str]:
+    problems, names, drivers = [], set[str](), set[str]()
+    for position, storage in enumerate(cluster.volumes.shared):
+        if storage.name in names:
+            problems.append(f"{where}[{position}].name: {storage.name!r} is there twice")
+        if again := drivers.intersection(storage.drivers):
+            problems.append(f"{where}[{position}].drivers: {min(again)!r} is in another entry, too")
+        names.add(storage.name)
+        drivers.update(storage.drivers)
+    return problems
+
+
 def _cluster_problems(config: Config) -> list[str]:
     problems: list[str] = []
     seen_clusters: set[str] = set()
@@ -108,6 +120,7 @@ def _cluster_problems(config: Config) -> list[str]:
             for kind in ("ingresses", "gateways")
             if kind in cluster.follow and SERVICE_CONTROLLERS not in config.enable_controllers
         ]
+        problems += _shared_storage_problems(f"{where}.volumes.shared", cluster)
         for kind, field, classes in (
             ("ingresses", "ingressClasses", cluster.ingress_classes),
             ("gateways", "gatewayClasses", cluster.gateway_classes),

@@ -258,15 +258,30 @@ LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(
 ``lower-cluster register --resource-claims``."""
 
 
-def lower(follow: Iterable[str], *, resource_claims: bool = False) -> tuple[Right, ...]:
+LOWER_SHARED_VOLUMES: tuple[Right, ...] = (
+    Right("", "persistentvolumes", ("get", "create", "delete"), "volumes on shared storage (volumes.shared)"),
+)
+"""Needed in a lower cluster, in addition to ``LOWER``, with ``volumes.shared``. Granted by
+``lower-cluster register --shared-volumes``."""
+
+
+def lower(
+    follow: Iterable[str], *, resource_claims: bool = False, shared_volumes: bool = False
+) -> tuple[Right, ...]:
     """Return all permissions that a virtual node needs in a lower cluster.
 
     Args:
         follow: kinds of objects that follow pods there.
         resource_claims: whether ResourceClaims follow pods there.
+        shared_volumes: whether volumes on shared storage follow pods there.
     """
     following = [right for kind in sorted(set(follow)) for right in LOWER_FOLLOW[kind]]
-    return (*LOWER, *following, *(LOWER_RESOURCE_CLAIMS if resource_claims else ()))
+    return (
+        *LOWER,
+        *following,
+        *(LOWER_RESOURCE_CLAIMS if resource_claims else ()),
+        *(LOWER_SHARED_VOLUMES if shared_volumes else ()),
+    )
 
 
 LOWER_VIEWER: tuple[Right, ...] = (

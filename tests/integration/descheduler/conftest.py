@@ -12,7 +12,7 @@ import pytest_asyncio
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.nodes.kwok import kwok_node
-from tests.integration.descheduler.setup import LARGE, SMALL
+from tests.integration.descheduler.setup import LARGE, NAS, SMALL
 from tests.waiting import node_ready, own_namespace
 
 
@@ -34,7 +34,10 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         for node in ("small-0", "small-1"):
             await node_ready(small, node)
         file = running.directory / "virtual-node.yaml"
-        file.write_text(json.dumps(configuration(running, adopt=True)), encoding="utf-8")
+        document = configuration(running, adopt=True)
+        for cluster in document["clusters"]:
+            cluster["volumes"] = {"shared": [{"name": "nas", "drivers": [NAS]}]}
+        file.write_text(json.dumps(document), encoding="utf-8")
         await running.start_virtual_node("--config", str(file))
         for node in (SMALL, LARGE):
             await node_ready(running.upper, node)

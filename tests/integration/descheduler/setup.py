@@ -18,6 +18,8 @@ from tests.waiting import eventually, get, node_ready
 
 SMALL, LARGE = "vn-lower1", "vn-lower2"
 """Two lower nodes of 2 CPUs each, and one of 64."""
+NAS = "nas.csi.example.com"
+"""CSI driver of the storage that both lower clusters reach."""
 
 
 @contextlib.asynccontextmanager

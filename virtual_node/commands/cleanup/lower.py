@@ -16,6 +16,7 @@ from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services import endpoints, services
+from virtual_node.translate.storage.shared import LABEL_GUEST
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
 _OPTIONAL_KINDS = (
@@ -83,6 +84,7 @@ class LowerCleanup:
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
             self._say(f"{self._client.cluster}: removed {removed}")
+        await self._guest_volumes()
         await self._claims()
         await self._namespaces({namespace for namespace, _ in kept})
 
@@ -135,8 +137,20 @@ class LowerCleanup:
             pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
         )
 
+    async def _guest_volumes(self) -> None:
+        """Remove claims and volumes of another lower cluster's data, which stays (reclaim policy Retain)."""
+        for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
+            for one in await self._ours(resource):
+                if LABEL_GUEST in one.labels:
+                    self._say(
+                        f"{self._client.cluster}: removed {resource.kind} {one.key}; its data is in another cluster"
+                    )
+                    await self._delete(resource, one)
+
     async def _claims(self) -> None:
         for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
+            if LABEL_GUEST in claim.labels:
+                continue
             if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")
             elif not claim.metadata.deletion_timestamp:

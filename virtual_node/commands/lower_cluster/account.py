@@ -47,11 +47,14 @@ def objects(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return both accounts with their rights: the virtual node's, and the multi-scheduler's read-only one.
 
     Args:
-        options: ``account_namespace``, ``follow``, ``keep_namespaces``, ``legacy_token``, ``resource_claims`` and
-            ``usage_source`` of the command line.
+        options: ``account_namespace``, ``follow``, ``keep_namespaces``, ``legacy_token``, ``resource_claims``,
+            ``shared_volumes`` and ``usage_source`` of the command line.
     """
     namespace = options.account_namespace
-    role = manifests.cluster_role(daemon.lower(options.follow, resource_claims=options.resource_claims))
+    rights = daemon.lower(
+        options.follow, resource_claims=options.resource_claims, shared_volumes=options.shared_volumes
+    )
+    role = manifests.cluster_role(rights)
     if not options.keep_namespaces:
         role["rules"].append(manifests.namespace_cleaning_rule())
     _, viewer, viewers = manifests.account(namespace, name=manifests.VIEWER)

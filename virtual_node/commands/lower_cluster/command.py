@@ -187,6 +187,12 @@ def _add_account_flags(parser: Parser) -> None:
         "cluster). Give the flag again when you repeat the action",
     )
     parser.add_argument(
+        "--shared-volumes",
+        action="store_true",
+        help="grant the rights to create and delete volumes, for storage that other lower clusters reach, too "
+        "(volumes.shared of the lower cluster). Give the flag again when you repeat the action",
+    )
+    parser.add_argument(
         "--keep-namespaces",
         action="store_true",
         help="do not grant the right to list all resources, which the removal of empty namespaces needs",

@@ -50,7 +50,7 @@ async def remove_account(options: argparse.Namespace, lower: Client, *, cluster_
 
     Args:
         options: ``account_namespace``, ``keep_namespaces``, ``legacy_token``, ``usage_source``,
-            ``resource_claims`` and ``dry_run`` of the command line.
+            ``resource_claims``, ``shared_volumes`` and ``dry_run`` of the command line.
         lower: client of the lower cluster.
         cluster_id: identity of the upper cluster.
     """

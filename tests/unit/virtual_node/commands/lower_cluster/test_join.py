@@ -111,7 +111,7 @@ def _lower(*, users: dict[str, str], marked: bool, more: tuple[dict[str, Any], .
 
 def _options() -> argparse.Namespace:
     return argparse.Namespace(
-        account_namespace="virtual-node", keep_namespaces=False, follow=[], legacy_token=False, usage_source="None", resource_claims=False, dry_run=False, name="tokyo"
+        account_namespace="virtual-node", keep_namespaces=False, follow=[], legacy_token=False, usage_source="None", resource_claims=False, shared_volumes=False, dry_run=False, name="tokyo"
     )  # fmt: skip
 
 
