@@ -14,7 +14,9 @@ class SecretReference(
     """A Secret in this cluster."""
 
     name: str
+    """Its name."""
     namespace: str
+    """Its namespace."""
 
 
 class SharedStorage(

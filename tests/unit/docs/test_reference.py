@@ -13,7 +13,7 @@ from controller_runtime.api import names
 from hack.docs import configuration, flags, reference, rights
 from hack.docs.markdown import COMMAND
 from virtual_node.translate.pods import downward_api
-from virtual_node.translate.storage import binder_pod, pv, pvc
+from virtual_node.translate.storage import binder_pod, pv, pvc, shared
 
 NAMES_PAGE = reference.DIRECTORY / "annotations-and-labels.md"
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
@@ -23,12 +23,12 @@ _NOT_NAMES = {"DOMAIN", "NODE_TYPE_VIRTUAL"}
 
 
 def _constants() -> set[str]:
-    shared = {
+    common = {
         value
         for name, value in vars(names).items()
         if name.isupper() and isinstance(value, str) and name not in _NOT_NAMES
     }
-    return shared | {
+    return common | {
         pvc.FINALIZER,
         downward_api.ANNOTATION_UID,
         downward_api.ANNOTATION_LABELS,
@@ -37,6 +37,10 @@ def _constants() -> set[str]:
         pv.DRIVER,
         binder_pod.ANNOTATION_CLAIMS,
         binder_pod.LABEL_BINDER_OF,
+        shared.LABEL_SHARED,
+        shared.LABEL_GUEST,
+        shared.ANNOTATION_USED_IN,
+        shared.node_label(""),
     }
 
 

@@ -22,6 +22,7 @@ def test_rights_for_resource_claims_only_if_they_are_mirrored():
     )
     assert {*daemon.UPPER_RESOURCE_CLAIMS} <= {*daemon.upper(Config(cluster_profiles=profiles))}
     assert {*daemon.lower((), resource_claims=True)} - {*daemon.lower(())} == {*daemon.LOWER_RESOURCE_CLAIMS}
+    assert {*daemon.lower((), shared_volumes=True)} - {*daemon.lower(())} == {*daemon.LOWER_SHARED_VOLUMES}
 
 
 @pytest.mark.parametrize(
