@@ -89,7 +89,7 @@ class Pair:
 
     def users(self) -> str:
         """Return the recorded users of the volume."""
-        return (self.mirror["metadata"]["annotations"]).get(shared.ANNOTATION_USED_IN, "")
+        return str(self.mirror["metadata"]["annotations"].get(shared.ANNOTATION_USED_IN, ""))
 
     @property
     def mirror(self) -> Body:
