@@ -14,7 +14,13 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.base.context import (
+    INDEX_CLAIM,
+    INDEX_UID,
+    INDEX_UPPER_UID,
+    ClusterContext,
+    PodCaches,
+)
 from virtual_node.controllers.nodes.capacity import foreign_selector
 from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.services.environment import INDEX_NAMESPACE
@@ -130,7 +136,7 @@ def _upper_pods(context: ClusterContext, node_name: str) -> Informer:
         context.upper,
         resources.PODS,
         field_selector=f"spec.nodeName={node_name}",
-        indexers={INDEX_UID: lambda pod: (pod.uid,)},
+        indexers={INDEX_UID: lambda pod: (pod.uid,), INDEX_CLAIM: PodCaches.claims_of},
         name=f"pods-{node_name}",
     )
 

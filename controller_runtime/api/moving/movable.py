@@ -119,8 +119,9 @@ def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere:
 
 def is_single_writer(claim: Json | None) -> bool:
     """Report whether the pods of a claim must run on one lower node, so that a second pod cannot start before the first ends."""
-    modes = ((claim or {}).get("spec") or {}).get("accessModes") or ()
-    return bool(modes) and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes)
+    modes = set(((claim or {}).get("spec") or {}).get("accessModes") or ())
+    # With ReadWriteOnce and ReadOnlyMany, either one node writes, or many nodes read.
+    return bool(modes) and "ReadWriteMany" not in modes and modes != {"ReadOnlyMany"}
 
 
 def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:

@@ -16,7 +16,7 @@ from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services import endpoints, services
-from virtual_node.translate.storage.shared import LABEL_GUEST
+from virtual_node.translate.storage.shared import is_guest
 
 _KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
 _OPTIONAL_KINDS = (
@@ -141,7 +141,7 @@ class LowerCleanup:
         """Remove claims and volumes of another lower cluster's data, which stays (reclaim policy Retain)."""
         for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
             for one in await self._ours(resource):
-                if LABEL_GUEST in one.labels:
+                if is_guest(one, self._cluster_id):
                     self._say(
                         f"{self._client.cluster}: removed {resource.kind} {one.key}; its data is in another cluster"
                     )
@@ -149,7 +149,7 @@ class LowerCleanup:
 
     async def _claims(self) -> None:
         for claim in await self._ours(resources.PERSISTENT_VOLUME_CLAIMS):
-            if LABEL_GUEST in claim.labels:
+            if is_guest(claim, self._cluster_id):
                 continue
             if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")

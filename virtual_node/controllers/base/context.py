@@ -11,6 +11,7 @@ import structlog
 from controller_runtime.api import names
 from controller_runtime.api.namespace_map import NamespaceMap
 from controller_runtime.api.overrides.applying import OverrideSet
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.api.policy.rules import PolicySet
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -29,6 +30,7 @@ would be a busy loop."""
 
 INDEX_UID = "uid"
 INDEX_UPPER_UID = "upper-uid"
+INDEX_CLAIM = "claim"
 
 
 @dataclass(slots=True)
@@ -124,9 +126,15 @@ class PodCaches:
     """The informers of pods: one per virtual node in the upper cluster, one for all our pods in the lower cluster."""
 
     upper: dict[str, Informer]
-    """By virtual node; indexed by ``INDEX_UID``."""
+    """By virtual node; indexed by ``INDEX_UID`` and ``INDEX_CLAIM``."""
     lower: Informer
     """Only pods that carry our ownership labels; indexed by ``INDEX_UPPER_UID``."""
+
+    @staticmethod
+    def claims_of(pod: Object) -> list[str]:
+        """Return the upper claims (namespace/name) that an upper pod uses, for ``INDEX_CLAIM``."""
+        used = claim_names({"metadata": {"name": pod.name}, "spec": pod.spec or {}})
+        return [f"{pod.namespace}/{name}" for name in used]
 
     def upper_pod(self, uid: str) -> Object | None:
         """Return the upper pod of that uid on any of our virtual nodes; None: not cached."""

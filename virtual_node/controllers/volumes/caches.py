@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
-from virtual_node.translate.storage.shared import LABEL_SHARED
+from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
+
+INDEX_GUEST = "guest"
+"""Volumes of guests by their lower claim (namespace/name)."""
 
 
 @dataclass(slots=True)
@@ -54,13 +58,23 @@ def volume_caches(context: ClusterContext) -> VolumeCaches:
             resources.PERSISTENT_VOLUMES,
             label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}",
         ),
-        lower_volumes=Informer(context.lower, resources.PERSISTENT_VOLUMES),
+        lower_volumes=Informer(
+            context.lower,
+            resources.PERSISTENT_VOLUMES,
+            indexers={INDEX_GUEST: lambda volume: _guest_claims(volume, context.cluster_id)},
+        ),
         upper_classes=Informer(context.upper, resources.STORAGE_CLASSES),
         binders=Informer(
             context.lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
         ),
         shared=_shared(context),
     )
+
+
+def _guest_claims(volume: Object, cluster_id: str) -> tuple[str, ...]:
+    reference = (volume.spec or {}).get("claimRef") or {}
+    key = f"{reference.get('namespace')}/{reference.get('name')}"
+    return (key,) if is_guest(volume, cluster_id) else ()
 
 
 def _shared(context: ClusterContext) -> Informer | None:

@@ -12,7 +12,7 @@ from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
 from virtual_node.translate.storage import pv
 from virtual_node.translate.storage import pvc as translate
-from virtual_node.translate.storage.shared import LABEL_GUEST
+from virtual_node.translate.storage.shared import is_guest
 
 
 class ClaimChecks:
@@ -32,7 +32,7 @@ class ClaimChecks:
         """
         namespace, _, name = key.partition("/")
         lower = self._caches.lower_claims.store.get(f"{self._context.lower_namespace(namespace)}/{name}")
-        if lower is None or LABEL_GUEST in lower.labels:
+        if lower is None or is_guest(lower, self._context.cluster_id):
             return None  # ``SharedVolumes`` has the claims of guests
         return lower if self._requests.is_owned(lower, namespace, upper) else None
 

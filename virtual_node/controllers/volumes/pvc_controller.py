@@ -77,7 +77,9 @@ class ClaimController:
         self._checks = ClaimChecks(context, caches, requests=self._requests)
         self._config = context.config.volumes
         self._users = ClaimUsers()
-        self._shared = SharedVolumes.of(context, caches, namespaces=namespaces, pods=pods, users=self._users)
+        self._shared = SharedVolumes(
+            context, caches, mirrors=caches.shared, namespaces=namespaces, pods=pods, users=self._users
+        )
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._last_events: dict[str, tuple[str, str]] = {}
@@ -119,9 +121,9 @@ class ClaimController:
         if problem is None:
             await self.reconcile(key)
             problem = await self._checks.lower_claim_problem(key, claim, self._last_events.get(key))
-        elif self._shared is not None and self._shared.is_guest(claim):
+        elif self._shared.is_guest(claim):
             problem = None
-        if problem is None and self._shared is not None:
+        if problem is None:
             async with self._lock(key):
                 problem = await self._shared.ensure(claim)
         return problem
@@ -135,8 +137,7 @@ class ClaimController:
         """Take one step for one upper claim, by namespace and name."""
         async with self._lock(key):
             result = await self._reconcile(key)
-            shared = await self._shared.reconcile(key) if self._shared is not None else None
-            return shared or result
+            return await self._shared.reconcile(key) or result
 
     def _lock(self, key: str) -> asyncio.Lock:
         # The lock exists while a task holds it or waits for it.
@@ -242,7 +243,7 @@ class ClaimController:
             return None
         if not translate.may_delete_lower(upper):
             return None  # a pod still uses the claim; the pod's deletion requeues the claim
-        if self._shared is not None and self._shared.is_used_elsewhere(upper):
+        if self._shared.is_used_elsewhere(upper):
             return Result(requeue_after=_BINDING_RETRY)  # that cluster's pods lose their data otherwise
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
@@ -313,6 +314,5 @@ class ClaimController:
             (self._caches.upper_volumes, mirror_changed),
         ):
             informer.on_change(changed, changed, with_old=True)
-        if self._shared is not None:
-            self._shared.watch(shared_changed)
+        self._shared.watch(shared_changed)
         self._binder.on_change(add)

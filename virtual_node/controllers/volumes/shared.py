@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import claim_names, is_finished
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Result
 from virtual_node.config.volumes import SharedStorage
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict, claim_problem
 from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.controllers.volumes.caches import INDEX_GUEST, VolumeCaches
 from virtual_node.controllers.volumes.pvc_users import ClaimUsers
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import shared as translate
@@ -42,7 +42,7 @@ class SharedVolumes:
         context: ClusterContext,
         caches: VolumeCaches,
         *,
-        mirrors: Informer,
+        mirrors: Informer | None,
         namespaces: Namespaces,
         pods: PodCaches,
         users: ClaimUsers,
@@ -52,7 +52,7 @@ class SharedVolumes:
         Args:
             context: the two clusters.
             caches: claims and volumes.
-            mirrors: mirrors of volumes on shared storage, of all lower clusters.
+            mirrors: mirrors of volumes on shared storage, of all lower clusters; None: this cluster declares none.
             namespaces: creates lower namespaces.
             pods: the pods of our virtual nodes.
             users: the pods whose claims were ensured.
@@ -65,24 +65,21 @@ class SharedVolumes:
         self._users = users
         self._storages = {one.name: one for one in context.config.volumes.shared}
 
-    @classmethod
-    def of(cls, context: ClusterContext, caches: VolumeCaches, **others: Any) -> Self | None:
-        """Return the shared volumes of a cluster; None: it declares no shared storage."""
-        return cls(context, caches, mirrors=caches.shared, **others) if caches.shared is not None else None
-
     def watch(self, changed: Callable[[str], None]) -> None:
         """Call a function with the upper claim of each changed mirror and guest volume."""
 
         def mirror_changed(mirror: Object) -> None:
             claim = (mirror.spec or {}).get("claimRef") or {}
-            changed(f"{claim.get('namespace')}/{claim.get('name')}")
+            if claim:
+                changed(f"{claim.get('namespace')}/{claim.get('name')}")
 
         def volume_changed(volume: Object) -> None:
-            if translate.LABEL_GUEST in volume.labels:
+            if translate.is_guest(volume, self._context.cluster_id):
                 name = ((volume.spec or {}).get("claimRef") or {}).get("name")
                 changed(f"{ownership.upper_namespace(volume)}/{name}")
 
-        self._mirrors.on_change(mirror_changed, mirror_changed)
+        for informer in self._all_mirrors():
+            informer.on_change(mirror_changed, mirror_changed)
         self._caches.lower_volumes.on_change(volume_changed, volume_changed)
 
     def is_guest(self, claim: Object) -> bool:
@@ -98,7 +95,7 @@ class SharedVolumes:
         if mirror is None:
             return None
         name = mirror["metadata"]["name"]
-        if others := translate.blocked_by(mirror, self._context.name):
+        if others := translate.blocked_by(mirror, claim.to_dict(), self._context.name):
             return claim_problem(
                 "FailedAttachVolume",
                 f'volume "{name}" is in use in lower cluster {", ".join(others)}, and only one cluster may write to it. '
@@ -134,17 +131,25 @@ class SharedVolumes:
 
     def is_used_elsewhere(self, claim: dict[str, Any]) -> bool:
         """Report whether another cluster may use the volume of an upper claim, so that its data must stay."""
-        mirror = self._mirrors.store.get(claim["spec"].get("volumeName") or "")
+        mirror = self._cached(claim["spec"].get("volumeName") or "")
         return mirror is not None and bool(translate.used_in(mirror.to_dict()) - {self._context.name})
 
     def _mirror(self, claim: Object) -> Object | None:
         """Return the mirror that a claim is bound to, if its volume is on shared storage."""
-        mirror = self._mirrors.store.get((claim.spec or {}).get("volumeName") or "")
+        mirror = self._cached((claim.spec or {}).get("volumeName") or "")
         if mirror is None:
             return None
         body = mirror.to_dict()
         is_bound = (body["spec"].get("claimRef") or {}).get("uid") == claim.uid
         return mirror if is_bound and translate.shared_name(body) else None
+
+    def _cached(self, name: str) -> Object | None:
+        return next((one for cache in self._all_mirrors() if (one := cache.store.get(name))), None)
+
+    def _all_mirrors(self) -> list[Informer]:
+        # Guests may use volumes of this cluster that were shared before it stopped to declare them.
+        own = self._caches.upper_volumes
+        return [own] if self._mirrors is None else [self._mirrors, own]
 
     async def _live_mirror(self, claim: Object) -> dict[str, Any] | None:
         """Read the mirror that a claim is bound to; None: its volume is not on shared storage, or it has none yet.
@@ -154,7 +159,7 @@ class SharedVolumes:
         """
         upper = self._context.upper
         name = (claim.spec or {}).get("volumeName")
-        if not name:
+        if not name and self._mirrors is not None:
             current = await find(upper, _CLAIMS, claim.name, namespace=claim.namespace)
             name = (current or {"spec": {}})["spec"].get("volumeName")
         own = self._caches.upper_volumes.store.get(name or "")
@@ -215,10 +220,7 @@ class SharedVolumes:
         if there["spec"].get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
             return None
         found = from_dict(there)
-        if (
-            ownership.is_owned(found.labels, self._context.cluster_id)
-            and translate.LABEL_GUEST in found.labels
-        ):
+        if translate.is_guest(found, self._context.cluster_id):
             # It belongs to a former claim of this cluster. Retain keeps the data.
             await delete_only(lower, _VOLUMES, found)
         return claim_problem(
@@ -227,7 +229,7 @@ class SharedVolumes:
 
     def _is_guest_claim(self, lower: Object, claim: Object, mirror: dict[str, Any]) -> bool:
         return (
-            ownership.is_owned(lower.labels, self._context.cluster_id)
+            translate.is_guest(lower, self._context.cluster_id)
             and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid
             and lower.labels.get(translate.LABEL_GUEST) == mirror["metadata"]["uid"]
         )
@@ -237,24 +239,17 @@ class SharedVolumes:
         namespace, _, name = key.partition("/")
         lower_key = f"{self._context.lower_namespace(namespace)}/{name}"
         claim = self._caches.lower_claims.store.get(lower_key)
-        if claim is not None and translate.LABEL_GUEST in claim.labels:
+        if claim is not None and translate.is_guest(claim, self._context.cluster_id):
             yield claim
-        for volume in self._caches.lower_volumes.store.list():
-            if translate.LABEL_GUEST not in volume.labels:
-                continue
-            reference = (volume.spec or {}).get("claimRef") or {}
-            is_ours = ownership.is_owned(volume.labels, self._context.cluster_id)
-            if is_ours and f"{reference.get('namespace')}/{reference.get('name')}" == lower_key:
-                yield volume
+        yield from self._caches.lower_volumes.store.by_index(INDEX_GUEST, lower_key)
 
     def _is_wanted(self, key: str) -> bool:
         """Report whether a pod of our virtual nodes uses an upper claim, or will."""
-        namespace, _, name = key.partition("/")
         # A pod that is gone is a user until its last reconcile, which may be creating its lower pod.
         return any(self._pods.upper_pod(uid) is None for uid in self._users.of(key)) or any(
-            pod.namespace == namespace and not is_finished(pod.status) and name in claim_names(pod.to_dict())
+            not is_finished(pod.status)
             for informer in self._pods.upper.values()
-            for pod in informer.store.list()
+            for pod in informer.store.by_index(INDEX_CLAIM, key)
         )
 
     async def _is_used(self, key: str) -> bool:
@@ -271,7 +266,7 @@ class SharedVolumes:
         lower = self._context.lower_namespace(namespace)
         there = await find(self._context.lower, _CLAIMS, name, namespace=lower)
         found = from_dict(there) if there is not None else None
-        return found if found is not None and translate.LABEL_GUEST in found.labels else None
+        return found if found is not None and translate.is_guest(found, self._context.cluster_id) else None
 
     async def _remove(self, guests: list[Object]) -> None:
         """Delete a guest's claim, and its volume when the claim is gone. The reclaim policy Retain keeps the data."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.moving import movable
+from controller_runtime.objects import Object
 from virtual_node.config.volumes import SharedStorage
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.storage import pv, pvc
@@ -48,6 +49,8 @@ def node_label(storage: str) -> str:
 
 def storage_of(lower: Mapping[str, Any], shared: Sequence[SharedStorage]) -> str:
     """Return the name of the shared storage of a lower volume; empty: it is on none."""
+    if (lower["spec"].get("nodeAffinity") or {}).get("required"):
+        return ""  # only some lower nodes reach it, and their labels mean nothing in other clusters
     driver = (lower["spec"].get("csi") or {}).get("driver")
     return next((one.name for one in shared if driver in one.drivers), "")
 
@@ -86,10 +89,14 @@ def used_in(mirror: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one for one in value.split(",") if one)
 
 
-def blocked_by(mirror: Mapping[str, Any], cluster: str) -> Collection[str]:
-    """Return the other clusters that must stop to use a volume before pods of this cluster may use it."""
+def blocked_by(mirror: Mapping[str, Any], claim: Mapping[str, Any], cluster: str) -> Collection[str]:
+    """Return the other clusters that must stop to use a volume before pods of this cluster may use it.
+
+    A volume can have more access modes than its claim, so both decide.
+    """
     others = used_in(mirror) - {cluster}
-    return sorted(others) if movable.is_single_writer(mirror) else ()
+    is_single = movable.is_single_writer(mirror) or movable.is_single_writer(claim)
+    return sorted(others) if is_single else ()
 
 
 def use_patch(mirror: Mapping[str, Any], cluster: str, *, uses: bool) -> dict[str, Any] | None:
@@ -104,10 +111,24 @@ def use_patch(mirror: Mapping[str, Any], cluster: str, *, uses: bool) -> dict[st
     return {"metadata": {"annotations": {ANNOTATION_USED_IN: ",".join(sorted(after)) or None}}}
 
 
-def guest_volume_name(mirror: Mapping[str, Any], cluster_id: str) -> str:
+def guest_volume_name(mirror_uid: str, cluster_id: str) -> str:
     """Return the name of the volume in a guest cluster, the same for each call."""
-    text = f"{cluster_id}/{mirror['metadata']['name']}/{mirror['metadata']['uid']}"
+    text = f"{cluster_id}/{mirror_uid}"
     return f"virtual-node-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def is_guest(lower: Object, cluster_id: str) -> bool:
+    """Report whether we created a claim or a volume for a guest, so that its deletion deletes no data.
+
+    A label is no proof, because others may write it. The name of a volume and the volume of a bound claim never change.
+    """
+    uid = lower.labels.get(LABEL_GUEST)
+    if not uid or lower.labels.get(names.LABEL_UPPER_CLUSTER) != cluster_id:
+        return False
+    spec, expected = lower.spec or {}, guest_volume_name(uid, cluster_id)
+    if lower.namespace:
+        return bool(spec.get("volumeName") == expected)
+    return lower.name == expected and spec.get("persistentVolumeReclaimPolicy") == "Retain"
 
 
 def guest_claim(
@@ -126,7 +147,7 @@ def guest_claim(
         namespace=namespace,
         owner=owner,
         storage_class="",
-        volume_name=guest_volume_name(mirror, owner.cluster_id),
+        volume_name=guest_volume_name(mirror["metadata"]["uid"], owner.cluster_id),
     )
     carried = {
         field: mirror["spec"][field] for field in ("accessModes", "volumeMode") if field in mirror["spec"]

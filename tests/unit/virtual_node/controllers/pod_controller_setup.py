@@ -21,7 +21,13 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.config.volumes import VolumeConfig
-from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, ClusterContext, PodCaches
+from virtual_node.controllers.base.context import (
+    INDEX_CLAIM,
+    INDEX_UID,
+    INDEX_UPPER_UID,
+    ClusterContext,
+    PodCaches,
+)
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
@@ -78,7 +84,7 @@ class Scene:
             upper={
                 node: Informer(
                     context.upper, resources.PODS, field_selector=f"spec.nodeName={node}",
-                    indexers={INDEX_UID: lambda pod: (pod.uid,)},
+                    indexers={INDEX_UID: lambda pod: (pod.uid,), INDEX_CLAIM: PodCaches.claims_of},
                 )
             },
             lower=Informer(
