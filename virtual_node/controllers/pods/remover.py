@@ -6,7 +6,7 @@ import contextlib
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.api.pod.conditions import claim_names, is_finished
 from controller_runtime.errors import Conflict, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
@@ -42,7 +42,8 @@ class PodRemover:
         if lower is not None and lower.metadata.deletion_timestamp is None:
             if record is None and await live_reads.has_upper_pod(self._context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
-            await delete_only(self._context.lower, resources.PODS, lower)
+            grace = self._grace(lower, None)
+            await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
         elif lower is None:
             # Only now, because the lower pod may read any object of the names that it references until it has
             # terminated.
@@ -137,8 +138,11 @@ class PodRemover:
             return None
         return await live_reads.itself(self._context.lower, last)
 
+    def _grace(self, lower: Object, grace: int | None) -> int | None:
+        return _least_grace(lower, grace) if self._context.config.volumes.shared else grace
+
     async def _end_lower_pod(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
-        grace = upper.metadata.deletion_grace_period_seconds
+        grace = self._grace(lower, upper.metadata.deletion_grace_period_seconds)
         known = record.delete_sent
         if lower.metadata.deletion_timestamp is not None:
             known = lower.metadata.deletion_grace_period_seconds
@@ -147,6 +151,18 @@ class PodRemover:
             await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
             record.delete_sent = grace
         return await self._status.mirror(upper, lower, record)
+
+
+def _least_grace(lower: Object, grace: int | None) -> int | None:
+    """Return a grace period with which a lower pod with claims stays until its kubelet has stopped it.
+
+    Without a grace period, the API server removes the pod at once, and its containers may still write.
+    """
+    spec = lower.spec or {}
+    if not claim_names({"metadata": {"name": lower.name}, "spec": spec}):
+        return grace
+    wanted = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
+    return wanted if wanted > 0 else 1
 
 
 def _has_ended(pod: Object | None) -> bool:

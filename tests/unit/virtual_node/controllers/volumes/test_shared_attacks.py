@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from controller_runtime import resources
 from controller_runtime.api import names
 from tests.unit.virtual_node.controllers.volumes import test_shared
 from tests.unit.virtual_node.controllers.volumes.test_shared import MIRROR, VOLUMES, Pair
@@ -67,6 +69,23 @@ async def test_a_label_makes_no_claim_of_a_home_cluster_one_of_a_guest():
         await asyncio.sleep(120)
         claim = pair.home.lower.the("persistentvolumeclaims", "shop/data")
         assert claim["metadata"]["uid"] == "l-1"
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["finalizer", "no finalizer"])
+async def test_a_lower_pod_with_a_claim_stays_until_its_kubelet_has_stopped_it(is_kept):
+    """A deletion without grace removes the object at once, and its containers still write."""
+    pair = Pair()
+    async with pair.running():
+        extra: dict[str, Any] = {} if is_kept else {"terminationGracePeriodSeconds": 0}
+        pair.home.bind(uid="u-home", volumes=VOLUMES, **extra)
+        await asyncio.sleep(20)
+        pair.home.lower.server.bind("shop/web", "n1")
+        if is_kept:
+            pair.upper.change("pods", "shop/web", metadata={"finalizers": ["test/keep"]})
+        await pair.upper.delete(resources.PODS, "web", namespace="shop", grace_period_seconds=0)
+        pair.guest.bind("two", uid="u-2", volumes=VOLUMES)
+        await asyncio.sleep(60)
+        assert (pair.home.is_below(), pair.guest.is_below("two")) == (True, False)
 
 
 async def test_a_volume_that_only_some_nodes_of_its_cluster_reach_stays():
