@@ -15,7 +15,7 @@ from tests.benchmarks.suite import BENCHMARKS
 DOCS = Path("docs")
 PAGE = DOCS / "benchmarks.md"
 _BUSY = 0.5
-"""Load average before a run above which the page warns of its figures."""
+"""Cores in use before a run above which the page warns of its figures."""
 _TABLES: Mapping[str, Callable[[Record], str]] = {
     "mirroring": mirroring_tables.table,
     "jobs": tables.jobs,
@@ -57,13 +57,14 @@ def circumstances(record: Record) -> str:
     """Return a sentence about the machine and the run, with a warning if the figures are not for comparison."""
     machine, versions = record["machine"], record["versions"]
     minutes = max(1, round(record["seconds"] / 60))
+    busy = machine.get("busyCoresBefore", machine.get("loadBefore"))  # older records have the load average
     text = (
         f"Measured {record['started'][:10]} at `{record['commit']}` in {minutes} min: {machine['cores']} cores "
-        f"({machine['cpu']}), {machine['memoryGiB']:g} GiB, load {machine['loadBefore']:g} before the run, "
+        f"({machine['cpu']}), {busy:g} busy before the run, {machine['memoryGiB']:g} GiB, "
         f"Kubernetes {versions['kubernetes']}, Python {versions['python']}, seed {record['seed']}."
     )
     reasons = ["small sizes (`--quick`)"] if record["quick"] else []
-    if machine["loadBefore"] > _BUSY:
+    if busy > _BUSY:
         reasons.append("a machine with other work")
     if reasons:
         text = f"**Not for comparison: {' and '.join(reasons)}.** {text}"

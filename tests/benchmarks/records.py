@@ -68,8 +68,22 @@ def _machine() -> dict[str, Any]:
         "cpu": models[0] if models else platform.machine(),
         "cores": os.cpu_count(),
         "memoryGiB": round(memory / 2**30, 1),
-        "loadBefore": round(os.getloadavg()[0], 2),
+        "busyCoresBefore": round(_busy_cores(3), 2),
     }
+
+
+def _busy_cores(seconds: float) -> float:
+    """Return how many cores other processes use. The load average would still count the previous benchmark."""
+    before, start = _cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (_cpu_seconds() - before) / (time.monotonic() - start)
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of all cores since boot, in seconds."""
+    with Path("/proc/stat").open(encoding="utf-8") as stat:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _commit() -> str:
