@@ -46,8 +46,8 @@ _OWNED = resources.PODS, resources.SECRETS, resources.CONFIG_MAPS
 
 
 async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Return targets and samples of a soak of 20 minutes."""
-    return await soak(150.0 if quick else 1200.0, seed=seed, warm_up=20.0 if quick else WARM_UP)
+    """Return targets and samples of a soak of an hour."""
+    return await soak(150.0 if quick else 3600.0, seed=seed, warm_up=20.0 if quick else WARM_UP)
 
 
 async def soak(

@@ -62,7 +62,7 @@ BENCHMARKS = (
     _program("mirroring", 110, "bench_mirroring"),
     _program("jobs", 10, "bench_jobs"),
     _program("service-levels", 30, "bench_service_levels"),
-    _program("soak", 25, "bench_soak"),
+    _program("soak", 65, "bench_soak"),
     _program("many-pods", 15, "bench_many_pods"),
     _program("many-clusters", 3, "bench_many_clusters"),
     _program("replay", 1, "bench_replay"),
