@@ -49,7 +49,8 @@ async def report(
             namespace=upper.namespace,
             subresource="status",
         )
-    elif not is_leaving and any(entry not in current for entry in earlier):
+    if not is_leaving and any(entry not in current for entry in earlier):
+        # At once, so that a record that is wrong removes an address of another cluster only once.
         await _record(context, copy, current)
 
 

@@ -109,3 +109,18 @@ async def test_reports_and_withdraws_its_addresses():
     await _reconcile(scene, key)
     assert scene.copy() is None
     assert _statuses(scene, scene.upper) == ["9.9.9.9"]
+
+
+async def test_a_forged_record_removes_an_address_of_others_only_once():
+    """Otherwise two lower clusters would change the upper status in turn for ever."""
+    scene = _scene()
+    other = {"loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}
+    key = scene.add(SPEC, status=other)
+    await _reconcile(scene, key)
+    forged = {names.ANNOTATION_REPORTED: '[{"ip":"9.9.9.9"}]'}
+    scene.lower.change("ingresses", "shop/web", metadata={"annotations": forged})
+    await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == []
+    scene.upper.change("ingresses", "shop/web", status=other)  # the other cluster writes it again
+    await _reconcile(scene, key)
+    assert _statuses(scene, scene.upper) == ["9.9.9.9"]
