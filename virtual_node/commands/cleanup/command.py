@@ -104,12 +104,13 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     await upper.delete_waiting_pods(own.scheduler_name)
     claims = await upper.claims()
     deadline = max(deadline, loop.time() + _BELOW)
-    async with asyncio.TaskGroup() as group:
-        for cluster in config.clusters:
-            group.create_task(_lower(cluster, cluster_id, claims, own, deadline=deadline))
+    cleaned = await asyncio.gather(
+        *(_lower(cluster, cluster_id, claims, own, deadline=deadline) for cluster in config.clusters)
+    )
     await upper.remove(
         namespace=own.namespace, leases=own.leases, secrets=own.secrets, elections=own.elections
     )
+    await upper.release_volumes({name for name, is_clean in zip(clusters, cleaned, strict=True) if is_clean})
 
 
 async def _lower(
@@ -119,8 +120,11 @@ async def _lower(
     own: argparse.Namespace,
     *,
     deadline: float,
-) -> None:
-    """Clean one lower cluster. A failure is reported and does not stop the cleanup of other clusters."""
+) -> bool:
+    """Clean one lower cluster; return whether no pod there uses a volume of ours any more.
+
+    A failure is reported and does not stop the cleanup of other clusters.
+    """
     progress = _progress(own)
     names = [node.name for node in cluster.virtual_nodes()]
     try:
@@ -143,13 +147,14 @@ async def _lower(
                 say=progress,
             )
             async with asyncio.timeout_at(deadline):
-                await cleanup.run()
+                return not await cleanup.run()
     except (ConfigError, TimeoutError) as error:
         why = str(error) or "not finished within the time limit"
         progress(
             f"{cluster.name}: not cleaned ({why}); what is left there carries the label "
             f"virtual-node.io/upper-cluster={cluster_id}"
         )
+        return False
 
 
 def say(line: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.moving import movable
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
@@ -59,8 +61,8 @@ class LowerCleanup:
         self._upper_claims = upper_claims
         self._say = say
 
-    async def run(self) -> None:
-        """Remove pods, then their dependencies, then empty namespaces.
+    async def run(self) -> bool:
+        """Remove pods, then their dependencies, then empty namespaces; return whether a pod there still uses a volume of ours.
 
         Raises:
             ApiError: the cluster does not answer, or refuses a request.
@@ -87,6 +89,7 @@ class LowerCleanup:
         await self._guest_volumes()
         await self._claims()
         await self._namespaces({namespace for namespace, _ in kept})
+        return await self._uses_volumes()
 
     async def _always_wanted(self) -> frozenset[tuple[str, str]]:
         """Return namespace and name of our Services that another installation's ``services.always`` also wants.
@@ -155,6 +158,20 @@ class LowerCleanup:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")
             elif not claim.metadata.deletion_timestamp:
                 self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
+
+    async def _uses_volumes(self) -> bool:
+        """Report whether a pod uses a claim of this upper cluster. Pods of other virtual nodes and of others count."""
+        claims = await self._client.list(
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}",
+        )
+        found = {claim.key for claim in claims.items}
+        for namespace in sorted({claim.namespace for claim in claims.items}):
+            for pod in (await self._client.list(resources.PODS, namespace=namespace)).items:
+                used = {f"{namespace}/{name}" for name in movable.claims(pod.spec or {})}
+                if used & found and not is_finished(pod.status):
+                    return True
+        return False
 
     async def _namespaces(self, kept: Collection[str]) -> None:
         """Remove namespaces that we created and that contain no objects of other owners.

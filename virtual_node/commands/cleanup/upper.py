@@ -13,9 +13,10 @@ from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.reader import VIRTUAL_NODES
+from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.volumes.pv_controller import CSI_DRIVERS
 from virtual_node.rights.operator import MEMORY
-from virtual_node.translate.storage import pv
+from virtual_node.translate.storage import pv, shared
 from virtual_node.translate.storage import pvc as claims
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -181,6 +182,31 @@ class UpperCleanup:
                 await self._client.list(resources.LEASES, namespace=namespace, label_selector=selector)
             ).items:
                 await self._delete(resources.LEASES, lease)
+
+    async def release_volumes(self, clusters: Collection[str]) -> None:
+        """Record on volumes of shared storage that no pod in these lower clusters uses them.
+
+        Otherwise a single-writer volume would be refused to all other lower clusters for ever.
+        """
+        mirrors = await self._client.list(resources.PERSISTENT_VOLUMES, label_selector=shared.LABEL_SHARED)
+        for mirror in mirrors.items:
+            body = mirror.to_dict()
+            patch = shared.use_patch(body, clusters, uses=False) if shared.shared_name(body) else None
+            if patch is None:
+                continue
+            try:
+                await patch_only(
+                    self._client,
+                    resources.PERSISTENT_VOLUMES,
+                    mirror.name,
+                    patch,
+                    uid=mirror.uid,
+                    resource_version=mirror.resource_version,
+                )
+            except (NotFound, Conflict) as error:
+                self._say(f"volume {mirror.name}: the record of its use is not updated: {error}")
+            else:
+                self._say(f"volume {mirror.name} can be used in other lower clusters now")
 
     async def _our_nodes(self) -> list[Object]:
         listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)

@@ -13,6 +13,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
+from controller_runtime.api.moving import movable
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
@@ -258,7 +259,9 @@ class SharedVolumes:
         listed = await self._context.lower.list(
             resources.PODS, namespace=self._context.lower_namespace(namespace)
         )
-        return any(not is_finished(pod.status) and _mounts(pod.spec or {}, name) for pod in listed.items)
+        return any(
+            not is_finished(pod.status) and name in movable.claims(pod.spec or {}) for pod in listed.items
+        )
 
     async def _guest_claim(self, key: str) -> Object | None:
         """Read the guest's claim; None: there is none."""
@@ -282,7 +285,7 @@ class SharedVolumes:
         Raises:
             Conflict: the mirror has changed since it was read; the caller reconciles again.
         """
-        if patch := translate.use_patch(mirror, self._context.name, uses=uses):
+        if patch := translate.use_patch(mirror, {self._context.name}, uses=uses):
             metadata = mirror["metadata"]
             await patch_only(
                 self._context.upper,
@@ -292,10 +295,3 @@ class SharedVolumes:
                 uid=metadata["uid"],
                 resource_version=metadata["resourceVersion"],
             )
-
-
-def _mounts(spec: dict[str, Any], claim: str) -> bool:
-    return any(
-        (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim
-        for volume in spec.get("volumes") or ()
-    )

@@ -99,13 +99,13 @@ def blocked_by(mirror: Mapping[str, Any], claim: Mapping[str, Any], cluster: str
     return sorted(others) if is_single else ()
 
 
-def use_patch(mirror: Mapping[str, Any], cluster: str, *, uses: bool) -> dict[str, Any] | None:
-    """Return a merge patch that records whether a cluster uses a volume; None: it is recorded already.
+def use_patch(mirror: Mapping[str, Any], clusters: Collection[str], *, uses: bool) -> dict[str, Any] | None:
+    """Return a merge patch that records whether clusters use a volume; None: it is recorded already.
 
     Send it with the mirror's resourceVersion, so that of two clusters only one is first.
     """
     before = used_in(mirror)
-    after = before | {cluster} if uses else before - {cluster}
+    after = before.union(clusters) if uses else before.difference(clusters)
     if after == before:
         return None
     return {"metadata": {"annotations": {ANNOTATION_USED_IN: ",".join(sorted(after)) or None}}}

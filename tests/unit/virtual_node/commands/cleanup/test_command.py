@@ -18,7 +18,7 @@ from virtual_node.commands.cleanup import command as cleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect
 from virtual_node.config.types import Config, LowerClusterConfig
-from virtual_node.translate.storage import pv, pvc
+from virtual_node.translate.storage import pv, pvc, shared
 
 pytestmark = pytest.mark.looptime
 
@@ -164,6 +164,32 @@ async def test_unused_mirrors_are_deleted_with_their_driver():
     cleanup, _ = _upper(api)
     await cleanup.remove(namespace="", leases=[], secrets=[])
     assert api.deleted == ["PersistentVolume/tokyo-pv", f"CSIDriver/{pv.DRIVER}"]
+
+
+async def test_volumes_can_be_used_elsewhere_after_their_cluster_is_removed():
+    """A single-writer volume would be refused for ever, because no process removes the record."""
+
+    def mirror(name: str, used_in: str) -> dict[str, Any]:
+        return thing(
+            "PersistentVolume", name, labels={names.LABEL_LOWER_CLUSTER: "paris", shared.LABEL_SHARED: "nas"},
+            metadata={"annotations": {shared.ANNOTATION_USED_IN: used_in}},
+            spec={"csi": {"driver": pv.DRIVER, "volumeHandle": f"paris/{name}"}, "nodeAffinity": {"required": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": shared.node_label("nas"), "operator": "Exists"}]}]
+            }}},
+        )  # fmt: skip
+
+    foreign = thing(
+        "PersistentVolume", "theirs", labels={shared.LABEL_SHARED: "nas"}, spec={"nfs": {}},
+        metadata={"annotations": {shared.ANNOTATION_USED_IN: "tokyo"}},
+    )  # fmt: skip
+    api = Api(mirror("a", "tokyo"), mirror("b", "osaka,tokyo"), mirror("c", "osaka"), foreign)
+    cleanup, said = _upper(api)
+    await cleanup.release_volumes({"tokyo"})
+    written = [
+        (name, patch["metadata"]["annotations"][shared.ANNOTATION_USED_IN]) for name, patch in api.patched
+    ]
+    assert written == [("a", None), ("b", "osaka")]
+    assert len(said) == 2
 
 
 async def test_missing_leases_and_secrets_are_no_error():

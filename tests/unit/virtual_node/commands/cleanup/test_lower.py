@@ -119,3 +119,17 @@ async def test_an_empty_own_namespace_is_deleted():
     cleanup, _ = _lower(api)
     await cleanup.run()
     assert api.deleted == ["Namespace/shop"]
+
+
+@pytest.mark.parametrize(("phase", "claim", "is_used"), [
+    ("Running", "data", True), ("Succeeded", "data", False), ("Running", "other", False),
+])  # fmt: skip
+async def test_pods_of_others_that_use_a_claim_keep_its_volume(phase: str, claim: str, *, is_used: bool):
+    """Then no other lower cluster may write to the volume."""
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
+    api = Api(
+        ours("PersistentVolumeClaim", "data"),
+        thing("Pod", "theirs", namespace="shop", spec={"volumes": volumes}, status={"phase": phase}),
+    )
+    cleanup, _ = _lower(api)
+    assert await cleanup.run() == is_used
