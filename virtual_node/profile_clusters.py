@@ -1,4 +1,4 @@
-"""Adds the lower clusters of ClusterProfiles to those of the configuration file."""
+"""Adds the lower clusters of ClusterProfiles to those of the configuration file, for the daemon and for commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.inventory import inventory
 from controller_runtime.inventory.inventory import Inventory
+from controller_runtime.inventory.settings import ClusterProfiles
 from controller_runtime.process import lifecycle
 from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config.types import Config, LowerClusterConfig
@@ -41,18 +42,10 @@ class ProfileClusters:
         if listed is not None:
             self._listed = listed
         if self._inventory is not None and self._settings is not None:
-            taken = {
-                name
-                for one in self._listed
-                for name in (one.name, *(node.name for node in one.virtual_nodes()))
-            }
-            paths = self._inventory.kubeconfigs(taken)
+            paths = self._inventory.kubeconfigs(_taken(self._listed))
             if paths is not self._paths:
                 self._paths = paths
-                self._found = [
-                    convert({**self._settings.defaults, "name": name, "kubeconfig": path}, LowerClusterConfig)
-                    for name, path in paths.items()
-                ]
+                self._found = _lower_clusters(self._settings, paths)
         return [*self._listed, *self._found]
 
     @contextlib.asynccontextmanager
@@ -74,3 +67,31 @@ class ProfileClusters:
                 )
             )
             yield
+
+
+@contextlib.asynccontextmanager
+async def added(config: Config, upper: Client) -> AsyncIterator[Mapping[str, str]]:
+    """Add the lower clusters of ClusterProfiles to a configuration once, for a command.
+
+    Yields why a ClusterProfile is not used, by its ``namespace/name``. The kubeconfigs exist within the context.
+
+    Raises:
+        ConfigError: the ClusterProfiles or the file of providers cannot be read.
+    """
+    if (settings := config.cluster_profiles) is None:
+        yield {}
+        return
+    async with inventory.read(upper, settings, taken=_taken(config.clusters)) as (paths, refused):
+        config.clusters = [*config.clusters, *_lower_clusters(settings, paths)]
+        yield refused
+
+
+def _taken(clusters: Sequence[LowerClusterConfig]) -> set[str]:
+    return {name for one in clusters for name in (one.name, *(node.name for node in one.virtual_nodes()))}
+
+
+def _lower_clusters(settings: ClusterProfiles, paths: Mapping[str, str]) -> list[LowerClusterConfig]:
+    return [
+        convert({**settings.defaults, "name": name, "kubeconfig": path}, LowerClusterConfig)
+        for name, path in paths.items()
+    ]

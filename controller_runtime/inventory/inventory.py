@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import structlog
@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ApiError, ConfigError, NotFound
 from controller_runtime.inventory import providers
 from controller_runtime.inventory.profiles import select
 from controller_runtime.inventory.settings import ClusterProfiles
@@ -177,13 +177,54 @@ async def following(
     if settings is None:
         yield None
         return
+    with _directory() as directory:
+        inventory = Inventory(client, settings, directory=directory, on_refused=on_refused)
+        async with lifecycle.beside(inventory.run()):
+            yield inventory
+
+
+@contextlib.asynccontextmanager
+async def read(
+    client: Client, settings: ClusterProfiles, *, taken: Collection[str]
+) -> AsyncIterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Read the ClusterProfiles once.
+
+    Yields the path of the kubeconfig of each lower cluster by its name, and why a ClusterProfile is not used by its
+    ``namespace/name``. The files exist within the context. Without the CRD there are no ClusterProfiles.
+
+    Raises:
+        ConfigError: the ClusterProfiles or the file of providers cannot be read, or no directory can be created.
+    """
+    known = providers.load(settings.providers_file)
+    try:
+        listed = await client.list(
+            resources.CLUSTER_PROFILES,
+            namespace=settings.namespace,
+            label_selector=settings.label_selector or None,
+        )
+        profiles = listed.items
+    except NotFound:
+        profiles = []
+    except ApiError as error:
+        where = f"namespace {settings.namespace}"
+        raise ConfigError(
+            f"clusterProfiles: the ClusterProfiles in {where} cannot be read: {error}"
+        ) from None
+    found = select(profiles, known, settings, taken=taken)
+    with _directory() as directory:
+        paths = {name: directory / name for name in found.kubeconfigs}
+        for name, content in found.kubeconfigs.items():
+            paths[name].write_bytes(content)
+        yield {name: str(path) for name, path in paths.items()}, found.refused
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
     try:
         directory = tempfile.mkdtemp(prefix="virtual-node-clusters-")  # only this user can read it
     except OSError as error:
         raise ConfigError(f"clusterProfiles: no directory for kubeconfigs: {error} (set $TMPDIR)") from None
     try:
-        inventory = Inventory(client, settings, directory=Path(directory), on_refused=on_refused)
-        async with lifecycle.beside(inventory.run()):
-            yield inventory
+        yield Path(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

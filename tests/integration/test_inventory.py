@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import pytest_asyncio
 
 from controller_runtime import resources
+from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.inventory.inventory import REASON
 from hack.sandbox import Sandbox
 from hack.sandbox.cluster import LOOPBACK
+from hack.sandbox.command import Completed, command
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.ports import free_ports
@@ -236,6 +239,44 @@ async def test_the_multi_scheduler_reads_the_cluster_of_a_profile(world: World):
         )
 
     await eventually(answered, what="the fit agent has judged the cluster of the ClusterProfile")
+
+
+async def test_commands_read_the_clusters_of_profiles(world: World):
+    """``check`` and ``inspect`` report on them, and ``cleanup`` removes their objects and their virtual nodes."""
+    upper, lower = world.sandbox.upper, world.sandbox.lower[1]
+    await world.apply(cluster_profile(lower, "tokyo"))
+    await node_ready(upper, NODE)
+    settings = {
+        **configuration(world.sandbox),
+        "clusters": [],
+        "clusterProfiles": {**world.profiles, "names": ["tokyo"]},
+    }
+    file = world.sandbox.directory / "profiles.yaml"
+    file.write_text(json.dumps(settings), encoding="utf-8")
+
+    async def run(*words: str) -> Completed:
+        return await command(
+            [sys.executable, "-m", "virtual_node", *words, f"--config={file}"], check=False, timeout=120
+        )
+
+    checked = json.loads((await run("check", "-o", "json")).stdout)["findings"]
+    assert {one["ok"] for one in checked if one["cluster"] == NODE} == {True}
+    assert {one["detail"] for one in checked if one["check"] == "ClusterProfile"} > {
+        "fleet/unknown",
+        "fleet/huge",
+    }
+    inspected = json.loads((await run("inspect", "-o", "json")).stdout)
+    assert [(one["name"], one["error"]) for one in inspected["clusters"]][1:] == [(NODE, "")]
+    await upper.kubectl("-n", SHOP, "delete", "pods", "--all")
+    assert (await get(lower, "", "namespaces", labels=names.LABEL_UPPER_CLUSTER))["items"]
+    await world.process.stop()
+    cleaned = await run("cleanup", "--timeout=30s")
+    assert f"node {NODE} removed" in cleaned.stderr
+    found = {one["metadata"]["name"] for one in (await get(upper, "", "nodes"))["items"]}
+    assert NODE not in found
+    assert "vn-lower1" in found
+    for namespace in (await get(lower, "", "namespaces", labels=names.LABEL_UPPER_CLUSTER))["items"]:
+        assert namespace["metadata"].get("deletionTimestamp")
 
 
 async def _started(world: World) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.process.argparser import Parser
 from controller_runtime.rights import Right
+from virtual_node import profile_clusters
 from virtual_node.cluster import start_checks
 from virtual_node.commands.common import connect, daemon_flags, output, permissions, probes, service_ranges
 from virtual_node.config import program
@@ -69,6 +71,28 @@ async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[Chec
         config: the clusters.
         patience: seconds to wait for each response.
     """
+    async with contextlib.AsyncExitStack() as stack:
+        findings = await _profiles(config, patience, stack)
+        return await _clusters(config, patience) + findings
+
+
+async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExitStack) -> list[CheckResult]:
+    """Add the clusters of ClusterProfiles to the configuration; return a failure for each that is refused."""
+    if config.cluster_profiles is None:
+        return []
+    try:
+        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
+        client = Client(loaded, cluster="upper", user_agent="virtual-node-check", timeout=patience)
+        upper = await stack.enter_async_context(client)
+        refused = await stack.enter_async_context(profile_clusters.added(config, upper))
+    except ConfigError as error:
+        return [CheckResult("upper", "ClusterProfiles", ok=False, detail="not read", fix=str(error))]
+    return [
+        CheckResult("upper", "ClusterProfile", ok=False, detail=key, fix=why) for key, why in refused.items()
+    ]
+
+
+async def _clusters(config: Config, patience: float) -> list[CheckResult]:
     pending = [_collect("upper", _upper(config, patience))]
     pending += [_collect(cluster.name, _lower(cluster, patience)) for cluster in config.clusters]
     gathered = await asyncio.gather(*pending)

@@ -125,3 +125,8 @@ UNINSTALL_SHARDS: tuple[Right, ...] = (
     ),
 )
 """Added to ``UNINSTALL`` with ``leaderElection.mode: Sharded``."""
+
+UNINSTALL_PROFILES_ANY: tuple[Right, ...] = (
+    Right("", "nodes", ("patch", "delete"), "cordon and remove virtual nodes of any ClusterProfile"),
+)
+"""Added to ``UNINSTALL`` if ``clusterProfiles.names`` is empty: RBAC cannot limit a rule to names with a prefix."""

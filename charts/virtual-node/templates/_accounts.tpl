@@ -65,25 +65,32 @@ names, because a rule without resourceNames applies to all objects. */}}
 {{- include "virtual-node.serviceAccount" (list $root $component (include "virtual-node.serviceAccountName" .) $values.serviceAccount.annotations) }}
 {{- end }}
 {{- if $root.Values.rbac.create }}
-{{- $table := get ($root.Files.Get "files/rights.yaml" | fromYaml) (camelcase (replace "-" "_" $component) | untitle) }}
-{{- $rules := dict }}
-{{- range $sets }}
-{{- range $namespace, $found := get $table . }}
-{{- $_ := set $rules $namespace (concat (get $rules $namespace | default list) $found) }}
-{{- end }}
-{{- end }}
+{{- $table := camelcase (replace "-" "_" $component) | untitle }}
+{{- $rules := include "virtual-node.rules" (list $root $table $sets) | fromYaml }}
 {{- include "virtual-node.roles" (list $root $component (include "virtual-node.serviceAccountName" .) $rules) }}
 {{- end }}
 {{- end }}
 
+{{/* Rules of sets in files/rights.yaml by namespace, as YAML map: (list $ "virtualNode" (list "upper")) */}}
+{{- define "virtual-node.rules" -}}
+{{- $table := get ((index . 0).Files.Get "files/rights.yaml" | fromYaml) (index . 1) }}
+{{- $rules := dict }}
+{{- range index . 2 }}
+{{- range $namespace, $found := get $table . }}
+{{- $_ := set $rules $namespace (concat (get $rules $namespace | default list) $found) }}
+{{- end }}
+{{- end }}
+{{- toYaml $rules }}
+{{- end }}
+
 {{/* ServiceAccount and RBAC objects of a hook, which exist only while the hook runs:
-(list $ "uninstall" "uninstall" $annotations). The third argument is the set of rights. */}}
+(list $ "uninstall" (list "uninstall") $annotations). The third argument has the sets of rights. */}}
 {{- define "virtual-node.hookAccount" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $annotations := merge (dict "helm.sh/hook-weight" "-5") (index . 3) }}
 {{- $name := include "virtual-node.component" . }}
 {{- include "virtual-node.serviceAccount" (list $root $component $name $annotations) }}
-{{- $table := ($root.Files.Get "files/rights.yaml" | fromYaml).virtualNode }}
-{{- include "virtual-node.roles" (list $root $component $name (get $table (index . 2)) $annotations) }}
+{{- $rules := include "virtual-node.rules" (list $root "virtualNode" (index . 2)) | fromYaml }}
+{{- include "virtual-node.roles" (list $root $component $name $rules $annotations) }}
 {{- end }}
 
 {{/* ServiceAccount: (list $ "webhook" "name" $annotations). Pods that need its token must set automountServiceAccountToken. */}}

@@ -176,6 +176,8 @@ def test_rights_are_those_of_the_tables(case):
     if given.get("multiScheduler", {}).get("upperUsage"):
         multi += multi_scheduler.rights.UPPER_KUBELETS
     annotates = list(multi_scheduler.annotator.rights.UPPER)
+    inspects = list(operator.INSPECTION)
+    removes = [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]
     if (profiles := _configuration(case).cluster_profiles) is not None:
         read = [
             dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
@@ -187,6 +189,8 @@ def test_rights_are_those_of_the_tables(case):
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]
         multi += read
         annotates += read if profiles.names else []
+        inspects += read
+        removes += read if profiles.names else [*read, *operator.UNINSTALL_PROFILES_ANY]
     others = given.get("descheduler", {}).get("virtualNodes", [])
     name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
@@ -195,8 +199,8 @@ def test_rights_are_those_of_the_tables(case):
         "descheduler": _asked(case, descheduler.rights.UPPER, *others),
         "multi-scheduler": _asked(case, multi),
         "test": _asked(case, operator.DOCTOR),
-        "inspection": _asked(case, operator.INSPECTION),
-        "uninstall": _asked(case, [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]),
+        "inspection": _asked(case, inspects),
+        "uninstall": _asked(case, removes),
         "swarm": _asked(case, swarm.rights.UPPER),
         "annotator": _asked(case, annotates),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},

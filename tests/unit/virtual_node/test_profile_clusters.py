@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ConfigError, Forbidden
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
+from virtual_node import profile_clusters
 from virtual_node.config import file as config_file
 from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.rights import daemon
@@ -105,3 +106,39 @@ def test_clusters_of_profiles_do_not_make_the_process_unready():
     assert supervisor.trouble() == "profile-b cannot be used: odd"
     del supervisor.clusters["listed"]
     assert supervisor.trouble(optional={"profile-a", "profile-b"}) == ""
+
+
+async def test_a_command_reads_the_profiles_once_and_names_the_refused(tmp_path: Path):
+    """Their kubeconfigs, which name a plugin, are gone afterwards."""
+    providers = tmp_path / "providers.json"
+    providers.write_text(json.dumps({"providers": [{"name": "p", "execConfig": {"command": "x"}}]}), "utf-8")
+    config = _parsed(f"{{namespace: fleet, providersFile: {providers}, defaults: {{labels: {{a: b}}}}}}")
+    server = Server()
+    server.create("namespaces", {"metadata": {"name": "fleet"}})
+    for name, provider in (("good", "p"), ("bad", "other")):
+        access = {"accessProviders": [{"name": provider, "cluster": {"server": "https://a"}}]}
+        server.create("clusterprofiles", {"metadata": {"name": name, "namespace": "fleet"}, "status": access})
+    client: Any = MemoryClient(server)
+    async with profile_clusters.added(config, client) as refused:
+        assert list(refused) == ["fleet/bad"]
+        listed, found = config.clusters
+        assert (listed.name, found.name, found.labels) == ("listed", "profile-good", {"a": "b"})
+        assert (
+            json.loads(Path(found.kubeconfig).read_text("utf-8"))["users"][0]["user"]["exec"]["command"]
+            == "x"
+        )
+    assert not Path(found.kubeconfig).exists()
+
+
+async def test_a_command_reports_profiles_that_it_cannot_read(tmp_path: Path):
+    providers = tmp_path / "providers.json"
+    providers.write_text('{"providers": []}', "utf-8")
+    config = _parsed(f"{{namespace: fleet, providersFile: {providers}}}")
+
+    async def refuse(*_args: Any, **_more: Any) -> None:
+        raise Forbidden("no list", code=403)
+
+    client: Any = SimpleNamespace(list=refuse)
+    with pytest.raises(ConfigError, match="the ClusterProfiles in namespace fleet cannot be read: no list"):
+        async with profile_clusters.added(config, client):
+            pass

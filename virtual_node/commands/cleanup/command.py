@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,7 @@ from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.helm_hook import uninstalls
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
-from virtual_node.commands.common import connect
+from virtual_node.commands.common import connect, profiles
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config, LowerClusterConfig
 
@@ -78,7 +79,12 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
     ) as client:
         try:
-            await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(profiles.added(config, client))
+                except ConfigError as error:
+                    say(f"{error}; the lower clusters of ClusterProfiles are left")
+                await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
         except ApiError as error:
             trouble = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
             raise ConfigError(str(trouble)) from None

@@ -19,7 +19,7 @@ from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, parse_duration
 from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, ExpiryLimits
-from virtual_node.commands.common import connect, daemon_flags, output
+from virtual_node.commands.common import connect, daemon_flags, output, profiles
 from virtual_node.commands.inspect import history, reading, report
 from virtual_node.commands.inspect.facts import InspectFacts, InspectFinding
 from virtual_node.commands.inspect.rules import registry
@@ -125,6 +125,7 @@ async def _opened(config: Config, context: str, patience: float) -> AsyncIterato
         upper = await stack.enter_async_context(
             Client(upper_config, user_agent=agent, cluster=UPPER, timeout=patience)
         )
+        await stack.enter_async_context(profiles.added(config, upper))
         lowers = [(cluster, await open_(cluster)) for cluster in config.clusters]
         yield reading.Opened(config, upper, lowers, credentials)
 
