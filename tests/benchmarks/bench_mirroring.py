@@ -20,8 +20,8 @@ from tests.benchmarks.load import PodWatch, make_namespace, pod
 from tests.benchmarks.stage import progress, stage, start_node
 from tests.benchmarks.usage import percentile, sampled, usage
 
-SIZES, RUNS, NODES = (10, 100, 1000, 10_000), 10, 100
-"""As published; liqo's nodes are of kubemark instead of kwok."""
+RUNS, NODES = {10: 10, 100: 10, 1000: 5, 10_000: 1}, 100
+"""Sizes as published, with their runs: published are ten of each. liqo's nodes are of kubemark instead of kwok."""
 DELAY = 0.1
 """Seconds that the virtual node waits longer for each answer of the lower API server: half of it in each direction."""
 DIRECT, NEAR, FAR = "kwok nodes", "virtual node", "virtual node, 100 ms"
@@ -31,7 +31,7 @@ _LIMIT = 1800.0
 
 async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
     """Return a row for each run, and the process' CPU and memory during the largest ones of the first round."""
-    sizes, runs = ((10, 100), 1) if quick else (SIZES, RUNS)
+    runs = {10: 1, 100: 1} if quick else RUNS
     rows: list[dict[str, Any]] = []
     over_time: dict[str, list[list[float]]] = {}
     order = random.Random(seed)
@@ -43,14 +43,14 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
                 (NEAR, at.upper, await start_node(at.sandbox, "near", cluster.kubeconfig)),
                 (FAR, at.upper, await start_node(at.sandbox, "far", distant)),
             ]
-            for run in range(runs):
-                for count in sizes:
+            for run in range(max(runs.values())):
+                for count in (count for count, wanted in runs.items() if run < wanted):
                     for title, client, process in order.sample(variants, len(variants)):
                         async with _watched(process) as samples:
                             row = await _start_and_delete(client, count, process)
                         progress(f"{title}: {row}")
                         rows.append({"variant": title, "pods": count, "run": run, **row})
-                        if run == 0 and count == sizes[-1] and process is not None:
+                        if run == 0 and count == max(runs) and process is not None:
                             over_time[title] = samples
     return {"runs": rows, "overTime": over_time}
 

@@ -59,7 +59,7 @@ async def _run(
 
 
 BENCHMARKS = (
-    _program("mirroring", 110, "bench_mirroring"),
+    _program("mirroring", 30, "bench_mirroring"),
     _program("jobs", 10, "bench_jobs"),
     _program("service-levels", 30, "bench_service_levels"),
     _program("soak", 65, "bench_soak"),
