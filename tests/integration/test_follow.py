@@ -63,7 +63,8 @@ def _crd(resource: Resource) -> dict[str, Any]:
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
         "name": resource.version, "served": True, "storage": True,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free}}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}},
+        "subresources": {"status": {}},
     }  # fmt: skip
     name = f"{resource.plural}.{resource.group}"
     approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}
@@ -282,9 +283,7 @@ async def _check_ingress(upper: Cluster, lower: Cluster) -> None:
 
     await becomes(copied, ["edge", "tls.crt"], what="the Ingress and its Secret are copied")
     await _check_gateway(upper, lower)
-    status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}}
-    arguments = ("ingress", "web", "--subresource=status", "--type=merge", "-p", json.dumps(status))
-    await lower.kubectl("-n", SHOP, "patch", *arguments)
+    await _set_status(lower, "ingress", "web", loadBalancer={"ingress": [{"ip": "192.0.2.7"}]})
 
     async def addresses() -> list[str]:
         found = (await get(upper, SHOP, "ingress", "web"))["status"]["loadBalancer"]
@@ -331,3 +330,17 @@ async def _check_gateway(upper: Cluster, lower: Cluster) -> None:
         [{"backendRefs": [{"name": "web", "port": 80}]}],
     ]
     await becomes(copied, wanted, what="the Gateway and its route are copied")
+    address = {"type": "Hostname", "value": "edge.example.com"}
+    await _set_status(lower, "gateway", "edge", addresses=[address])
+
+    async def addresses() -> Any:
+        return (await get(upper, SHOP, "gateway", "edge")).get("status", {}).get("addresses")
+
+    await becomes(addresses, [address], what="the upper Gateway has the address of its copy")
+
+
+async def _set_status(cluster: Cluster, kind: str, name: str, **status: Any) -> None:
+    patch = json.dumps({"status": status})
+    await cluster.kubectl(
+        "-n", SHOP, "patch", kind, name, "--subresource=status", "--type=merge", "-p", patch
+    )

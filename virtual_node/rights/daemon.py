@@ -155,6 +155,9 @@ UPPER_FOLLOW: dict[str, tuple[Right, ...]] = _followed(("list", "watch"), "{} th
 UPPER_FOLLOW["ingresses"] += (
     Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
 )
+UPPER_FOLLOW["gateways"] += (
+    Right("gateway.networking.k8s.io", "gateways", ("patch",), "addresses of their copies", "status"),
+)
 
 LOWER_FOLLOW: dict[str, tuple[Right, ...]] = _followed((*READ, "create", "patch", "delete"), "copies of {}")
 """Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""

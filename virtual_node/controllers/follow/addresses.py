@@ -1,4 +1,4 @@
-"""Writes the addresses of a copied Ingress to the status of the upper Ingress.
+"""Writes the addresses of a copied Ingress or Gateway to the status of the upper object.
 
 Several lower clusters write to one status. Each adds its addresses, and removes only those that it has written. It
 records them on its copy before it writes them, because upper users can write the upper object.
@@ -6,44 +6,44 @@ records them on its copy before it writes them, because upper users can write th
 
 from __future__ import annotations
 
-from typing import Any
-
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.translate.follow import ingresses
+from virtual_node.controllers.follow.kinds import Kind
+from virtual_node.translate.follow import addresses as translate
 
 
 async def report(
-    context: ClusterContext, upper: Object | None, copy: Object, *, is_leaving: bool = False
+    context: ClusterContext, kind: Kind, upper: Object | None, copy: Object, *, is_leaving: bool = False
 ) -> None:
     """Update the upper status.
 
     Args:
         context: the two clusters.
-        upper: the upper Ingress; None: it is gone.
+        kind: the kind; nothing is written if it has no addresses.
+        upper: the upper object; None: it is gone.
         copy: its copy.
         is_leaving: remove the addresses, because the copy is about to be deleted.
 
     Raises:
-        ApiError: a cluster refuses, or the upper Ingress has changed; the caller retries.
+        ApiError: a cluster refuses, or the upper object has changed; the caller retries.
     """
-    if upper is None:
+    field = kind.addresses
+    if upper is None or field is None:
         return
     below, above = copy.to_dict(), upper.to_dict()
-    current = [] if is_leaving else ingresses.addresses(below)
-    earlier = ingresses.reported(below)
+    current = [] if is_leaving else field.read(below)
+    earlier = translate.reported(below)
     if any(entry not in earlier for entry in current):
-        await _record(context, copy, [*earlier, *(entry for entry in current if entry not in earlier)])
-    wanted = ingresses.merged(above, current, earlier)
-    if wanted != _present(above):
+        await _record(context, kind, copy, [*earlier, *(entry for entry in current if entry not in earlier)])
+    wanted = field.merged(above, current, earlier)
+    if wanted != field.present(above):
         await patch_only(
             context.upper,
-            resources.INGRESSES,
+            kind.resource,
             upper.name,
-            {"status": {"loadBalancer": {"ingress": wanted}}},
+            field.patch(wanted),
             uid=upper.uid,
             resource_version=upper.resource_version,
             namespace=upper.namespace,
@@ -51,15 +51,9 @@ async def report(
         )
     if not is_leaving and any(entry not in current for entry in earlier):
         # At once, so that a record that is wrong removes an address of another cluster only once.
-        await _record(context, copy, current)
+        await _record(context, kind, copy, current)
 
 
-async def _record(context: ClusterContext, copy: Object, entries: list[dict[str, str]]) -> None:
-    patch = {"metadata": {"annotations": {names.ANNOTATION_REPORTED: ingresses.report(entries)}}}
-    await patch_only(
-        context.lower, resources.INGRESSES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
-    )
-
-
-def _present(ingress: dict[str, Any]) -> list[Any]:
-    return ((ingress.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+async def _record(context: ClusterContext, kind: Kind, copy: Object, entries: list[dict[str, str]]) -> None:
+    patch = {"metadata": {"annotations": {names.ANNOTATION_REPORTED: translate.report(entries)}}}
+    await patch_only(context.lower, kind.resource, copy.name, patch, uid=copy.uid, namespace=copy.namespace)

@@ -191,8 +191,8 @@ class FollowController:
                     await self._delete_renamed(upper.key)
             else:
                 await self._remove(upper.key)  # it would use a Secret that is not ours
-            if self._kind.reports_addresses and (copy := self._copies.of(upper.key)) is not None:
-                await addresses.report(self._context, upper, copy)
+            if (copy := self._copies.of(upper.key)) is not None:
+                await addresses.report(self._context, self._kind, upper, copy)
         except UntranslatableError as error:
             self._failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
             return None
@@ -270,8 +270,8 @@ class FollowController:
         self._release_secrets(key)
         await self._delete_renamed(key)
         if (copy := self._copies.of(key)) is not None:
-            if self._kind.reports_addresses:
-                await addresses.report(self._context, self._upper.store.get(key), copy, is_leaving=True)
+            upper = self._upper.store.get(key)
+            await addresses.report(self._context, self._kind, upper, copy, is_leaving=True)
             await self._copies.delete(copy)
 
     async def _delete_renamed(self, key: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.resources import Resource
 from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
+from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.view import Translation, View
 
 _LONGEST = 253
@@ -43,8 +44,8 @@ class Kind:
     """Reports whether the second ``spec`` allows more than the first. Such a change is delayed."""
     depends_on_pods: bool = False
     depends_on_services: bool = False
-    reports_addresses: bool = False
-    """Whether the addresses in the status of copies are written to the upper status."""
+    addresses: AddressField | None = None
+    """The addresses in the status of copies that are written to the upper status."""
     is_optional: bool = False
     """Whether a cluster may lack the API, because it is a CustomResourceDefinition."""
     left_out: tuple[str, ...] = ()
@@ -74,13 +75,14 @@ KINDS = (
         resources.INGRESSES,
         ingresses.lower_ingress,
         depends_on_services=True,
-        reports_addresses=True,
+        addresses=ingresses.ADDRESSES,
         left_out=ingresses.NOT_COPIED,
     ),
     Kind(
         "gateways",
         resources.GATEWAYS,
         gateways.lower_gateway,
+        addresses=gateways.ADDRESSES,
         left_out=ingresses.NOT_COPIED,
         selects_namespaces=gateways.selects_namespaces,
         is_optional=True,

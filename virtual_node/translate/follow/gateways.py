@@ -11,6 +11,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.api.matching import compile_selector
+from virtual_node.translate.follow.addresses import AddressField, is_short
 from virtual_node.translate.follow.network_policies import LABEL_NAMESPACE
 from virtual_node.translate.follow.view import (
     MAX_REQUIREMENTS,
@@ -22,6 +23,7 @@ from virtual_node.translate.follow.view import (
 
 _FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
 _MAX_NAMES = 1_000
+_ADDRESS_TYPES = ("IPAddress", "Hostname")
 _TLS = {"mode", "certificateRefs", "options"}
 
 
@@ -159,3 +161,16 @@ def selects_namespaces(upper: Mapping[str, Any]) -> bool:
         "selector" in ((listener.get("allowedRoutes") or {}).get("namespaces") or {})
         for listener in (upper.get("spec") or {}).get("listeners") or ()
     )
+
+
+def _address(entry: Mapping[str, Any]) -> dict[str, str]:
+    kind = entry.get("type") or "IPAddress"  # the default of the API
+    return (
+        {"type": kind, "value": entry["value"]}
+        if kind in _ADDRESS_TYPES and is_short(entry.get("value"))
+        else {}
+    )
+
+
+ADDRESSES = AddressField(("addresses",), _address, most=16)
+"""The API allows 16 addresses."""

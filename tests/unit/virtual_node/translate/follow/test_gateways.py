@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.translate.follow.test_network_policies import OURS, TEAM, VIEW
-from virtual_node.translate.follow.gateways import lower_gateway, lower_route, selects_namespaces
+from virtual_node.translate.follow.gateways import ADDRESSES, lower_gateway, lower_route, selects_namespaces
 from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
@@ -113,3 +113,20 @@ def test_certificates_are_secrets_of_the_namespace():
     assert len(notes) == 4
     with pytest.raises(UntranslatableError, match="only certificates in Secrets"):
         lower_gateway(_object(gatewayClassName="c", listeners=bad), HERE)
+
+
+def test_only_addresses_that_the_upper_api_accepts_are_reported():
+    """An entry without a type is an IP address. A lower cluster may have other versions of the API."""
+    entries = [
+        {"type": "Hostname", "value": "a.example.com"}, {"value": "1.2.3.4"}, {"type": "IPAddress", "value": "1.2.3.4"},
+        {"type": "example.com/own", "value": "x"}, {"type": "IPAddress"}, {"value": 5},
+    ]  # fmt: skip
+    found = ADDRESSES.read({"status": {"addresses": entries}})
+    assert found == [
+        {"type": "Hostname", "value": "a.example.com"},
+        {"type": "IPAddress", "value": "1.2.3.4"},
+    ]
+    many = [{"type": "Hostname", "value": f"{number}"} for number in range(20)]
+    merged = ADDRESSES.merged({"status": {"addresses": found}}, many, [])
+    assert merged == [*found, *many[:14]]
+    assert ADDRESSES.patch(merged) == {"status": {"addresses": merged}}

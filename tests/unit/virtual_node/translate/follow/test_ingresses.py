@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
+from virtual_node.translate.follow.addresses import report, reported
 from virtual_node.translate.follow.copies import copy_of
-from virtual_node.translate.follow.ingresses import (
-    NOT_COPIED,
-    addresses,
-    lower_ingress,
-    merged,
-    report,
-    reported,
-)
+from virtual_node.translate.follow.ingresses import ADDRESSES, NOT_COPIED, lower_ingress
 from virtual_node.translate.follow.view import UntranslatableError
 
 HERE = replace(
@@ -111,9 +105,9 @@ def test_only_addresses_are_read_from_the_status():
         {"ip": 5},
         {"ip": "1.2.3.4"},
     ]
-    assert addresses(_status(entries)) == [{"ip": "1.2.3.4"}]
-    assert addresses({"metadata": {}}) == []
-    assert len(addresses(_status([{"ip": f"ip-{number}"} for number in range(999)]))) == 50
+    assert ADDRESSES.read(_status(entries)) == [{"ip": "1.2.3.4"}]
+    assert ADDRESSES.read({"metadata": {}}) == []
+    assert len(ADDRESSES.read(_status([{"ip": f"ip-{number}"} for number in range(999)]))) == 50
 
 
 @pytest.mark.parametrize("text", ["", "x", "7", "[1e999]", '[5, "x", null]', "[" * 10_000, "9" * 10_000])
@@ -133,10 +127,10 @@ def test_clusters_remove_only_what_they_reported():
             if random.random() < 0.5:
                 current[cluster] = [{"ip": f"{cluster}{random.randint(0, 2)}"}]
             recorded = report([*earlier[cluster], *current[cluster]])
-            upper = merged(_status(upper), current[cluster], earlier[cluster])
+            upper = ADDRESSES.merged(_status(upper), current[cluster], earlier[cluster])
             earlier[cluster] = reported({"metadata": {"annotations": {"virtual-node.io/reported": recorded}}})
         for cluster in "ab":
-            upper = merged(_status(upper), current[cluster], earlier[cluster])
+            upper = ADDRESSES.merged(_status(upper), current[cluster], earlier[cluster])
         assert upper[0] == {"ip": "others", "ports": []}
         assert sorted(one["ip"] for one in upper[1:]) == sorted(
             one["ip"] for entries in current.values() for one in entries

@@ -1,0 +1,88 @@
+"""The addresses in the status of copies, and what the upper object reports of them.
+
+Several lower clusters write to the status of one upper object. Each removes only addresses that it has written, which an
+annotation of its copy records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
+
+_MAX_ADDRESSES = 50
+"""Per lower cluster."""
+_LONGEST = 253
+
+
+@dataclass(frozen=True, slots=True)
+class AddressField:
+    """Where a kind has its addresses."""
+
+    path: tuple[str, ...]
+    """Field names below ``status``; the value is a list."""
+    entry: Callable[[Mapping[str, Any]], dict[str, str]]
+    """Returns the part of an entry that is reported; empty: the entry is not an address."""
+    most: int
+    """Maximum length of the list."""
+
+    def present(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return the list as it is."""
+        value: Any = body.get("status")
+        for field in self.path:
+            value = (value or {}).get(field)
+        return value or []
+
+    def read(self, body: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Return the addresses of a copy, each once."""
+        found: list[dict[str, str]] = []
+        for one in self.present(body)[:_MAX_ADDRESSES]:
+            if (address := self.entry(one)) and address not in found:
+                found.append(address)
+        return found
+
+    def merged(
+        self, upper: Mapping[str, Any], current: Iterable[dict[str, str]], earlier: Iterable[dict[str, str]]
+    ) -> list[Any]:
+        """Return the upper list with the addresses of a lower cluster.
+
+        Args:
+            upper: the upper object. Addresses that others wrote are kept.
+            current: the addresses in the lower cluster.
+            earlier: those that this lower cluster has reported; they are removed unless they are current.
+        """
+        current = list(current)
+        stale = [entry for entry in earlier if entry not in current]
+        kept = [entry for entry in self.present(upper) if entry not in stale]
+        return (kept + [entry for entry in current if entry not in kept])[: self.most]
+
+    def patch(self, entries: list[Any]) -> dict[str, Any]:
+        """Return a merge patch that sets the list."""
+        value: Any = entries
+        for field in reversed(("status", *self.path)):
+            value = {field: value}
+        return dict(value)
+
+
+def reported(copy: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the addresses that this lower cluster may have written to the upper status."""
+    try:
+        found = decode((copy["metadata"].get("annotations") or {}).get(names.ANNOTATION_REPORTED, "[]"))
+    except ValueError:
+        return []
+    entries = found if isinstance(found, list) else []
+    return [entry for entry in entries[: 2 * _MAX_ADDRESSES] if isinstance(entry, dict)]
+
+
+def report(entries: Iterable[Mapping[str, str]]) -> str:
+    """Return the value of the annotation that ``reported`` reads."""
+    return json.dumps(list(entries), sort_keys=True, separators=(",", ":"))
+
+
+def is_short(value: object) -> bool:
+    """Report whether a value is a text of the length of an address."""
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST
