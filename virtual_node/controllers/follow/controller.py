@@ -7,17 +7,16 @@ An object is copied while its namespace has pods on our virtual nodes. The work 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections import Counter
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound, is_retryable
+from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
-from virtual_node import metrics
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.problems import Problem, policy_missing
+from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow import addresses
 from virtual_node.controllers.follow.copies import FollowedCopies, upper_key
@@ -34,6 +33,8 @@ _BATCH = 1.0
 """Seconds for which changes of pods and namespaces are collected."""
 _BEHIND = 5.0
 """Seconds until a requeue while a cache is behind."""
+_PER_SECOND = 100
+"""Objects of one namespace that changes of pods and namespaces add to the work queue in a second."""
 _WORKERS = 4
 _NAMESPACE = "namespace"
 _SELECTING = "selecting"
@@ -71,15 +72,10 @@ class FollowController:
         self._upper = Informer(
             context.upper,
             kind.resource,
-            indexers={
-                _NAMESPACE: lambda found: (found.namespace,),
-                _SELECTING: self._selecting,
-            },
+            indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: kind.selecting},
         )
         self._copies = FollowedCopies(context, kind, namespaces=namespaces)
-        self._pending = PendingCopies()
-        self._reported: dict[str, tuple[str, str]] = {}
-        """Uid and last reported message, by key."""
+        self._pending = PendingCopies(context, self._upper, self._copies.lower)
         self.controller: Controller[str] = context.controller(
             f"follow-{kind.resource.plural}",
             self.reconcile,
@@ -131,23 +127,7 @@ class FollowController:
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
         """
-        return await self._pending.wait(namespace, self._unread)
-
-    def _unread(self) -> Problem | None:
-        """Return why the objects or their copies are not known; an empty message: nothing has failed."""
-        for informer, cluster in ((self._upper, "upper"), (self._copies.lower, "lower")):
-            error = informer.last_error
-            if not informer.has_synced:
-                why = f"{self._kind.resource.plural} of the {cluster} cluster cannot be read: {error}"
-                return policy_missing("", why if error else "")
-            if error and informer is self._upper:
-                # There may be a new policy that was not read.
-                why = f"{self._kind.resource.plural} of the upper cluster cannot be watched: {error}"
-                # Other errors are usually brief.
-                return policy_missing(
-                    "", why if isinstance(error, Forbidden | NotFound | ConfigError) else ""
-                )
-        return None
+        return await self._pending.wait(namespace)
 
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one object."""
@@ -182,7 +162,7 @@ class FollowController:
             translation = self._translate(upper)
             if translation.spec is None:
                 await self._remove(upper.key)
-                self._settled(upper)
+                self._pending.settled(upper)
                 return None
             outcome: Problem | float | None = await self._secrets(upper, translation.secrets)
             if outcome is None:
@@ -194,30 +174,23 @@ class FollowController:
             if (copy := self._copies.of(upper.key)) is not None:
                 await addresses.report(self._context, self._kind, upper, copy)
         except UntranslatableError as error:
-            self._failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
+            self._pending.failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
             return None
         except ApiError as error:
             text = f"The copy in lower cluster {self._context.name} cannot be kept current: {error.message}"
-            self._failed(upper, "" if is_retryable(error) else "FailedMirror", text)
+            self._pending.failed(upper, "" if is_retryable(error) else "FailedMirror", text)
             raise
         if isinstance(outcome, Problem):
-            self._failed(upper, outcome.event_reason, outcome.message)
+            self._pending.failed(upper, outcome.event_reason, outcome.message)
             return Result(requeue_after=outcome.again or _FOREIGN_AGAIN)
         if translation.notes:
-            self._report(
+            self._pending.report(
                 upper,
                 "PartlyMirrored",
                 f"Lower cluster {self._context.name}: {'; '.join(translation.notes)}",
             )
-        self._settled(upper)
+        self._pending.settled(upper)
         return None if outcome is None else Result(requeue_after=outcome)
-
-    def _selecting(self, found: Object) -> tuple[str, ...]:
-        selects = self._kind.selects_namespaces
-        # An error here would stop the informer, so a malformed object counts as one that selects namespaces.
-        with contextlib.suppress(AttributeError, TypeError):
-            return ("yes",) if selects is not None and selects(found.to_dict()) else ()
-        return ("yes",)
 
     def _translate(self, upper: Object) -> Translation:
         try:
@@ -285,45 +258,15 @@ class FollowController:
         )
         return any(found.metadata.deletion_timestamp is None for found in page.items)
 
-    def _settled(self, upper: Object) -> None:
-        if self._upper.store.get(upper.key) is upper:
-            self._pending.remove(upper.key)
-        self._count()
-
-    def _failed(self, upper: Object, reason: str, message: str) -> None:
-        """Note why an object has no current copy; an empty reason writes no event."""
-        self._note(upper.key, message)
-        if reason:
-            self._report(upper, reason, message)
-
-    def _report(self, upper: Object, reason: str, message: str) -> None:
-        """Write an event once for each state of an object."""
-        if self._reported.get(upper.key) != (upper.uid, message):
-            self._reported[upper.key] = (upper.uid, message)
-            self._context.recorder.event(upper, "Warning", reason, message)
-
     def _forget(self, key: str) -> None:
         self._copies.forget(key)
-        self._reported.pop(key, None)
-        self._note(key)
-
-    def _note(self, key: str, problem: str = "") -> None:
-        """Note that an upper object has no current copy, unless it is being deleted or gone."""
-        upper = self._upper.store.get(key)
-        if upper is None or upper.metadata.deletion_timestamp is not None:
-            self._pending.remove(key)
-        else:
-            self._pending.add(key, problem)
-        self._count()
-
-    def _count(self) -> None:
-        metrics.NOT_FOLLOWED.labels(self._context.name, self._kind.resource.plural).set(self._pending.failed)
+        self._pending.forget(key)
 
     def _watch(self) -> None:
         queue = self.controller.queue
 
         def upper_changed(found: Object) -> None:
-            self._note(found.key)
+            self._pending.note(found.key)
             queue.add(found.key)
 
         def copy_changed(copy: Object) -> None:
@@ -332,7 +275,7 @@ class FollowController:
 
         def copy_deleted(copy: Object) -> None:
             for key in upper_key(copy):
-                self._note(key)
+                self._pending.note(key)
                 queue.add(key)
 
         self._upper.on_change(upper_changed, upper_changed)
@@ -346,5 +289,9 @@ class FollowController:
             self._surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
 
     def _add_all(self, index: str, value: str, seconds: float) -> None:
-        for key in self._upper.store.index_keys(index, value):
-            self.controller.queue.add_after(key, seconds)
+        """Add the objects of an index value; a namespace with thousands of them waits longer, and no other one."""
+        keys = self._upper.store.index_keys(index, value)
+        counts = Counter(key.partition("/")[0] for key in keys)
+        for key in keys:
+            count = counts[key.partition("/")[0]]
+            self.controller.queue.add_after(key, max(seconds, seconds * count / _PER_SECOND))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.addresses import AddressField
@@ -52,6 +54,14 @@ class Kind:
     """Prefixes of annotations that are not copied."""
     selects_namespaces: Callable[[Mapping[str, Any]], bool] | None = None
     """Reports whether a copy depends on the labels of other upper namespaces; None: no copy does."""
+
+    def selecting(self, found: Object) -> tuple[str, ...]:
+        """Return an index value if the copy of an object depends on other namespaces."""
+        # An error here would stop the informer, so a malformed object counts as one that selects namespaces.
+        with contextlib.suppress(AttributeError, TypeError):
+            selects = self.selects_namespaces
+            return ("yes",) if selects is not None and selects(found.to_dict()) else ()
+        return ("yes",)
 
 
 NETWORK_POLICIES = Kind(

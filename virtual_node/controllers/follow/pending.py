@@ -6,7 +6,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from controller_runtime.errors import Unavailable
+from controller_runtime.cache.informer import Informer
+from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
+from controller_runtime.objects import Object
+from virtual_node import metrics
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, policy_missing
 
 _SECONDS = 2.0
@@ -18,39 +22,63 @@ _MAX_WAITING = 5
 class PendingCopies:
     """Keys of upper objects without a current copy, by namespace, so that a new pod does not need to read all objects."""
 
-    def __init__(self) -> None:
-        """Create an empty record."""
+    def __init__(self, context: ClusterContext, upper: Informer, lower: Informer) -> None:
+        """Create an empty record.
+
+        Args:
+            context: the two clusters.
+            upper: the upper objects.
+            lower: their copies.
+        """
+        self._context = context
+        self._upper = upper
+        self._lower = lower
         self._pending: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._problems: dict[str, str] = {}
+        self._reported: dict[str, tuple[str, str]] = {}
+        """Uid and last reported message, by key."""
         self._progress = asyncio.Event()
         """Set, and replaced by a new event, at every change."""
         self._waiting = 0
 
-    @property
-    def failed(self) -> int:
-        """Return the number of objects that cannot get a current copy."""
-        return len(self._problems)
-
-    def add(self, key: str, problem: str = "") -> None:
-        """Note that an object has no current copy, and why it cannot get one; empty: it has not been tried."""
-        self._pending[key.partition("/")[0]][key] = None
-        self._note(key, problem)
-
-    def remove(self, key: str) -> None:
-        """Note that an object has a current copy or needs none."""
-        namespace = key.partition("/")[0]
-        if namespace in self._pending:
-            self._pending[namespace].pop(key, None)
-            if not self._pending[namespace]:
-                del self._pending[namespace]
-        self._note(key, "")
-
-    async def wait(self, namespace: str, unread: Callable[[], Problem | None]) -> Problem | None:
-        """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
+    def note(self, key: str, problem: str = "") -> None:
+        """Note that an upper object has no current copy, unless it is being deleted or gone.
 
         Args:
-            namespace: the upper namespace.
-            unread: returns why the objects are not known; None: they are known.
+            key: the key of the object.
+            problem: why it cannot get a copy; empty: it has not been tried.
+        """
+        upper = self._upper.store.get(key)
+        if upper is None or upper.metadata.deletion_timestamp is not None:
+            self._remove(key)
+        else:
+            self._pending[key.partition("/")[0]][key] = None
+            self._set(key, problem)
+
+    def settled(self, upper: Object) -> None:
+        """Note that an object has a current copy or needs none."""
+        if self._upper.store.get(upper.key) is upper:
+            self._remove(upper.key)
+
+    def forget(self, key: str) -> None:
+        """Note that an object has no copy and nothing was reported."""
+        self._reported.pop(key, None)
+        self.note(key)
+
+    def failed(self, upper: Object, reason: str, message: str) -> None:
+        """Note why an object has no current copy; an empty reason writes no event."""
+        self.note(upper.key, message)
+        if reason:
+            self.report(upper, reason, message)
+
+    def report(self, upper: Object, reason: str, message: str) -> None:
+        """Write an event once for each state of an object."""
+        if self._reported.get(upper.key) != (upper.uid, message):
+            self._reported[upper.key] = (upper.uid, message)
+            self._context.recorder.event(upper, "Warning", reason, message)
+
+    async def wait(self, namespace: str) -> Problem | None:
+        """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
 
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
@@ -58,7 +86,7 @@ class PendingCopies:
 
         def missing() -> Problem | None:
             key = next(iter(self._pending.get(namespace, ())), "")
-            if (problem := unread()) is not None or not key:
+            if (problem := self._unread()) is not None or not key:
                 return problem
             return policy_missing(key.partition("/")[2], self._problems.get(key, ""))
 
@@ -83,10 +111,36 @@ class PendingCopies:
         finally:
             self._waiting -= 1
 
-    def _note(self, key: str, problem: str) -> None:
+    def _unread(self) -> Problem | None:
+        """Return why the objects or their copies are not known; an empty message: nothing has failed."""
+        plural = self._upper.resource.plural
+        for informer, cluster in ((self._upper, "upper"), (self._lower, "lower")):
+            error = informer.last_error
+            if not informer.has_synced:
+                why = f"{plural} of the {cluster} cluster cannot be read: {error}"
+                return policy_missing("", why if error else "")
+            if error and informer is self._upper:
+                # There may be a new policy that was not read.
+                why = f"{plural} of the upper cluster cannot be watched: {error}"
+                # Other errors are usually brief.
+                return policy_missing(
+                    "", why if isinstance(error, Forbidden | NotFound | ConfigError) else ""
+                )
+        return None
+
+    def _remove(self, key: str) -> None:
+        namespace = key.partition("/")[0]
+        if namespace in self._pending:
+            self._pending[namespace].pop(key, None)
+            if not self._pending[namespace]:
+                del self._pending[namespace]
+        self._set(key, "")
+
+    def _set(self, key: str, problem: str) -> None:
         if problem:
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
+        metrics.NOT_FOLLOWED.labels(self._context.name, self._upper.resource.plural).set(len(self._problems))
         self._progress.set()
         self._progress = asyncio.Event()

@@ -58,17 +58,19 @@ class Scene(pod_controller_setup.Scene):
     async def _ensure(self, _name: str, *, upper_name: str) -> Problem | None:
         return None
 
-    def add(self, spec: Any, *, name: str = "web", uid: str = "u-1", status: Any = None) -> str:
+    def add(
+        self, spec: Any, *, name: str = "web", namespace: str = "shop", uid: str = "u-1", status: Any = None
+    ) -> str:
         """Create or replace an upper object; return its key."""
         resource = self.kind.resource
         body = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
-            "metadata": {"name": name, "namespace": "shop", "uid": uid, "generation": 1},
+            "metadata": {"name": name, "namespace": namespace, "uid": uid, "generation": 1},
             "spec": spec,
         }
         self.upper.put(resource.plural, {**body, **({"status": status} if status else {})})
-        return f"shop/{name}"
+        return f"{namespace}/{name}"
 
     def add_pod(self, name: str = "pod", **labels: str) -> None:
         """Bind an upper pod to the virtual node."""

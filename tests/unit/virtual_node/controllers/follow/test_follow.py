@@ -43,6 +43,25 @@ async def test_copies_only_for_pods_and_deletes_after_the_last_one():
     assert scene.copy() is None
 
 
+async def test_many_policies_of_a_namespace_delay_only_its_own_copies():
+    """Thousands of policies, translated again at each change of a namespace, would block the process."""
+    scene = Scene()
+    spec = {**POLICY, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"team": "shop"}}}]}]}
+    for number in range(300):
+        scene.add(spec, name=f"web-{number}")
+    scene.add(spec, namespace="other")
+    queue = scene.controller.controller.queue
+    for _ in range(len(queue)):
+        queue.done(await queue.get())
+    labels = {"kubernetes.io/metadata.name": "third", "team": "shop"}
+    scene.upper.put("namespaces", {"metadata": {"name": "third", "labels": labels}})
+    await asyncio.sleep(1.1)
+    assert await queue.get() == "other/web"
+    assert not len(queue)
+    await asyncio.sleep(2)
+    assert len(queue) == 300
+
+
 async def test_keeps_the_copy_while_a_lower_pod_exists():
     """Without the copy, all traffic of the pod would be allowed."""
     scene = Scene()
