@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Every command and its purpose, in the order of ``help``."""
 _MODULES: Mapping[str, str] = {
-    "check": "virtual_node.commands.check",
+    "check": "virtual_node.commands.check.command",
     "status": "virtual_node.commands.status.command",
     "doctor": "virtual_node.commands.doctor.command",
     "diagnose": "virtual_node.commands.diagnose.command",

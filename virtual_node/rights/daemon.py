@@ -9,6 +9,7 @@ from controller_runtime.inventory import settings as inventory
 from controller_runtime.resources import SWARMS
 from controller_runtime.rights import LEASE, OWN_NAMESPACE, READ, TOKEN_SECRET, VIRTUAL_NODE, Right, resolved
 from virtual_node.config.types import SHARDED, Config
+from virtual_node.rights import follow as followed
 from virtual_node.translate.storage.pv import DRIVER
 
 _NODE = (VIRTUAL_NODE,)
@@ -134,34 +135,6 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 )
 """Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
-
-_FOLLOWED = {
-    "networkPolicies": ("networking.k8s.io", ("networkpolicies",), "NetworkPolicies"),
-    "podDisruptionBudgets": ("policy", ("poddisruptionbudgets",), "PodDisruptionBudgets"),
-    "ingresses": ("networking.k8s.io", ("ingresses",), "Ingresses"),
-    "gateways": ("gateway.networking.k8s.io", ("gateways", "httproutes"), "Gateways and HTTPRoutes"),
-}
-
-
-def _followed(verbs: tuple[str, ...], reason: str) -> dict[str, tuple[Right, ...]]:
-    return {
-        kind: tuple(Right(group, plural, verbs, reason.format(objects)) for plural in plurals)
-        for kind, (group, plurals, objects) in _FOLLOWED.items()
-    }
-
-
-UPPER_FOLLOW: dict[str, tuple[Right, ...]] = _followed(("list", "watch"), "{} that follow pods")
-"""Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
-UPPER_FOLLOW["ingresses"] += (
-    Right("networking.k8s.io", "ingresses", ("patch",), "addresses of their copies", "status"),
-)
-UPPER_FOLLOW["gateways"] += (
-    Right("gateway.networking.k8s.io", "gateways", ("patch",), "addresses of their copies", "status"),
-)
-
-LOWER_FOLLOW: dict[str, tuple[Right, ...]] = _followed((*READ, "create", "patch", "delete"), "copies of {}")
-"""Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
-
 UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusterProfiles``. ``<profiles>`` is its namespace."""
 
@@ -192,7 +165,7 @@ def upper(config: Config) -> tuple[Right, ...]:
     profiles = config.cluster_profiles
     follow = {kind for cluster in config.clusters for kind in cluster.follow}
     for kind in sorted(follow.union(profiles.defaults.get("follow", ()) if profiles is not None else ())):
-        tables += UPPER_FOLLOW[kind]
+        tables += followed.UPPER[kind]
     if config.web_address:
         tables += UPPER_PAGE
     claims = profiles.defaults.get("resourceClaims", {}) if profiles is not None else {}
@@ -278,7 +251,7 @@ def lower(
         resource_claims: whether ResourceClaims follow pods there.
         shared_volumes: whether volumes on shared storage follow pods there.
     """
-    following = [right for kind in sorted(set(follow)) for right in LOWER_FOLLOW[kind]]
+    following = [right for kind in sorted(set(follow)) for right in followed.LOWER[kind]]
     return (
         *LOWER,
         *following,

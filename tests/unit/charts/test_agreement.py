@@ -23,6 +23,7 @@ import swarm.rights
 import virtual_node.config.file
 import virtual_node.config.types
 import virtual_node.rights.daemon
+import virtual_node.rights.follow
 import webhook.flags
 import webhook.rights
 from controller_runtime.api import names
@@ -167,7 +168,7 @@ def test_rights_are_those_of_the_tables(case):
         virtual += [*virtual_node.rights.daemon.UPPER_CSR, *virtual_node.rights.daemon.UPPER_CSR_APPROVAL]
     clusters = given.get("virtualNode", {}).get("clusters", [])
     for kind in {kind for cluster in clusters for kind in cluster.get("config", {}).get("follow", [])}:
-        virtual += virtual_node.rights.daemon.UPPER_FOLLOW[kind]
+        virtual += virtual_node.rights.follow.UPPER[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
@@ -183,7 +184,7 @@ def test_rights_are_those_of_the_tables(case):
             dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
         ]
         for kind in profiles.defaults.get("follow", []):
-            virtual += virtual_node.rights.daemon.UPPER_FOLLOW[kind]
+            virtual += virtual_node.rights.follow.UPPER[kind]
         if profiles.defaults.get("resourceClaims", {}).get("enabled"):
             virtual += virtual_node.rights.daemon.UPPER_RESOURCE_CLAIMS
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]

@@ -108,7 +108,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     if own.selector and own.namespace:
         await upper.stop_daemons(own.namespace, own.selector, seconds=0 if own.dry_run else _STOPPING)
     await upper.delete_waiting_pods(own.scheduler_name)
-    claims = await upper.claims()
+    claims = await upper.volumes.claims()
     deadline = max(deadline, loop.time() + _BELOW)
     cleaned = await asyncio.gather(
         *(_lower(cluster, cluster_id, claims, own, deadline=deadline) for cluster in config.clusters)
@@ -116,7 +116,7 @@ async def _clean(client: Client, config: Config, own: argparse.Namespace) -> Non
     await upper.remove(
         namespace=own.namespace, leases=own.leases, secrets=own.secrets, elections=own.elections
     )
-    await upper.release_volumes({name for name, is_clean in zip(clusters, cleaned, strict=True) if is_clean})
+    await upper.volumes.release({name for name, is_clean in zip(clusters, cleaned, strict=True) if is_clean})
 
 
 async def _lower(

@@ -9,17 +9,12 @@ from controller_runtime import resources
 from controller_runtime.api import names, readable
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import ApiError, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.resources import Resource
+from virtual_node.commands.cleanup.deleter import Deleter
+from virtual_node.commands.cleanup.volumes import VolumeCleanup
 from virtual_node.commands.common.reader import VIRTUAL_NODES
-from virtual_node.controllers.base.preconditions import patch_only
-from virtual_node.controllers.volumes.pv_controller import CSI_DRIVERS
 from virtual_node.rights.operator import MEMORY
-from virtual_node.translate.storage import pv, shared
-from virtual_node.translate.storage import pvc as claims
 
-_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _POLL = 0.5
 _HOOKS = ("uninstall", "test")
 """Values of the component label on pods that are not daemons."""
@@ -42,15 +37,17 @@ class UpperCleanup:
         """
         self._client = client
         self._nodes = frozenset(nodes)
-        self._clusters = frozenset(clusters)
         self._say = say
         self._real: frozenset[str] | None = None
-        self._reported: set[str] = set()
+        self._deleter = Deleter(client, say)
+        self.volumes = VolumeCleanup(
+            client, self._deleter, nodes=self._nodes, clusters=frozenset(clusters), say=say
+        )
 
     async def remove_webhook(self, name: str) -> None:
         """Delete the webhook configurations of this name; empty: there are none."""
         for resource in _WEBHOOKS if name else ():
-            await self._delete_named(resource, name)
+            await self._deleter.delete_named(resource, name)
 
     async def cordon(self) -> None:
         """Cordon our virtual nodes."""
@@ -72,11 +69,11 @@ class UpperCleanup:
                 self._say(f"ending {readable.count(len(found), 'pod')}, each with its own grace period")
             for pod in found:
                 if not pod.metadata.deletion_timestamp:
-                    await self._delete(resources.PODS, pod)
+                    await self._deleter.delete(resources.PODS, pod)
             if asyncio.get_running_loop().time() > deadline:
                 for pod in found:
                     self._say(f"pod {pod.key} did not end in time; removed from the upper cluster")
-                    await self._delete(resources.PODS, pod, grace=0)
+                    await self._deleter.delete(resources.PODS, pod, grace=0)
                 return
             await asyncio.sleep(_POLL)
 
@@ -130,15 +127,10 @@ class UpperCleanup:
             if pod.metadata.deletion_timestamp:
                 continue
             if any(owner.get("controller") for owner in pod.metadata.owner_references):
-                await self._delete(resources.PODS, pod)
+                await self._deleter.delete(resources.PODS, pod)
                 self._say(f"pod {pod.key} waited for {scheduler}; its controller makes a new one")
             else:
                 self._say(f"pod {pod.key} waits for {scheduler}, which is removed: create the pod again")
-
-    async def claims(self) -> frozenset[str]:
-        """Return the UIDs of all claims in the upper cluster; their data in lower clusters is kept."""
-        listed = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)
-        return frozenset(claim.uid for claim in listed.items)
 
     async def remove(
         self,
@@ -159,13 +151,13 @@ class UpperCleanup:
             driver: whether to remove the CSIDriver with the last virtual node.
         """
         for node in await self._our_nodes():
-            await self._delete(resources.NODES, node)
+            await self._deleter.delete(resources.NODES, node)
             self._say(f"node {node.name} removed")
-        await self._remove_claim_finalizers()
-        await self._remove_mirrors()
+        await self.volumes.remove_claim_finalizers()
+        await self.volumes.remove_mirrors()
         if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
             if driver:
-                await self._remove_driver()
+                await self.volumes.remove_driver()
             if namespace:
                 # While another installation works, its descheduler may still re-create a bare pod from a
                 # record.
@@ -175,38 +167,13 @@ class UpperCleanup:
             wanted += [(resources.SECRETS, name) for name in secrets]
             wanted += [(resources.CONFIG_MAPS, name) for name in MEMORY]
             for resource, name in wanted:
-                await self._delete_named(resource, name, namespace=namespace)
+                await self._deleter.delete_named(resource, name, namespace=namespace)
         for election in elections if namespace else ():
             selector = f"{names.LABEL_ELECTION}={election}"
             for lease in (
                 await self._client.list(resources.LEASES, namespace=namespace, label_selector=selector)
             ).items:
-                await self._delete(resources.LEASES, lease)
-
-    async def release_volumes(self, clusters: Collection[str]) -> None:
-        """Record on volumes of shared storage that no pod in these lower clusters uses them.
-
-        Otherwise a single-writer volume would be refused to all other lower clusters for ever.
-        """
-        mirrors = await self._client.list(resources.PERSISTENT_VOLUMES, label_selector=shared.LABEL_SHARED)
-        for mirror in mirrors.items:
-            body = mirror.to_dict()
-            patch = shared.use_patch(body, clusters, uses=False) if shared.shared_name(body) else None
-            if patch is None:
-                continue
-            try:
-                await patch_only(
-                    self._client,
-                    resources.PERSISTENT_VOLUMES,
-                    mirror.name,
-                    patch,
-                    uid=mirror.uid,
-                    resource_version=mirror.resource_version,
-                )
-            except (NotFound, Conflict) as error:
-                self._say(f"volume {mirror.name}: the record of its use is not updated: {error}")
-            else:
-                self._say(f"volume {mirror.name} can be used in other lower clusters now")
+                await self._deleter.delete(resources.LEASES, lease)
 
     async def _our_nodes(self) -> list[Object]:
         listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)
@@ -243,50 +210,6 @@ class UpperCleanup:
             self._real = frozenset(real)
         return self._real
 
-    async def _remove_claim_finalizers(self) -> None:
-        volumes = {volume.name for volume in await self._mirrors()}
-        for claim in (await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
-            finalizers = claim.metadata.finalizers
-            node = claim.annotations.get(_SELECTED_NODE, "")
-            volume = (claim.spec or {}).get("volumeName", "")
-            if claims.FINALIZER not in finalizers or (volume not in volumes and node not in self._nodes):
-                continue
-            kept = [one for one in finalizers if one != claims.FINALIZER]
-            patch = {
-                "metadata": {"uid": claim.uid, "resourceVersion": claim.resource_version, "finalizers": kept}
-            }
-            try:
-                await self._client.patch(
-                    resources.PERSISTENT_VOLUME_CLAIMS, claim.name, patch, namespace=claim.namespace
-                )
-            except (NotFound, Conflict) as error:
-                self._say(f"claim {claim.key}: finalizer not removed: {error}")
-            else:
-                self._say(
-                    f"claim {claim.key} can be deleted now without effect on its data in the lower cluster"
-                )
-
-    async def _mirrors(self) -> list[Object]:
-        listed = await self._client.list(resources.PERSISTENT_VOLUMES)
-        return [
-            volume
-            for volume in listed.items
-            if ((volume.spec or {}).get("csi") or {}).get("driver") == pv.DRIVER
-            and volume.labels.get(names.LABEL_LOWER_CLUSTER) in self._clusters
-        ]
-
-    async def _remove_mirrors(self) -> None:
-        for volume in await self._mirrors():
-            if (volume.status or {}).get("phase") == "Bound":
-                continue
-            await self._delete(resources.PERSISTENT_VOLUMES, volume)
-            self._say(f"volume {volume.name} removed; the lower volume is kept")
-
-    async def _remove_driver(self) -> None:
-        if await self._mirrors():
-            return
-        await self._delete_named(CSI_DRIVERS, pv.DRIVER)
-
     async def _remove_records(self, namespace: str) -> None:
         listed = await self._client.list(
             resources.CONTROLLER_REVISIONS,
@@ -294,35 +217,7 @@ class UpperCleanup:
             label_selector=names.LABEL_DESCHEDULER_RECORD,
         )
         for record in listed.items:
-            await self._delete(resources.CONTROLLER_REVISIONS, record)
-
-    async def _delete_named(self, resource: Resource, name: str, *, namespace: str = "") -> None:
-        """Delete an object by its name, which only our installation uses; ignore a missing object."""
-        try:
-            await self._client.delete(resource, name, namespace=namespace or None)
-        except NotFound:
-            return
-        self._say(f"{resource.kind} {namespace}{'/' if namespace else ''}{name} removed")
-
-    async def _delete(self, resource: Resource, found: Object, *, grace: int | None = None) -> None:
-        """Delete the object with a UID precondition; report server errors and Forbidden once, raise others."""
-        try:
-            await self._client.delete(
-                resource,
-                found.name,
-                namespace=found.namespace or None,
-                uid=found.uid,
-                grace_period_seconds=grace,
-            )
-        except (NotFound, Conflict):
-            return
-        except ApiError as error:
-            if error.code < 500 and not isinstance(error, Forbidden):
-                raise
-            line = f"{resource.kind} {found.key}: {error}"
-            if line not in self._reported:  # Deletion is retried, so each error repeats.
-                self._reported.add(line)
-                self._say(line)
+            await self._deleter.delete(resources.CONTROLLER_REVISIONS, record)
 
 
 def _of_daemon_set(pod: Object) -> bool:

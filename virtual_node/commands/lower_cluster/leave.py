@@ -242,7 +242,7 @@ class Leave:
             lower,
             cluster_id=self._id,
             nodes=await self._nodes() or [self._options.name],
-            upper_claims=await self._cleanup.claims(),
+            upper_claims=await self._cleanup.volumes.claims(),
             say=self._progress("lower"),
         )
         await cleaning.run()

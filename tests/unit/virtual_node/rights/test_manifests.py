@@ -8,7 +8,7 @@ from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.inventory.settings import ClusterProfiles
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
-from virtual_node.rights import daemon, manifests
+from virtual_node.rights import daemon, follow, manifests
 
 
 def test_rights_for_resource_claims_only_if_they_are_mirrored():
@@ -27,7 +27,7 @@ def test_rights_for_resource_claims_only_if_they_are_mirrored():
 
 @pytest.mark.parametrize(
     "table",
-    [daemon.UPPER, daemon.LOWER, daemon.lower(daemon.LOWER_FOLLOW)],
+    [daemon.UPPER, daemon.LOWER, daemon.lower(follow.LOWER)],
     ids=["upper", "lower", "lower that follows"],
 )
 def test_a_role_grants_exactly_the_table(table):
@@ -52,6 +52,6 @@ def test_no_wildcards_are_granted():
 def test_rights_follow_the_setting():
     """Without ``follow``, no right is needed, and every kind has rights in both clusters."""
     assert daemon.lower([]) == daemon.LOWER
-    assert {*daemon.LOWER_FOLLOW} == {*daemon.UPPER_FOLLOW} == {kind.setting for kind in KINDS}
+    assert {*follow.LOWER} == {*follow.UPPER} == {kind.setting for kind in KINDS}
     table = daemon.lower(["networkPolicies", "networkPolicies"])
     assert [right.resource for right in table[len(daemon.LOWER) :]] == ["networkpolicies"]

@@ -184,7 +184,7 @@ async def test_volumes_can_be_used_elsewhere_after_their_cluster_is_removed():
     )  # fmt: skip
     api = Api(mirror("a", "tokyo"), mirror("b", "osaka,tokyo"), mirror("c", "osaka"), foreign)
     cleanup, said = _upper(api)
-    await cleanup.release_volumes({"tokyo"})
+    await cleanup.volumes.release({"tokyo"})
     written = [
         (name, patch["metadata"]["annotations"][shared.ANNOTATION_USED_IN]) for name, patch in api.patched
     ]

@@ -10,11 +10,10 @@ import pytest
 from aiohttp import web
 
 from tests.unit.controller_runtime.loopback import failure, reply, serve
+from tests.unit.virtual_node.commands.check.test_check import REVIEWS
 from tests.unit.virtual_node.commands.run_command import kubeconfig
-from tests.unit.virtual_node.commands.test_check import REVIEWS
-from virtual_node.commands import check
-from virtual_node.commands.check import CheckResult
-from virtual_node.commands.common import service_ranges
+from virtual_node.commands.check import command, service_ranges
+from virtual_node.commands.check.cluster import CheckResult
 from virtual_node.config.types import ClusterServicesConfig, Config, LowerClusterConfig
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
@@ -74,7 +73,7 @@ async def _check(
             services=ClusterServicesConfig(cluster_ip=mode),
         )
         config = Config(kubeconfig=kubeconfig(folder / "upper", above.url), clusters=[tokyo])
-        findings = await check.run(config)
+        findings = await command.run(config)
     assert {*upper.writes, *lower.writes} <= {"All"}, "only dry runs"
     return [one for one in findings if one.check == "service range"]
 

@@ -1,14 +1,11 @@
-"""``virtual-node check``: checks kubeconfigs, versions, clocks, rights and reachability of all clusters."""
+"""The checks of one cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-
-import msgspec
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
@@ -16,20 +13,15 @@ from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
-from controller_runtime.process.argparser import Parser
 from controller_runtime.rights import Right
-from virtual_node import profile_clusters
 from virtual_node.cluster import start_checks
-from virtual_node.commands.common import connect, daemon_flags, output, permissions, probes, service_ranges
-from virtual_node.config import program
-from virtual_node.config.flags import DEFAULT_NODE_NAME
+from virtual_node.commands.common import connect, permissions, probes
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.rights import daemon as rights
 
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events become misleading."""
 _OLDEST_MINOR = 24
-_COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
 _PARALLEL = 8
 
 
@@ -44,65 +36,7 @@ class CheckResult:
     fix: str = ""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Check the clusters that the daemon flags describe; return 0 when all checks pass, otherwise 1.
-
-    Raises:
-        ConfigError: flags or configuration are wrong; exit code 2.
-    """
-    options, daemon = daemon_flags.parse(_own, argv)
-    config = daemon.config
-    if not daemon.config_file and config.clusters[0].name == DEFAULT_NODE_NAME:
-        # Neither the cluster nor its node was named, so the report would show the default node name.
-        config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
-    findings = asyncio.run(run(config, patience=options.request_timeout))
-    wrong = [finding for finding in findings if not finding.ok]
-    if options.output in output.DATA:
-        output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
-    else:
-        _print(findings, headers=not options.no_headers)
-    return 1 if wrong else 0
-
-
-async def run(config: Config, *, patience: float = connect.TIMEOUT) -> list[CheckResult]:
-    """Check the upper cluster and every lower cluster concurrently.
-
-    Args:
-        config: the clusters.
-        patience: seconds to wait for each response.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-        findings = await _profiles(config, patience, stack)
-        return await _clusters(config, patience) + findings
-
-
-async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExitStack) -> list[CheckResult]:
-    """Add the clusters of ClusterProfiles to the configuration; return a failure for each that is refused."""
-    if config.cluster_profiles is None:
-        return []
-    try:
-        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-        client = Client(loaded, cluster="upper", user_agent="virtual-node-check", timeout=patience)
-        upper = await stack.enter_async_context(client)
-        refused = await stack.enter_async_context(profile_clusters.added(config, upper))
-    except ConfigError as error:
-        return [CheckResult("upper", "ClusterProfiles", ok=False, detail="not read", fix=str(error))]
-    return [
-        CheckResult("upper", "ClusterProfile", ok=False, detail=key, fix=why) for key, why in refused.items()
-    ]
-
-
-async def _clusters(config: Config, patience: float) -> list[CheckResult]:
-    pending = [_collect("upper", _upper(config, patience))]
-    pending += [_collect(cluster.name, _lower(cluster, patience)) for cluster in config.clusters]
-    gathered = await asyncio.gather(*pending)
-    findings = [finding for group in gathered for finding in group]
-    ranges = await service_ranges.check(config, patience)
-    findings += [CheckResult(name, "service range", *verdict) for name, verdict in ranges.items()]
-    return findings + _same_cluster(findings)
-
-
-async def _collect(cluster: str, checks: AsyncIterator[CheckResult]) -> list[CheckResult]:
+async def collected(cluster: str, checks: AsyncIterator[CheckResult]) -> list[CheckResult]:
     """Return all results of one cluster; a ConfigError that stops the checks becomes the last result."""
     found: list[CheckResult] = []
     try:
@@ -115,7 +49,16 @@ async def _collect(cluster: str, checks: AsyncIterator[CheckResult]) -> list[Che
     return found
 
 
-async def _upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
+async def upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
+    """Check the upper cluster; yield a result for each check.
+
+    Args:
+        config: the clusters.
+        patience: seconds to wait for each response.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be used.
+    """
     loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
     async for finding in _answering(
         "upper",
@@ -128,7 +71,8 @@ async def _upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
         yield finding
 
 
-async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[CheckResult]:
+async def lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[CheckResult]:
+    """Check a lower cluster like ``upper``."""
     context = cluster.context
     loaded = await kubeconfig.load(cluster.kubeconfig, context=context, in_cluster=False)
     async for finding in _answering(
@@ -144,6 +88,20 @@ async def _lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[
         patience=patience,
     ):
         yield finding
+
+
+async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
+    """Yield a result for each virtual node, which is a failure if a real node has its name."""
+    for cluster in config.clusters:
+        for node in cluster.virtual_nodes():
+            try:
+                await start_checks.refuse_real_nodes(client, [node.name])
+            except ConfigError as error:
+                yield CheckResult("upper", "node name", ok=False, detail=node.name, fix=str(error))
+            except Forbidden:
+                return  # The row of the right to get nodes reports this.
+            else:
+                yield CheckResult("upper", "node name", ok=True, detail=node.name)
 
 
 async def _answering(
@@ -248,81 +206,3 @@ async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> lis
             for attributes in right.attributes()
             if not await permissions.may(client, attributes)
         ]
-
-
-async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
-    """Yield a result for each virtual node, which is a failure if a real node has its name."""
-    for cluster in config.clusters:
-        for node in cluster.virtual_nodes():
-            try:
-                await start_checks.refuse_real_nodes(client, [node.name])
-            except ConfigError as error:
-                yield CheckResult("upper", "node name", ok=False, detail=node.name, fix=str(error))
-            except Forbidden:
-                return  # The row of the right to get nodes reports this.
-            else:
-                yield CheckResult("upper", "node name", ok=True, detail=node.name)
-
-
-def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
-    """Return a failure for each lower cluster that is the upper one: its pods would be mirrored onto themselves."""
-    identities = {
-        finding.cluster: finding.detail for finding in findings if finding.check == "identity" and finding.ok
-    }
-    upper = identities.pop("upper", None)
-    return [
-        CheckResult(
-            name,
-            "not the upper cluster",
-            ok=False,
-            detail=identity,
-            fix="its kubeconfig leads to the upper cluster: give that of another cluster",
-        )
-        for name, identity in identities.items()
-        if identity == upper
-    ]
-
-
-def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
-    wrong = [finding for finding in findings if not finding.ok]
-    output.report(
-        _COLUMNS,
-        [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
-        # A narrow terminal shows only failures; passed checks are counted in the conclusion.
-        [
-            output.Entry(
-                output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix] if one.fix else []
-            )
-            for one in wrong
-        ],
-        headers=headers,
-    )
-    verdict = (
-        f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}"
-        if wrong
-        else f"All {len(findings)} checks are good"
-    )
-    output.conclusion(f"{verdict}.")
-
-
-def parser() -> Parser:
-    """Return the command's parser, with the daemon's flags."""
-    return daemon_flags.with_daemon_flags(_own())
-
-
-def _own() -> Parser:
-    parser = Parser(
-        program.name(),
-        "check",
-        about="Check kubeconfigs, versions, clocks, rights and connections of all clusters before the daemon "
-        "is started with the same flags.",
-        examples=(
-            ("One lower cluster", "check --kubeconfig upper.yaml --client-kubeconfig tokyo.yaml"),
-            ("All clusters of a configuration, for a script", "check --config clusters.yaml -o json"),
-        ),
-        notes="The other flags are those of the daemon; they select the clusters.",
-        exit_codes="0 all checks pass, 1 a check fails, 2 usage or configuration",
-    )
-    output.add_flags(parser, "table", *output.DATA)
-    connect.add_request_timeout(parser)
-    return parser
