@@ -30,6 +30,8 @@ IDLE_SECONDS = 20.0
 _CHURN_RATE = 20.0
 """Pods per second of ordinary churn: Kubernetes' own objective for a cluster."""
 DIRECT = "kwok node"
+SCHEDULED = "kwok, scheduled"
+"""The pods on the same kwok nodes, bound by the scheduler, as the lower pods of a virtual node are."""
 VARIANTS: Mapping[str, Sequence[str]] = {"pod tokens": (), "node tokens": ("--identity-tokens=node",)}
 """Flags of the virtual nodes to measure, by title."""
 
@@ -147,7 +149,9 @@ async def main(arguments: Sequence[str]) -> int:
                 idle = usage(process.pid)
                 share = (idle.cpu - before[title]) / IDLE_SECONDS
                 print(f"{title}, idle: {share:.2%} CPU, {idle.rss_mib:.0f} MiB", flush=True)
-            targets = [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0")]
+            targets = (
+                [] if options.skip_direct else [(DIRECT, lower, "lower1-node-0"), (SCHEDULED, lower, "")]
+            )
             targets += [(title, upper, process.name) for title, process in processes.items()]
             churn = (options.churn, _CHURN_RATE)
             for rounds_of in ((options.pods, options.rate), churn):
@@ -198,6 +202,10 @@ def _show_targets(
                     ("deletes/s of direct", deletes, _DELETES, deletes >= _DELETES),
                 ]
             )
+            scheduled = statistics.median(
+                one.load.rate / other.load.rate for one, other in zip(rounds, found[SCHEDULED], strict=True)
+            )
+            print(f"{title:<14}{'pods/s of scheduled':<22}{scheduled:6.2f}")
         for what, measured, target, is_met in rows:
             print(f"{title:<14}{what:<22}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
 
@@ -220,10 +228,10 @@ def _show_requests(found: Mapping[str, Sequence[Round]]) -> None:
     columns = {}
     for title, rounds in found.items():
         for cluster, rows in rounds[-1].requests.items():
-            if title != DIRECT:
+            if title not in {DIRECT, SCHEDULED}:
                 columns[f"{cluster} {title}"[:19]] = rows
             elif cluster != "upper":
-                columns[DIRECT] = rows
+                columns[title[:19]] = rows
     totals = {title: {"all": sum(rows.values()), **rows} for title, rows in columns.items()}
     print("requests per pod, for its whole life")
     print(request_counts.table(totals), flush=True)

@@ -51,6 +51,7 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
         async with PodWatch(at.upper, namespace=_NAMESPACE) as watch:
             await _create(at.upper, count, "old")
             await watch.until(watch.ran, count, limit=_LIMIT)
+        await until(lambda: _writes_nothing(at), seconds=_LIMIT)  # events are written for minutes
         share, full = await idle(process.pid, seconds=seconds)
         figures: dict[str, Any] = {
             "pods": count,
@@ -62,7 +63,6 @@ async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
             "pageSeconds": await _median(lambda: _page(f"http://{LOOPBACK}:{web}/api/state")),
         }
         progress(str(figures))
-        await until(lambda: _writes_nothing(at), seconds=_LIMIT)  # events are written for minutes
         figures |= await _restart(at, process, count, f"http://{LOOPBACK}:{metrics}/metrics")
         figures["currentSeconds"] = await _outage(at, outage)
         progress(str(figures))

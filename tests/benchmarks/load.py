@@ -58,13 +58,16 @@ class LoadResult:
 
 
 def pod(name: str, *, namespace: str, node: str) -> dict[str, Any]:
-    """Return the load's pod: one container, bound directly to a node, otherwise as the API server defaults it."""
+    """Return the load's pod: one container, bound directly to a node, otherwise as the API server defaults it.
+
+    The scheduler chooses the node if ``node`` is empty.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": {"app": "load"}},
         "spec": {
-            "nodeName": node,
+            **({"nodeName": node} if node else {}),
             "tolerations": [{"operator": "Exists"}],
             "containers": [
                 {
@@ -90,7 +93,7 @@ async def run_load(
 
     Args:
         client: the cluster to load.
-        node: where the pods are bound.
+        node: where the pods are bound; empty: the scheduler chooses.
         count: how many.
         namespace: created when missing.
         rate: pods per second to create; None: as fast as 32 clients can.
@@ -102,7 +105,8 @@ async def run_load(
     """
     await make_namespace(client, namespace)
     sent: dict[str, float] = {}
-    async with PodWatch(client, namespace=namespace, field_selector=f"spec.nodeName={node}") as watch:
+    bound = f"spec.nodeName={node}" if node else ""
+    async with PodWatch(client, namespace=namespace, field_selector=bound) as watch:
         # The names differ from those of earlier loads, because kwok deletes some pods again by name, up to 20 s later.
         prefix = f"load-{secrets.token_hex(3)}"
         names = iter([f"{prefix}-{number:05d}" for number in range(count)])

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+
+import msgspec
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -30,7 +31,7 @@ from virtual_node.translate.pods import events
 _NORMAL_QPS = 20.0
 """Normal events written per second in the long run, chosen above Kubernetes' own churn limit of 20 pods/s."""
 _NORMAL_BURST = 50
-_NORMAL_BUFFER = 5000
+_NORMAL_BUFFER = 20_000
 """Maximum number of waiting Normal events; the oldest are dropped first."""
 _PAGE = 500
 _SELECTION = {"field_selector": "involvedObject.kind=Pod"}
@@ -59,7 +60,8 @@ class EventMirror:
         self._context = context
         self._find_lower = find_lower
         self._find_upper = find_upper
-        self._waiting: deque[dict[str, Any]] = deque(maxlen=_NORMAL_BUFFER)
+        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=_NORMAL_BUFFER)
+        """Uids of upper pods and their events, encoded because a dict takes four times the memory."""
         self._arrived = asyncio.Event()
 
     async def run(self) -> None:
@@ -84,12 +86,12 @@ class EventMirror:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
-            if self._find_upper(self._waiting[0]["involvedObject"]["uid"]) is None:
+            if self._find_upper(self._waiting[0][0]) is None:
                 self._waiting.popleft()
                 continue
             await bucket.acquire()
             if self._waiting:
-                self._context.recorder.record(self._waiting.popleft())
+                self._context.recorder.record(msgspec.json.decode(self._waiting.popleft()[1]))
 
     async def replace(self, items: list[Object]) -> None:
         """Copy all existing events except those whose copy is up to date."""
@@ -146,6 +148,6 @@ class EventMirror:
         if copy.get("type") == "Warning":
             self._context.recorder.record(copy)
         else:
-            self._waiting.append(copy)
+            self._waiting.append((upper.uid, msgspec.json.encode(copy)))
             self._arrived.set()
         return True
