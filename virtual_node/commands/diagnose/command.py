@@ -40,7 +40,7 @@ class DiagnoseResult:
     scores: Sequence[Score] = ()
     """With ``--explain``: answers of the multi-scheduler's agents about a pod."""
     overrides: Sequence[str] = ()
-    """For a pod: what overrides of the lower cluster changed in the lower pod."""
+    """What overrides of the lower cluster changed in the lower pod, or in the unhealthy pods of a workload."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -108,7 +108,9 @@ async def _examine(options: argparse.Namespace) -> tuple[DiagnoseResult, Reader]
     if kind == "pod":
         return DiagnoseResult(resource.kind, key, verdicts[0], {}, life(pods[0]), answers, overridden), reader
     by_pod = {pod["metadata"]["name"]: found for pod, found in zip(pods, verdicts, strict=True)}
-    return DiagnoseResult(resource.kind, key, diagnose_workload.judge(workload, by_pod), by_pod), reader
+    findings = diagnose_workload.judge(workload, by_pod)
+    distinct = list(dict.fromkeys(overridden))
+    return DiagnoseResult(resource.kind, key, findings, by_pod, overrides=distinct), reader
 
 
 def _print(verdict: DiagnoseResult) -> None:
