@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller_runtime.api import names
+from controller_runtime.api.overrides.changes import recorded_changes
 
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
 """Fields of a volume's source that contain a name."""
@@ -58,6 +59,14 @@ def pod_side(pod: Mapping[str, Any]) -> dict[str, Any]:
         "spec": [{"name": name, "value": value} for name, value in _spec(spec) if value],
         "containers": [_container(kind, one, status) for kind, one in _containers(spec)],
     }
+
+
+def lower_side(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``pod_side`` of a lower pod; its ``spec`` also lists the fields that overrides of the cluster changed."""
+    found = pod_side(pod)
+    if changes := "; ".join(f"{name}: {field}" for name, field in recorded_changes(pod)):
+        found["spec"].append({"name": "overrides", "value": changes})
+    return found
 
 
 def placement(pod: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from controller_runtime.objects import Object
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import program
 from virtual_node.web.events import shown_events
-from virtual_node.web.pod_detail import decisions, placement, pod_side
+from virtual_node.web.pod_detail import decisions, lower_side, placement, pod_side
 from virtual_node.web.reading import make_row
 
 
@@ -46,7 +46,7 @@ def pod_view(
     }
     if in_full:
         view["upper"] = pod_side(whole)
-        view["lower"] = pod_side(below) if below is not None else None
+        view["lower"] = lower_side(below) if below is not None else None
         view["placement"] = [*placement(whole), *decisions(known)]
     return view
 

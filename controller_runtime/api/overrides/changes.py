@@ -1,12 +1,17 @@
-"""Names the fields that an override changes in a pod. No IO."""
+"""Names the fields that overrides change in a pod, and reads these names from the lower pod. No IO."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from controller_runtime.api import names
+from controller_runtime.api.decoding import decode
+
 _SHOWN = 10
 """Maximum number of fields of one override, because annotations are limited."""
+_MOST = 100
+"""Maximum number of changes that are read. Users of the lower cluster can change the annotation."""
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -16,6 +21,23 @@ def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
     ]
     more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     return [*found[:_SHOWN], *more]
+
+
+def recorded_changes(lower_pod: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return override and field for each change that a lower pod's annotation lists; empty if it is malformed."""
+    annotations = (lower_pod.get("metadata") or {}).get("annotations") or {}
+    try:
+        recorded = decode(annotations.get(names.ANNOTATION_OVERRIDES, "{}"))
+    except ValueError:
+        return []
+    if not isinstance(recorded, dict):
+        return []
+    return [
+        (name, field)
+        for name, fields in recorded.items()
+        for field in (fields if isinstance(fields, list) else ())
+        if isinstance(field, str)
+    ][:_MOST]
 
 
 def _differing(before: Any, after: Any, path: str) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from virtual_node.web.pod_detail import placement, pod_side
+from controller_runtime.api import names
+from virtual_node.web.pod_detail import lower_side, placement, pod_side
 
 _SECRET = "hunter2"
 _POD: dict[str, Any] = {
@@ -74,3 +75,14 @@ def test_shows_what_selected_the_node() -> None:
         {"name": "selects lower nodes", "value": '{"nodeSelector": {"zone": "a"}}'},
         {"name": "re-created by the descheduler in place of the pod with uid", "value": "old-uid"},
     ]
+
+
+def test_shows_the_fields_that_overrides_changed_only_of_the_lower_pod() -> None:
+    """A tenant can write the annotation of the upper pod."""
+    record = json.dumps({"mirror": ["spec.containers[main].image"], "proxy": ["spec.containers[main].env"]})
+    pod = {**_POD, "metadata": {"name": "web", "annotations": {names.ANNOTATION_OVERRIDES: record}}}
+    assert {
+        "name": "overrides",
+        "value": "mirror: spec.containers[main].image; proxy: spec.containers[main].env",
+    } in lower_side(pod)["spec"]
+    assert lower_side(_POD)["spec"] == pod_side(pod)["spec"]
