@@ -31,6 +31,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "page": virtual_node.UPPER_PAGE,
             "sharedTokens": virtual_node.UPPER_SHARED_TOKENS,
             **{f"follow-{kind}": rights for kind, rights in follow.UPPER.items()},
+            **{f"inspect-{kind}": rights for kind, rights in follow.INSPECTION.items()},
             "resourceClaims": virtual_node.UPPER_RESOURCE_CLAIMS,
             "renewal": virtual_node.UPPER_RENEWAL,
             "profiles": virtual_node.UPPER_PROFILES,

@@ -28,5 +28,9 @@ UPPER["gateways"] += (
     Right("gateway.networking.k8s.io", "gateways", ("patch",), "addresses of their copies", "status"),
 )
 
+INSPECTION: dict[str, tuple[Right, ...]] = _followed(("list",), "find copies of {} that are left")
+"""Needed in the upper cluster by the scheduled ``virtual-node inspect``, in addition to ``operator.INSPECTION``, for each
+kind in ``clusters[].follow``."""
+
 LOWER: dict[str, tuple[Right, ...]] = _followed((*READ, "create", "patch", "delete"), "copies of {}")
 """Needed in a lower cluster, in addition to ``daemon.LOWER``, for each kind in its ``follow``."""

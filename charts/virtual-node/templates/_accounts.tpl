@@ -71,6 +71,16 @@ names, because a rule without resourceNames applies to all objects. */}}
 {{- end }}
 {{- end }}
 
+{{/* Names of the sets in files/rights.yaml for the kinds that follow pods, as YAML list: (list $ "follow") */}}
+{{- define "virtual-node.followSets" -}}
+{{- $values := (index . 0).Values.virtualNode }}{{ $prefix := index . 1 }}
+{{- $kinds := dig "defaults" "follow" list ($values.clusterProfiles | default dict) }}
+{{- range $values.clusters }}{{ $kinds = concat $kinds (dig "config" "follow" list .) }}{{ end }}
+{{- $sets := list }}
+{{- range uniq $kinds }}{{ $sets = append $sets (printf "%s-%s" $prefix .) }}{{ end }}
+{{- toYaml $sets }}
+{{- end }}
+
 {{/* Rules of sets in files/rights.yaml by namespace, as YAML map: (list $ "virtualNode" (list "upper")) */}}
 {{- define "virtual-node.rules" -}}
 {{- $table := get ((index . 0).Files.Get "files/rights.yaml" | fromYaml) (index . 1) }}

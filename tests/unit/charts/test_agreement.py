@@ -167,8 +167,10 @@ def test_rights_are_those_of_the_tables(case):
     if kubelet.get("servingCertificate") == "CSR":
         virtual += [*virtual_node.rights.daemon.UPPER_CSR, *virtual_node.rights.daemon.UPPER_CSR_APPROVAL]
     clusters = given.get("virtualNode", {}).get("clusters", [])
+    inspects = list(operator.INSPECTION)
     for kind in {kind for cluster in clusters for kind in cluster.get("config", {}).get("follow", [])}:
         virtual += virtual_node.rights.follow.UPPER[kind]
+        inspects += virtual_node.rights.follow.INSPECTION[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.rights.UPPER)
@@ -177,7 +179,6 @@ def test_rights_are_those_of_the_tables(case):
     if given.get("multiScheduler", {}).get("upperUsage"):
         multi += multi_scheduler.rights.UPPER_KUBELETS
     annotates = list(multi_scheduler.annotator.rights.UPPER)
-    inspects = list(operator.INSPECTION)
     removes = [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]
     if (profiles := _configuration(case).cluster_profiles) is not None:
         read = [
@@ -185,6 +186,7 @@ def test_rights_are_those_of_the_tables(case):
         ]
         for kind in profiles.defaults.get("follow", []):
             virtual += virtual_node.rights.follow.UPPER[kind]
+            inspects += virtual_node.rights.follow.INSPECTION[kind]
         if profiles.defaults.get("resourceClaims", {}).get("enabled"):
             virtual += virtual_node.rights.daemon.UPPER_RESOURCE_CLAIMS
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]

@@ -37,6 +37,7 @@ _KEPT: Mapping[str, Sequence[str]] = {
     "Deployment": ("replicas", "strategy", "template"),
     "StatefulSet": ("replicas", "template"),
     "PodDisruptionBudget": ("selector",),
+    **dict.fromkeys(("NetworkPolicy", "Ingress", "Gateway", "HTTPRoute"), ()),
 }
 """Fields of ``spec`` that rules use, by kind. The objects of other kinds have other reductions, or none."""
 

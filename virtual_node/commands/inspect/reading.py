@@ -15,6 +15,7 @@ from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.process import version
+from controller_runtime.resources import Resource
 from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connection_errors
@@ -40,6 +41,7 @@ from virtual_node.commands.inspect.listing import (
 )
 from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
+from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
 
@@ -52,6 +54,10 @@ _UPPER_KINDS = (
     *(resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES),
     *(resources.DEPLOYMENTS, resources.STATEFUL_SETS, resources.POD_DISRUPTION_BUDGETS),
 )
+_FOLLOWED = {
+    setting: [kind.resource for kind in KINDS if kind.setting == setting]
+    for setting in {kind.setting for kind in KINDS}
+}
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Names that a node or a namespace can have."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -90,7 +96,9 @@ async def read(
 
     await _guarded(opened, opened.upper, upper, identify())
     lowers = [lower_cluster(opened.config, config, cluster_id) for config, _ in opened.lowers]
-    reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper))]
+    followed = {config.name: _followed(config) for config, _ in opened.lowers}
+    every = set().union(*followed.values())
+    reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper, every))]
     pending = [certificate_expiries.of_apiserver(UPPER, opened.upper.config)]
     for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
         if isinstance(client, ConfigError):
@@ -98,7 +106,8 @@ async def read(
         elif lower.name in silent:
             lower.error = silent[lower.name]
         else:
-            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id)))
+            kinds = followed[lower.name]
+            reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, kinds)))
             pending.append(certificate_expiries.of_apiserver(lower.name, client.config))
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
@@ -172,13 +181,18 @@ def _malformed(cluster: ClusterFacts, error: Exception) -> None:
     cluster.error = cluster.error or f"it sent a malformed object: {type(error).__name__}: {error}"
 
 
-async def _read_upper(client: Client, upper: ClusterFacts) -> None:
+def _followed(config: LowerClusterConfig) -> set[Resource]:
+    """Return the resources that follow pods into a lower cluster."""
+    return {resource for setting in config.follow for resource in _FOLLOWED[setting]}
+
+
+async def _read_upper(client: Client, upper: ClusterFacts, followed: set[Resource]) -> None:
     if upper.error:
         return
     await read_version(client, upper)
     await all_of(
         [
-            *(list_into(client, upper, resource) for resource in (*_UPPER_KINDS, *_WEBHOOKS)),
+            *(list_into(client, upper, one) for one in {*_UPPER_KINDS, *_WEBHOOKS, *followed}),
             list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
             list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
             list_into(client, upper, resources.SWARMS),
@@ -186,7 +200,9 @@ async def _read_upper(client: Client, upper: ClusterFacts) -> None:
     )
 
 
-async def _read_lower(client: Client, lower: ClusterFacts, cluster_id: str) -> None:
+async def _read_lower(
+    client: Client, lower: ClusterFacts, cluster_id: str, followed: Iterable[Resource]
+) -> None:
     await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
     listing = [list_into(client, lower, resource) for resource in (resources.NODES, *_WEBHOOKS)]
@@ -209,7 +225,7 @@ async def _read_lower(client: Client, lower: ClusterFacts, cluster_id: str) -> N
                 # Other upper clusters' pods count as foreign pods; their other objects are only counted.
                 label_selector=f"{owned}={cluster_id}" if resource is resources.PODS else owned,
             )
-            for resource in _OWNED_KINDS
+            for resource in (*_OWNED_KINDS, *followed)
         ]
         listing.append(
             list_into(

@@ -147,6 +147,16 @@ def leaking(kind: str, **more: Any) -> Change:
     return change
 
 
+def following(kind: str) -> Change:
+    """List the objects of a kind that follows pods in both clusters."""
+
+    def change(facts: InspectFacts) -> None:
+        for cluster in (facts.upper, *facts.lowers):
+            cluster.objects[kind] = []
+
+    return change
+
+
 def gone(kind: str) -> Change:
     """Delete the upper object."""
     return lambda facts: facts.upper.objects[kind].clear()

@@ -24,12 +24,16 @@ from virtual_node.commands.inspect.facts import (
     key,
     labels_of,
 )
+from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.token_secrets import token_secrets
 from virtual_node.translate.services import endpoints, services
 from virtual_node.translate.storage import binder_pod
 
-_KINDS = ("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim")
+_KINDS = (
+    *("Pod", "ConfigMap", "Secret", "Service", "EndpointSlice", "PersistentVolumeClaim"),
+    *(kind.resource.kind for kind in KINDS),
+)
 _NEXT_STEP = {
     "Pod": "it has no upper pod: if its virtual node is configured, see that process' log; otherwise delete the lower pod",
     "PersistentVolumeClaim": "it may hold data: copy the data, then delete the lower claim (or configure volumes.orphans)",

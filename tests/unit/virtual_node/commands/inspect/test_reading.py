@@ -118,6 +118,20 @@ async def test_only_objects_with_a_counterpart_are_read():
     assert facts.lowers[0].nodes["vn"].options.namespace_map("shop") == "x-shop"
 
 
+async def test_kinds_that_follow_pods_are_read_only_where_configured():
+    """Our copies in the lower cluster, by their label, and all upper objects."""
+    upper, lower = FakeClient({}), FakeClient({})
+    cluster = msgspec.structs.replace(CONFIG.clusters[0], follow=["ingresses", "gateways"])
+    facts = await reading.read(opened(upper, lower, Config(clusters=[cluster])), ExpiryLimits())
+    followed = {"ingresses", "gateways", "httproutes"}
+    assert {one for one in upper.asked if one[0] in followed} == {(one, None, None, None) for one in followed}
+    assert {one[:3] for one in lower.asked if one[0] in followed} == {
+        (one, None, "virtual-node.io/upper-cluster") for one in followed
+    }
+    assert facts.upper.knows("Ingress")
+    assert not facts.upper.knows("NetworkPolicy")
+
+
 async def test_only_requests_of_unmanaged_pods_are_kept():
     """A lower cluster may run many thousands of them, with confidential environments."""
     container = {
