@@ -83,9 +83,10 @@ def test_runs_are_counted_and_limited():
     assert (last.errors, last.warnings, last.new, last.fixed) == (0, 2, 1, 1)
     many = [found(str(number)) for number in range(3000)]
     recorded = runs(*[(many, {})] * 2)
+    assert len(recorded.findings) == 1000
     for _ in range(200):
-        recorded = history.compare(recorded, healthy(), many)
-    assert (len(recorded.findings), len(recorded.runs)) == (1000, 100)
+        recorded = history.compare(recorded, healthy(), many[:1])
+    assert len(recorded.runs) == 100
 
 
 def test_findings_that_were_cut_off_are_not_new():
