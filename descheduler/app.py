@@ -64,7 +64,7 @@ class App:
                 await stack.enter_async_context(
                     HealthServer(options.health_addr, checks={"caches": lambda: unsynced(self._informers)})
                 )
-            lifecycle.tune_gc()
+            await stack.enter_async_context(lifecycle.collecting_garbage())
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
                     group.create_task(informer.run(), name=informer.name)

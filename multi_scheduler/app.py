@@ -82,7 +82,7 @@ class App:
             self._log.info(
                 "serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents]
             )
-            lifecycle.tune_gc()
+            await stack.enter_async_context(lifecycle.collecting_garbage())
             async with asyncio.TaskGroup() as group:
                 if keeper is not None:
                     group.create_task(keeper.run(), name="certificates")

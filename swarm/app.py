@@ -75,7 +75,7 @@ class App:
                 )
                 server.add_route("GET", "/internal/health", _internal_health)
                 await stack.enter_async_context(server)
-            lifecycle.tune_gc()
+            await stack.enter_async_context(lifecycle.collecting_garbage())
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers:
                     group.create_task(informer.run(), name=informer.name)

@@ -186,7 +186,7 @@ class App:
             await stack.enter_async_context(lifecycle.beside(self._file.publish(upper)))
             await stack.enter_async_context(self._profiles.following(upper))
             endpoints = await stack.enter_async_context(KubeletEndpoints(self._config.kubelet, upper=upper))
-            lifecycle.tune_gc()
+            await stack.enter_async_context(lifecycle.collecting_garbage())
             if not election.enabled:
                 await self._work(endpoints)
                 return

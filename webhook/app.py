@@ -68,7 +68,7 @@ class App:
             await server.start()
             stack.push_async_callback(server.stop)
             self._log.info("serving", port=server.port, hosts=list(options.hosts))
-            lifecycle.tune_gc()
+            await stack.enter_async_context(lifecycle.collecting_garbage())
             try:
                 await asyncio.Event().wait()
             finally:

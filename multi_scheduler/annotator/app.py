@@ -59,7 +59,7 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
     async with contextlib.AsyncExitStack() as stack:
         if options.health_addr:
             await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
-        lifecycle.tune_gc()
+        await stack.enter_async_context(lifecycle.collecting_garbage())
         async with asyncio.TaskGroup() as group:
             group.create_task(directory.nodes.run(), name="nodes")
             group.create_task(shared.follow(), name="view")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -36,8 +35,6 @@ from virtual_node.kubelet.server.server import KubeletServer, connection_limits
 from virtual_node.kubelet.streams.limits import StreamLimits
 
 _PORTS_TRIED = 200
-_COLLECT_AFTER = 1.0
-"""Seconds between a lower cluster's stop and the garbage collection; clusters that stop together share one."""
 
 
 class KubeletService:
@@ -97,7 +94,6 @@ class KubeletEndpoints:
         """Whether another process will run the clusters that stop; then their open streams continue."""
         self._handed_over: list[tuple[LowerClusterConfig, asyncio.Event]] = []
         """Clusters that another process runs and that still have streams here; an event ends these streams."""
-        self._collection: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         """Determine the address to publish and read the CA of the callers.
@@ -121,8 +117,6 @@ class KubeletEndpoints:
         if self._draining:
             self._log.info("draining", seconds=self._config.drain_timeout)
             await asyncio.gather(*self._draining, return_exceptions=True)
-        if self._collection is not None:
-            self._collection.cancel()
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -192,13 +186,6 @@ class KubeletEndpoints:
         self._draining.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("error while closing the clients of a lower cluster", exc_info=error)
-        if self._collection is None:
-            self._collection = asyncio.get_running_loop().call_later(_COLLECT_AFTER, self._collect)
-
-    def _collect(self) -> None:
-        """Garbage-collect the reference cycles of stopped clusters, which the thresholds of ``tune_gc`` would keep."""
-        self._collection = None
-        gc.collect()
 
     def addresses(self, node_name: str) -> list[dict[str, str]]:
         """Return ``status.addresses`` of a virtual node."""

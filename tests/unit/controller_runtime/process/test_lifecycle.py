@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 import os
 import resource
 import signal
@@ -336,6 +337,21 @@ class TestGarbageCollector:
         del caches
         tune_gc()
         assert found() is None
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("takes", "calls"), [(0.01, 61), (0.6, 7)])
+async def test_garbage_is_collected_every_minute_or_less_often_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, takes: float, calls: int
+) -> None:
+    """Full collections take at most a thousandth of the time."""
+    found: list[float] = []
+    clock = itertools.count(step=takes)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(lifecycle, "tune_gc", lambda: found.append(0.0))
+    async with lifecycle.collecting_garbage():
+        await asyncio.sleep(3601)
+    assert len(found) == calls
 
 
 def test_open_file_limit_is_raised_to_the_maximum() -> None:
