@@ -44,6 +44,8 @@ _LONGEST = Gauge(
 )
 
 
+_STALE = 1000
+"""Entries of dropped and replaced times in the heap, besides one for each delayed key, after which they are removed."""
 _QUEUES: weakref.WeakSet[WorkQueue[Any]] = weakref.WeakSet()
 """All queues of the process."""
 
@@ -148,7 +150,14 @@ class WorkQueue(Generic[K]):
             return
         self._waiting[key] = due
         heapq.heappush(self._heap, (due, next(self._ties), key))
+        if len(self._heap) > 2 * len(self._waiting) + _STALE:
+            self._heap = [(due, next(self._ties), one) for one, due in self._waiting.items()]
+            heapq.heapify(self._heap)
         self._arm()
+
+    def drop_delayed(self, key: K) -> None:
+        """Forget the time of ``add_after``, because the object is gone; otherwise the key is kept until then."""
+        self._waiting.pop(key, None)
 
     def add_rate_limited(self, key: K) -> float:
         """Queue a failed key after its back-off and return the seconds."""

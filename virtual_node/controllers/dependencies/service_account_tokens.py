@@ -236,6 +236,7 @@ class IdentityController:
             await self._store.remove(of, where)
             self._named.pop(of, None)
             self._found_for.discard(of)
+            self.controller.queue.drop_delayed(of)  # the time of the renewal, most of an hour later
 
     async def _renew(self, secret: TokenSecret, upper: Object, upper_pod: dict[str, Any]) -> Result | None:
         if self._is_fresh(secret.id, self._where(upper_pod, secret)):

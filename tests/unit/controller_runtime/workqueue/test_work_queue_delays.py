@@ -57,6 +57,22 @@ async def test_delayed_keys_are_ordered_by_time():
 
 
 @pytest.mark.looptime
+async def test_dropped_keys_are_not_handed_out_and_need_no_memory():
+    """Most keys of a churn are gone long before their time."""
+    queue: WorkQueue[int] = WorkQueue("churn")
+    queue.add_after(-1, 3000)
+    for number in range(10_000):
+        queue.add_after(number, 3600)
+        queue.add_after(number, 3500)
+        queue.drop_delayed(number)
+    assert len(queue._heap) < 1100
+    queue.drop_delayed(-2)
+    assert await queue.get() == -1
+    await asyncio.sleep(3600)
+    assert len(queue) == 0
+
+
+@pytest.mark.looptime
 async def test_the_earlier_of_two_delays_counts():
     """add_after waits; without a delay the key is added at once."""
     queue: WorkQueue[str] = WorkQueue("delayed")
