@@ -29,8 +29,9 @@ _YOUNG_OBJECTS = 20_000
 """New objects between two collections, which stop the event loop. A collection of 100,000 objects takes 0.15 s of CPU
 time if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make lists
 decode faster."""
-_COLLECT_EVERY, _COLLECT_SHARE = 60.0, 0.001
-"""Seconds between two full collections, and most of the time that they may take: with large caches they are rarer."""
+_COLLECT_EVERY, _COLLECT_SHARE, _COLLECT_GROWTH = 60.0, 0.001, 1.02
+"""Least seconds between two full collections, most of the time that they may take, and the growth of the most memory of
+the process after which one is useful. A collection of large caches stops the event loop for tenths of a second."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
 
@@ -128,7 +129,7 @@ def tune_gc() -> None:
 
 @contextlib.asynccontextmanager
 async def collecting_garbage() -> AsyncIterator[None]:
-    """Call ``tune_gc`` now, and again and again during the block.
+    """Call ``tune_gc`` now, and again during the block whenever the process has grown.
 
     Its thresholds never cause a full collection, but each broken connection leaves a reference cycle with the buffers of
     TLS: in an hour with a fault every 20 s, 60 MiB.
@@ -139,12 +140,20 @@ async def collecting_garbage() -> AsyncIterator[None]:
 
 
 async def _collect_again() -> None:
-    pause = _COLLECT_EVERY
+    pause, known = _COLLECT_EVERY, _most_memory()
     while True:
         await asyncio.sleep(pause)
+        if _most_memory() < known * _COLLECT_GROWTH:
+            continue
         begun = time.perf_counter()
         tune_gc()
         pause = max(_COLLECT_EVERY, (time.perf_counter() - begun) / _COLLECT_SHARE)
+        known = _most_memory()
+
+
+def _most_memory() -> int:
+    """Return the most memory that the process has used; the unit depends on the system."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def open_all_files() -> None:

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import itertools
+import operator
 import os
 import resource
 import signal
@@ -340,14 +341,18 @@ class TestGarbageCollector:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize(("takes", "calls"), [(0.01, 61), (0.6, 7)])
+@pytest.mark.parametrize(
+    ("takes", "growth", "calls"), [(0.01, 1.03, 61), (0.6, 1.03, 7), (0.01, 1.0, 1), (0.01, 1.011, 31)]
+)
 async def test_garbage_is_collected_every_minute_or_less_often_if_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch, takes: float, calls: int
+    monkeypatch: pytest.MonkeyPatch, takes: float, growth: float, calls: int
 ) -> None:
-    """Full collections take at most a thousandth of the time."""
+    """Full collections take at most a thousandth of the time, and only a process that grows needs them."""
     found: list[float] = []
     clock = itertools.count(step=takes)
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    memory = itertools.accumulate(itertools.repeat(growth), operator.mul)
+    monkeypatch.setattr(lifecycle, "_most_memory", lambda: next(memory))
     monkeypatch.setattr(lifecycle, "tune_gc", lambda: found.append(0.0))
     async with lifecycle.collecting_garbage():
         await asyncio.sleep(3601)
