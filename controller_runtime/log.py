@@ -222,7 +222,7 @@ def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> bytes:
 
 
 class _Console:
-    """structlog's columns. Tracebacks are plain, because rich ones print local variables, including secrets."""
+    """Prints structlog's columns, and plain tracebacks: those of ``rich`` show local variables with secrets."""
 
     def __init__(self, *, colors: bool) -> None:
         self._render = structlog.dev.ConsoleRenderer(

@@ -134,7 +134,7 @@ class Shared:
         return self._fit.unready() if self.view.is_used else None
 
     async def run(self) -> None:
-        """Fill the view until cancelled; return at once if no agent uses it. The caller runs a configured fit agent."""
+        """Fill the view until cancelled; return at once if it is unused. A configured ``fit`` agent runs elsewhere."""
         if not self.view.is_used:
             return
         async with asyncio.TaskGroup() as group:
@@ -179,7 +179,7 @@ def _annotated(
         ]
         if any(figures):
             store.put(name, node_annotations.time(found), *figures)
-        else:  # the annotator removes them when it no longer knows the usage
+        else:  # the annotations are removed when the usage is unknown
             store.forget(name)
     store.annotate(name, {key: found[key] for key in (congestion.ANNOTATION,) if key in found})
 

@@ -15,8 +15,8 @@ from controller_runtime.api import names, quantity
 
 TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 MARGIN_SECONDS = 5.0
-"""Seconds after ``provisionSeconds`` before a pod that still waits is moved or rejected. The multi-scheduler must note first that
-no node came, or the replacement would wait for the same node."""
+"""A pod that waits these seconds longer than ``provisionSeconds`` is moved or rejected. The multi-scheduler must note first
+that no node came, or the replacement would wait for the same node."""
 _REQUIRED = ("cpu", "memory")
 _PODS = {"pods": "110"}
 """A kubelet's default number of pods, for shapes without one."""

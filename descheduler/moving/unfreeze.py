@@ -130,7 +130,7 @@ class Releaser:
         return pause - (self._now() - began).total_seconds()
 
     def _note(self, pod: Object) -> None:
-        """Store the time of a release; other pods of the owner pending at that time need no pause."""
+        """Store a release's time, unless the pod is older than the owner's stored time."""
         owner = pods.owner_key(pod)
         began, pause = self._rounds.get(owner, (None, 0.0))
         if began is not None and pods.created(pod) < began:

@@ -54,7 +54,7 @@ class Prometheus(Source):
     """Queries Prometheus."""
 
     def __init__(self, config: PrometheusConfig, lower: Client) -> None:
-        """Create the client.
+        """Choose the client.
 
         Args:
             config: address and queries.

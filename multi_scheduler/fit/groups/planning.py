@@ -187,7 +187,7 @@ class Planner:
         try:
             why = self._place_members(ready, members, option, candidates, placed)
         finally:
-            # Also after an error, which the content of a pod can cause.
+            # Release even after an error that a pod's content causes.
             if len(placed) < ready.needed:
                 for uid in placed:
                     self._reservations.release(uid)

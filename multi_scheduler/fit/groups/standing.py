@@ -9,7 +9,7 @@ from controller_runtime.api.pod.groups import Group
 from controller_runtime.objects import Object
 
 DERIVED_PATIENCE = 60.0
-"""Seconds after which the pods of an incomplete group that only labels declare start alone. The controller may be waiting
+"""Seconds until the pods of an incomplete group start alone, if only labels declare it. The controller may be waiting
 for the first pod to be Ready before it creates the others, which no label of the pods shows."""
 DEFAULT_SCHEDULER = "default-scheduler"
 

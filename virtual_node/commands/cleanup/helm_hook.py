@@ -61,7 +61,7 @@ async def uninstalls(client: Client, namespace: str, selector: str) -> None:
 
 
 async def _metadata(client: Client, resource: Resource, one: Object) -> dict[str, Any]:
-    """Return the object's metadata with managedFields, which lists leave out."""
+    """Read the object's metadata with managedFields, which our lists drop."""
     metadata: dict[str, Any] = (await client.get(resource, one.name, namespace=one.namespace))["metadata"]
     return metadata
 

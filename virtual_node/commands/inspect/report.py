@@ -107,7 +107,7 @@ def _table(
 
 
 def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:
-    """Return the state for the table; empty for information, which is not recorded."""
+    """Return the state, or its age if it persists; empty: severity info, which is not recorded."""
     if recorded is None:
         return ""
     return (

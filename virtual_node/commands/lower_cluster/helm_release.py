@@ -214,8 +214,8 @@ async def upgrade(
     Args:
         client: client of the upper cluster.
         options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
-        change: returns the new values for the user's current ones. The release is read again for this call,
-            because another command may have upgraded it, and Helm would overwrite that command's values.
+        change: returns the new values for the user's current ones. They are read again here, because
+            another command may have upgraded the release, and Helm would overwrite that command's values.
         why: description for ``helm history``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Everything that follows pods into one lower cluster."""
+"""The controllers for the ``follow`` of one lower cluster."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ServiceLinks:
         upper_pod: Mapping[str, Any],
         env_from: Callable[[], Defined],
     ) -> None:
-        """Add the variables to a lower pod, in place.
+        """Add the Service variables to a lower pod.
 
         Args:
             body: the lower pod that is about to be created.

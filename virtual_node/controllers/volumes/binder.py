@@ -113,7 +113,7 @@ class VolumeBinder:
         return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
-        """Create the placeholder and return an empty text; otherwise return why the lower cluster refuses the pod."""
+        """Create the placeholder unless the policy or node pool forbids the pod; return why, or an empty text."""
         body, why = self._placeholder(consumer, node)
         if why:
             return why

@@ -148,7 +148,7 @@ class SharedVolumes:
         return next((one for cache in self._all_mirrors() if (one := cache.store.get(name))), None)
 
     def _all_mirrors(self) -> list[Informer]:
-        # Guests may use volumes of this cluster that were shared before it stopped to declare them.
+        # Other clusters may use volumes that this one shared before it stopped declaring them.
         own = self._caches.upper_volumes
         return [own] if self._mirrors is None else [self._mirrors, own]
 

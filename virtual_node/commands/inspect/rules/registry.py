@@ -132,7 +132,7 @@ def ordered(found: Look) -> list[InspectFinding]:
 
 
 def to_confirm(found: Look) -> list[AnyRule]:
-    """Return the rules of which a second read must confirm findings, and the one about unread clusters; empty: none."""
+    """Return the rules with findings that a second read must confirm, and the one about unread clusters; empty: none."""
     rules = [rule for rule, findings in found.items() if any(one.transient for one in findings)]
     return [skew.unread, *rules] if rules else []
 
