@@ -15,7 +15,7 @@ from hack.sandbox import directory as folder
 from hack.sandbox import etcd, inotify
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.packages import ensure_packages
-from hack.sandbox.builds.programs import Progress, control_planes, with_servers
+from hack.sandbox.builds.programs import Progress, cache_directory, control_planes, with_servers
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
@@ -194,21 +194,21 @@ class Sandbox:
             wanted.append("kwok")
         if self._real_node or self._upper_real_node:
             wanted += ["kubelet", "pause", *services.PROGRAMS]
-            packages = asyncio.to_thread(ensure_packages, self._progress)
-            self.binaries, _ = await asyncio.gather(
-                binaries.ensure(wanted, progress=self._progress), packages
-            )
-        else:
-            self.binaries = await binaries.ensure(wanted, progress=self._progress)
+            await asyncio.to_thread(ensure_packages, self._progress)
+        self.binaries = await binaries.ensure(wanted, progress=self._progress)
         if running(self.directory):
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         real_nodes = self._real_node + self._upper_real_node
-        await inotify.available(inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes)
+        instances = inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes
+        async with inotify.reserved(instances, directory=cache_directory() / "inotify"):
+            await self._start_clusters(max(real_nodes, int(self._bridged)))
+
+    async def _start_clusters(self, bridges: int) -> None:
         folder.empty(self.directory)
         self._save()
         if not self._keep:
             self._janitor = await Janitor.start(self.directory, remove=self._temporary)
-        for _ in range(max(real_nodes, int(self._bridged))):
+        for _ in range(bridges):
             self._bridges.append(make_bridge())
             self._save()
         # Pods of a real node must reach the apiservers, so these listen on a bridge instead of loopback.
