@@ -33,6 +33,7 @@ _SELECTOR: dict[str, Any] = {
 
 def definition() -> dict[str, Any]:
     """Return the CustomResourceDefinition."""
+    names = {"kind": SWARMS.kind, "listKind": "SwarmList", "plural": SWARMS.plural, "singular": "swarm"}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -40,13 +41,7 @@ def definition() -> dict[str, Any]:
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {
-                "kind": SWARMS.kind,
-                "listKind": "SwarmList",
-                "plural": SWARMS.plural,
-                "singular": "swarm",
-                "categories": ["all"],
-            },
+            "names": {**names, "categories": ["all"]},
             "versions": [
                 {
                     "name": SWARMS.version,

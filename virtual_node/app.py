@@ -15,8 +15,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.process import lifecycle, loop_stalls
 from controller_runtime.serving.health import Check
-from controller_runtime.serving.server import HealthServer
-from virtual_node import upper_identity
+from virtual_node import process_serving, upper_identity
 from virtual_node.cluster import start_checks
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT
@@ -24,7 +23,6 @@ from virtual_node.config.command_line import Options
 from virtual_node.config.types import SHARDED, Config
 from virtual_node.config_status import ConfigStatus
 from virtual_node.controllers.nodes.hold import Identity
-from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 from virtual_node.kubeconfig_status import KubeconfigStatus
 from virtual_node.process_health import ProcessHealth
@@ -32,7 +30,6 @@ from virtual_node.profile_clusters import ProfileClusters
 from virtual_node.sharding.member import Member
 from virtual_node.sharding.shards import Shards
 from virtual_node.supervision import Supervisor
-from virtual_node.workers import families
 from virtual_node.workers.worker import Worker
 
 _CONFIG_POLL = 2.0
@@ -78,23 +75,12 @@ class App:
     @property
     def failed(self) -> Mapping[str, str]:
         """Return why lower clusters do not work although their API servers may answer, by name."""
-        unwritten = {
-            cluster: f"virtual node {name} cannot be registered or patched: {node.error}"
-            for cluster, running in self.clusters.items()
-            for name, node in running.nodes.items()
-            if node.error
-        }
-        return {**unwritten, **self.failures}
+        return self._supervisor.failed()
 
     @property
     def expiring(self) -> Mapping[str, str]:
         """Return why the serving certificates of lower API servers need attention soon, by lower cluster."""
-        now = datetime.now(UTC)
-        return {
-            name: why
-            for name, cluster in self.clusters.items()
-            if cluster.health is not None and (why := ending(cluster.health.served_certificate, now))
-        }
+        return self._supervisor.expiring(datetime.now(UTC))
 
     @property
     def configured(self) -> Sequence[str]:
@@ -139,42 +125,10 @@ class App:
             upper = await stack.enter_async_context(
                 Client(upper_config, user_agent=COMPONENT, cluster="upper")
             )
-            # Health is served first, so that an occupied port is reported at once, and probes show why the
-            # process is not ready.
-            if self._config.metrics_address:
-                health = HealthServer(
-                    self._config.metrics_address,
-                    checks=self._checks(),
-                    setting="--metrics-addr (metricsAddress)",
-                    listener=self._worker.socket() if self._worker else None,
-                )
-                if self._worker:
-                    health.add_route("GET", families.PATH, families.serve)
-                await stack.enter_async_context(health)
-            if self._config.web_address or self._config.metrics_address:
-                replicas_in = election.namespace if election.enabled else ""
-                self._health = ProcessHealth(
-                    self,
-                    upper=upper,
-                    replicas_in=replicas_in,
-                    history=self._config.inspection_history,
-                    leader=self._leader,
-                )
-            if self._config.web_address and self._health is not None:
-                from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
-
-                await stack.enter_async_context(
-                    page(
-                        self._config,
-                        upper=upper,
-                        clusters=self.clusters,
-                        health=self._health,
-                        leader=self._leader,
-                        elsewhere=lambda: self._shards.elsewhere() if self._shards else {},
-                        failures=lambda: self.failures,
-                        worker=self._worker.number if self._worker else 1,
-                    )
-                )
+            # Before other requests, so that an occupied port is reported at once, and probes show why the process is
+            # not ready.
+            served = process_serving.serving(self, self._config, upper=upper, worker=self._worker)
+            self._health = await stack.enter_async_context(served)
             self._cluster_id = self._config.cluster_id or await upper_identity.read(
                 upper, startup_timeout=self._options.startup_timeout
             )
@@ -261,17 +215,20 @@ class App:
         election = self._config.leader_election
         # Not the same for both modes, because during an upgrade replicas of both modes run.
         suffix = "/shards" if election.mode == SHARDED else ""
-        return (
-            Identity(f"{election.namespace}/{election.name}{suffix}", is_exclusive=True)
-            if election.enabled
-            else None
-        )
+        name = f"{election.namespace}/{election.name}{suffix}"
+        return Identity(name, is_exclusive=True) if election.enabled else None
 
-    def _leader(self) -> str:
+    def leader(self) -> str:
         """Return the host name of the leader while this replica stands by, otherwise an empty string."""
         return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
 
-    def _checks(self) -> Mapping[str, Check]:
+    def elsewhere(self) -> Mapping[str, str]:
+        """Return the replica that runs each lower cluster that this one does not run, by cluster."""
+        return self._shards.elsewhere() if self._shards else {}
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks of the readiness probe, by name."""
+
         def clusters() -> str | None:
             if not self._cluster_id:
                 return "the upper cluster has not answered yet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 
 import structlog
 
@@ -16,6 +17,7 @@ from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.controllers.nodes.hold import Identity
+from virtual_node.health.certificates import ending
 from virtual_node.health.reports import Report
 
 _RESTART_BASE = 1.0
@@ -72,6 +74,24 @@ class Supervisor:
             if cluster.pods is None and name not in optional
         ]
         return f"not mirroring yet: {', '.join(silent)}" if silent else ""
+
+    def failed(self) -> dict[str, str]:
+        """Return why clusters do not work although their API servers may answer, by cluster."""
+        unwritten = {
+            cluster: f"virtual node {name} cannot be registered or patched: {node.error}"
+            for cluster, running in self.clusters.items()
+            for name, node in running.nodes.items()
+            if node.error
+        }
+        return {**unwritten, **self.failures}
+
+    def expiring(self, now: datetime) -> dict[str, str]:
+        """Return why the serving certificates of lower API servers need attention soon, by cluster."""
+        return {
+            name: why
+            for name, cluster in self.clusters.items()
+            if cluster.health is not None and (why := ending(cluster.health.served_certificate, now))
+        }
 
     def apply(self, config: Config, *, cluster_id: str, endpoints: KubeletEndpoints) -> None:
         """Start the clusters of a configuration that do not run; the caller has stopped the removed ones."""

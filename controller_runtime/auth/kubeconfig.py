@@ -1,25 +1,19 @@
 """Loads a cluster's address and credentials from kubeconfigs, a service account or the environment.
 
 The result is a ``ConnectionConfig``: a URL, a TLS context and headers that are always current.
-
-Only this module uses kubernetes-asyncio, which signs in ``auth-provider`` users (OpenID Connect). Importing
-that package loads 850 modules of generated models (37 MB, half a second), so it is imported only for such a
-user. Other kubeconfigs are read without it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from controller_runtime.auth import kubeconfig_file
+from controller_runtime.auth.auth_provider import AuthProvider
 from controller_runtime.auth.connection import ConnectionConfig, split_server
 from controller_runtime.auth.credentials import (
-    REREAD_SECONDS,
     Credentials,
     StaticCredentials,
     TokenFile,
@@ -192,7 +186,7 @@ def _own_credentials(context: Context, *, url: str) -> Credentials:
     if plugin is not None:
         return ExecCredentials(_plugin(plugin, user=user, cluster=context.cluster, url=url))
     if user.section("auth-provider") is not None:
-        return _AuthProvider(user)
+        return AuthProvider(user)
     return Credentials()
 
 
@@ -248,55 +242,3 @@ def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
         ),
     }
     return {name: value for name, value in info.items() if value}
-
-
-class _AuthProvider(Credentials):
-    """Signs in with kubernetes-asyncio: OpenID Connect with refresh tokens, and its other providers.
-
-    A refresh token that the issuer replaces is kept in memory only; the kubeconfig is not written.
-    """
-
-    def __init__(self, user: Section) -> None:
-        self._source = user.at("auth-provider")
-        # kubernetes-asyncio stores renewed tokens in this dict and checks their expiry on every call.
-        self._whole: dict[str, Any] = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": "http://unused"}}],
-            "users": [{"name": "u", "user": {"auth-provider": dict(user.values["auth-provider"])}}],
-        }
-        self._headers: dict[str, str] | None = None
-        self._asked_at = 0.0
-        self._lock = asyncio.Lock()
-
-    async def headers(self, *, refresh: bool = False) -> Mapping[str, str]:
-        """Return the headers to send now; check expiry once a minute, one caller at a time."""
-        if self._headers is not None and not refresh and not self._is_due():
-            return self._headers
-        before = self._headers
-        async with self._lock:
-            if self._headers is before or self._headers is None:
-                await self._sign_in()
-        assert self._headers is not None
-        return self._headers
-
-    def _is_due(self) -> bool:
-        return asyncio.get_running_loop().time() - self._asked_at >= REREAD_SECONDS
-
-    async def _sign_in(self) -> None:
-        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy; see the module's docstring
-        from kubernetes_asyncio.config import load_kube_config_from_dict  # noqa: PLC0415
-
-        configuration = Configuration()
-        try:
-            await load_kube_config_from_dict(self._whole, client_configuration=configuration)
-        except Exception as error:
-            if self._headers is None:
-                words = " ".join(str(error).split()) or type(error).__name__
-                raise ConfigError(f"{self._source}: {words}") from error
-        token = configuration.api_key.get("BearerToken", "")
-        if token:
-            self._headers = {"Authorization": token}
-        elif self._headers is None:
-            raise ConfigError(f"{self._source}: this provider is not supported")
-        self._asked_at = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Kept-alive connections to one API server with one client identity."""
+"""Kept-alive connections to one API server: a pool per client identity."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.response_handler import CpuMeter, MeteredResponseHandler
+from controller_runtime.errors import ConnectionFailed
 from controller_runtime.util.keep_alive import keep_alive
 
 _KEEPALIVE = 45.0
@@ -109,6 +110,45 @@ class ConnectionPool:
         if not self.closed:
             self.closed = True
             self._closing = asyncio.ensure_future(self.session.close())
+
+
+class ConnectionPools:
+    """The pool of the current client identity, and retired ones that finish their current requests."""
+
+    def __init__(self, config: ConnectionConfig, headers: Mapping[str, str]) -> None:
+        """Create without connections; the arguments are those of ``ConnectionPool``."""
+        self._config = config
+        self._headers = headers
+        self._meter = CpuMeter()
+        self._pools: list[ConnectionPool] = []
+        self._closed = False
+
+    @property
+    def served_certificate(self) -> bytes | None:
+        """Return the server's certificate (DER) from the newest connection; None: no TLS or not connected."""
+        return self._pools[-1].served_certificate if self._pools else None
+
+    def current(self) -> ConnectionPool:
+        """Return the pool for the next request. The TLS context changes with the client certificate.
+
+        Raises:
+            ConnectionFailed: the pools are closed.
+        """
+        if self._closed:
+            raise ConnectionFailed(f"{self._config.server}: the client is closed")
+        if not self._pools or self._pools[-1].context is not self._config.ssl:
+            for pool in self._pools:
+                pool.retire()
+            self._pools = [pool for pool in self._pools if not pool.closed]
+            self._pools.append(ConnectionPool(self._config, self._headers, meter=self._meter))
+        return self._pools[-1]
+
+    async def close(self) -> None:
+        """Close all connections; current requests fail."""
+        self._closed = True
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            await pool.close()
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

@@ -15,8 +15,7 @@ from yarl import URL
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.client.connection_pool import ConnectionPool, refusal
-from controller_runtime.client.response_handler import CpuMeter
+from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
@@ -67,16 +66,13 @@ class Transport:
         self._config = config
         self._bucket = bucket
         self._cluster = cluster
-        self._headers = {
+        headers = {
             "User-Agent": user_agent,
             "Accept": "application/json",
             # Compression costs both sides more CPU time than the bytes are worth.
             "Accept-Encoding": "identity",
         }
-        self._pools: list[ConnectionPool] = []
-        """The last pool is in use; earlier ones only finish their current requests."""
-        self._meter = CpuMeter()
-        self._closed = False
+        self._pools = ConnectionPools(config, headers)
         self._default_timeout = _timeout(timeout)
         self._metrics = TransportMetrics(cluster)
         self.reader = ResponseReader(limits, cluster=cluster, server=config.server, metrics=self._metrics)
@@ -84,14 +80,11 @@ class Transport:
     @property
     def served_certificate(self) -> bytes | None:
         """Return the server's certificate (DER) from the newest connection; None: no TLS or not connected."""
-        return self._pools[-1].served_certificate if self._pools else None
+        return self._pools.served_certificate
 
     async def close(self) -> None:
         """Close all connections; current requests fail."""
-        self._closed = True
-        pools, self._pools = self._pools, []
-        for pool in pools:
-            await pool.close()
+        await self._pools.close()
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Send one request and return its complete body, as ``receive`` does.
@@ -228,7 +221,7 @@ class Transport:
             started = loop.time()
             deadline = deadline or started + self.timeout
             sent = await retry.credentials()
-            with self._pool() as pool:
+            with self._pools.current() as pool:
                 try:
                     async with asyncio.timeout(head_timeout):
                         response = await pool.session.request(
@@ -277,7 +270,7 @@ class Transport:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - includes reading the body
         held: contextlib.AsyncExitStack,
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        with self._pool() as pool:
+        with self._pools.current() as pool:
             async with pool.session.request(
                 method,
                 url,
@@ -289,17 +282,6 @@ class Transport:
             ) as response:
                 answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                 return response.status, answer, response.headers
-
-    def _pool(self) -> ConnectionPool:
-        if self._closed:
-            raise ConnectionFailed(f"{self._config.server}: the client is closed")
-        if not self._pools or self._pools[-1].context is not self._config.ssl:
-            # The TLS context changes with the client certificate, and new connections need the new context.
-            for pool in self._pools:
-                pool.retire()
-            self._pools = [pool for pool in self._pools if not pool.closed]
-            self._pools.append(ConnectionPool(self._config, self._headers, meter=self._meter))
-        return self._pools[-1]
 
     def _url(self, path: str, params: Params | None) -> URL:
         text = self._config.server + path

@@ -76,7 +76,6 @@ class Departures:
         self._recorder = recorder
         self._store = store
         self.wave = wave
-        """Maximum number of pods whose replacements start at the same time."""
         self._now = now
         self._log = log.get_logger(component="departures")
         self.active: dict[str, Departure] = {}

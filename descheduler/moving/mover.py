@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller_runtime import log, resources
+from controller_runtime import resources
 from controller_runtime.api.moving.drain import How
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
@@ -21,15 +21,16 @@ from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, No
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.keyed_locks import KeyedLocks
 from descheduler.config.options import EvictionOptions
 from descheduler.memory import history
 from descheduler.memory.history import Verdict
 from descheduler.memory.store import Memory
 from descheduler.moving import eviction
-from descheduler.moving.dedup import EventOnce, KeyedLock
 from descheduler.moving.departure_plan import Plan
 from descheduler.moving.departures import Departures
 from descheduler.moving.limits import PassLimits
+from descheduler.moving.move_reports import MoveReports
 from descheduler.moving.pending import Waiting
 from descheduler.moving.record_store import NotRecordedError
 from descheduler.moving.recreation import Recreator
@@ -69,16 +70,14 @@ class Mover:
         self._memory = memory
         self._recreator = recreator
         self.departures = departures
-        self._recorder = recorder
         self._options = options
         self._freeze_period = freeze_period
         self._now = now
         self._limits = PassLimits(options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
-        self._owners = KeyedLock()
-        self._event_once = EventOnce(recorder).record
+        self._owners = KeyedLocks[str]()
+        self._reports = MoveReports(recorder)
         self.waiting = Waiting(view.pods)
-        self._log = log.get_logger(component="mover")
 
     @property
     def is_dry_run(self) -> bool:
@@ -126,14 +125,16 @@ class Mover:
     async def _judge(self, pod: Object, request: Move) -> Outcome:
         node = (pod.spec or {}).get("nodeName") or ""
         if why := self.why_not_movable(pod, local_storage=request.local_storage):
-            return self._stays(pod, why, cause="not evictable")
+            return self._reports.stays(pod, why, cause="not evictable")
         if not self._view.alternatives(pod):
-            return self._stays(pod, "no other ready virtual node admits it", cause="no node", needs_node=True)
+            return self._reports.stays(
+                pod, "no other ready virtual node admits it", cause="no node", needs_node=True
+            )
         if why := await claims.why_pinned(
             self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
         ):
-            return self._stays(pod, why, cause="claim")
-        async with self._owners.holding(pods.owner_key(pod)):
+            return self._reports.stays(pod, why, cause="claim")
+        async with self._owners.of(pods.owner_key(pod)):
             return await self._move_one(pod, node, request)
 
     async def _move_one(self, pod: Object, node: str, request: Move) -> Outcome:
@@ -149,7 +150,7 @@ class Mover:
                 is_bare=owner is None,
             )
         if decision.verdict is Verdict.GIVE_UP:
-            return self._give_up(pod, decision)
+            return self._reports.give_up(pod, decision)
         if decision.verdict is Verdict.WAIT:
             return Outcome(
                 moved=False, why="its owner is in back-off", cause="back-off", retry_after=decision.wait
@@ -165,7 +166,7 @@ class Mover:
             why = "the limit of moves per pass is reached"
             return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
         if self._options.dry_run:
-            return self._pretend(pod, node, request)
+            return self._reports.pretend(pod, node, request)
         outcome = None
         try:
             is_new = decision.verdict is Verdict.NEW_ROUND
@@ -206,11 +207,13 @@ class Mover:
         except Conflict:
             return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         except NotRecordedError as error:
-            return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
+            return self._reports.stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
         except TooManyRequests as error:
             if not eviction.is_final(error):
                 raise
-            return self._stays(pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY)
+            return self._reports.stays(
+                pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY
+            )
         return Outcome(moved=True)
 
     async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
@@ -225,16 +228,17 @@ class Mover:
             if not eviction.is_budget(error):
                 return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
             if request.budget_matters and eviction.is_final(error):
-                return self._stays(pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY)
+                return self._reports.stays(
+                    pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY
+                )
             if request.budget_matters:
-                self._event_once(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {error.message}")
-                return Outcome(moved=False, why=error.message, cause="disruption budget", retry_after=wait)
+                return self._reports.delayed(pod, error.message, retry_after=wait)
             try:
                 await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
             except (NotFound, Conflict):
                 return Outcome(moved=False, why=_GONE)
         self._budget_backoff.forget(pod.uid)
-        return self._moved(pod, node, request, how="evicted")
+        return self._reports.moved(pod, node, request, how="evicted")
 
     async def _recreate(self, pod: Object, node: str, request: Move, *, is_new_round: bool) -> Outcome:
         current = await self.read_unchanged(pod)
@@ -256,10 +260,10 @@ class Mover:
             )
         except (Invalid, Forbidden) as error:
             why = f"the upper cluster would refuse its replacement: {error.message}"
-            return self._stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
+            return self._reports.stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
         except NotRecordedError as error:
-            return self._stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
-        return self._moved(pod, node, request, how="re-created")
+            return self._reports.stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
+        return self._reports.moved(pod, node, request, how="re-created")
 
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
         """Return the pod from the API server; None if it does not exist or differs from the cached pod."""
@@ -268,50 +272,3 @@ class Mover:
             return None
         is_same = current["metadata"]["resourceVersion"] == pod.resource_version
         return current if is_same else None
-
-    def _moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
-        eviction.MOVED.labels(node, request.strategy, how).inc()
-        self._log_move("pod is being moved", pod, node, request, how=how)
-        if how == "evicted":  # for a re-created pod, the Recreator records the event on the new pod
-            self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {node}: {request.reason}")
-        return Outcome(moved=True)
-
-    def _pretend(self, pod: Object, node: str, request: Move) -> Outcome:
-        how = "re-created" if pods.controller_of(pod) is None else "evicted"
-        if self._event_once(
-            pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"
-        ):
-            self._log_move("dry run: pod would be moved", pod, node, request, how=how)
-        return Outcome(moved=False, why="dry run")
-
-    def _log_move(self, text: str, pod: Object, node: str, request: Move, *, how: str) -> None:
-        self._log.info(
-            text,
-            pod=pod.key,
-            uid=pod.uid,
-            node=node,
-            strategy=request.strategy,
-            how=how,
-            why=request.reason,
-        )
-
-    def _give_up(self, pod: Object, decision: history.Decision) -> Outcome:
-        self._event_once(
-            pod,
-            "Warning",
-            "RescheduleGivenUp",
-            f"Stays: {decision.rounds} moves have not helped (--max-deschedules)",
-        )
-        return Outcome(moved=False, why="given up", cause="given up", retry_after=decision.wait)
-
-    def _stays(
-        self,
-        pod: Object,
-        why: str,
-        *,
-        cause: str,
-        needs_node: bool = False,
-        retry_after: float | None = None,
-    ) -> Outcome:
-        self._event_once(pod, "Normal", "NotRescheduled", f"Stays: {why}")
-        return Outcome(moved=False, why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)

@@ -89,9 +89,8 @@ class FitAgent(Agent):
     async def run(self) -> None:
         """Follow the upper pods and all lower clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._bound_pods.run())
-            group.create_task(self.groups.members.run())
-            group.create_task(self._sweeping())
+            for work in (self._bound_pods.run, self.groups.members.run, self._sweeping):
+                group.create_task(work())
             for feed in self.feeds.values():
                 group.create_task(feed.run())
 

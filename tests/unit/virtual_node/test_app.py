@@ -105,7 +105,7 @@ async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_rea
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[LowerClusterConfig(name="a", kubeconfig="/nowhere")]))
     app._cluster_id = "u"
-    ready = app._checks()["clusters"]
+    ready = app.checks()["clusters"]
     with capture_logs():
         async with _working(app, _Endpoints()):
             await asyncio.sleep(300)

@@ -114,6 +114,11 @@ class ClusterFacts:
         found = self.of(kind)
         return found.heads() if isinstance(found, PackedObjects) else found
 
+    def mark_malformed(self, error: Exception) -> None:
+        """Record that the cluster sent an object that cannot be read, and forget its objects, which rules cannot read either."""
+        self.objects.clear()
+        self.error = self.error or f"it sent a malformed object: {type(error).__name__}: {error}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectFacts:

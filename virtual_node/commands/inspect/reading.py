@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -19,6 +17,7 @@ from controller_runtime.resources import Resource
 from virtual_node.certificates import expiries as certificate_expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connection_errors
+from virtual_node.commands.inspect import counterparts
 from virtual_node.commands.inspect.configured import lower_cluster
 from virtual_node.commands.inspect.facts import (
     COMPONENT_POD,
@@ -28,18 +27,13 @@ from virtual_node.commands.inspect.facts import (
     WEBHOOKS,
     ClusterFacts,
     InspectFacts,
-    annotations_of,
-    is_virtual_node,
-    labels_of,
 )
 from virtual_node.commands.inspect.listing import (
     all_of,
-    lease_into,
     list_into,
     read_backends,
     read_version,
 )
-from virtual_node.commands.inspect.packed import PackedObjects
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.pods import WAITING
@@ -58,8 +52,6 @@ _FOLLOWED = {
     setting: [kind.resource for kind in KINDS if kind.setting == setting]
     for setting in {kind.setting for kind in KINDS}
 }
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""Names that a node or a namespace can have."""
 _WEBHOOKS = (resources.MUTATING_WEBHOOK_CONFIGURATIONS, resources.VALIDATING_WEBHOOK_CONFIGURATIONS)
 
 
@@ -110,7 +102,7 @@ async def read(
             reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, kinds)))
             pending.append(certificate_expiries.of_apiserver(lower.name, client.config))
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
-    await _guarded(opened, opened.upper, upper, _read_counterparts(opened.upper, upper, lowers))
+    await _guarded(opened, opened.upper, upper, counterparts.read(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened.config)
     return InspectFacts(
@@ -172,13 +164,7 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
     except ConfigError as error:
         cluster.error = cluster.error or str(error)
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        _malformed(cluster, error)
-
-
-def _malformed(cluster: ClusterFacts, error: Exception) -> None:
-    """Record that a cluster sent an object that cannot be read, and forget its objects, which rules could not read either."""
-    cluster.objects.clear()
-    cluster.error = cluster.error or f"it sent a malformed object: {type(error).__name__}: {error}"
+        cluster.mark_malformed(error)
 
 
 def _followed(config: LowerClusterConfig) -> set[Resource]:
@@ -236,61 +222,8 @@ async def _read_lower(
     await read_backends(client, lower)
 
 
-async def _read_counterparts(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
-    """Read upper objects that have lower counterparts: pods of virtual nodes, sources of copies, and Leases."""
-    if upper.error:
-        return
-    nodes = _virtual_nodes(upper, lowers)
-    sources: dict[str, set[str]] = {"ConfigMap": set(), "Secret": set()}
-    for lower in lowers:
-        try:
-            _add_counterparts(lower, nodes, sources)
-        except Exception as error:  # noqa: BLE001 - objects may have any content
-            _malformed(lower, error)
-    upper.objects["Pod"] = PackedObjects()
-    # A name that no upper object can have would make the request fail, and all objects of its kind unread.
-    reading = [
-        list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
-        for node in sorted(nodes)
-        if _NAME.fullmatch(node)
-    ]
-    for resource in (resources.CONFIG_MAPS, resources.SECRETS):
-        upper.objects[resource.kind] = PackedObjects()
-        reading += [
-            list_into(client, upper, resource, namespace=namespace)
-            for namespace in sorted(sources[resource.kind])
-            if _NAME.fullmatch(namespace)
-        ]
-    leases: list[dict[str, Any]] = []
-    upper.objects["Lease"] = leases
-    reading += [lease_into(client, upper, leases, name) for name in sorted(_virtual_nodes(upper, lowers))]
-    await all_of(reading)
-    for kind in upper.unread:
-        upper.objects.pop(kind, None)
-
-
-def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
-    """Add the virtual nodes of a lower cluster's pods, and by kind the upper namespaces of its copies."""
-    nodes |= {
-        labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
-    }
-    for kind, namespaces in sources.items():
-        for copy in lower.of(kind):
-            if names.LABEL_TOKEN_OF not in labels_of(copy):
-                above = annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
-                namespaces.add(above or copy["metadata"].get("namespace", ""))
-            elif names.LABEL_NODE in labels_of(copy):
-                # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
-                nodes.add(labels_of(copy)[names.LABEL_NODE])
-
-
-def _virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
-    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
-    return registered | {name for lower in lowers for name in lower.nodes}
-
-
 def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
-    virtual = _virtual_nodes(upper, ())
+    virtual = counterparts.virtual_nodes(upper, ())
     return (
         certificate_expiries.of_kubelet(node)
         for node in upper.of("Node")
@@ -305,7 +238,7 @@ def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:
             found for one in configurations for found in certificate_expiries.of_webhooks(cluster.name, one)
         ]
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        _malformed(cluster, error)
+        cluster.mark_malformed(error)
         return []
 
 

@@ -173,8 +173,7 @@ class DependencyController:
 
     def _not_served(self, key: ObjectKey) -> Problem | None:
         """Return the Problem of a claim whose lower cluster does not serve or allow ResourceClaims."""
-        informer = self._lower[key.kind]
-        error = informer.last_error
+        informer, error = self._lower[key.kind], self._lower[key.kind].last_error
         if key.kind not in resource_claims.KINDS or informer.has_synced:
             return None
         if not isinstance(error, Forbidden | NotFound):
@@ -260,8 +259,7 @@ class DependencyController:
         """Occupy a missing object's lower name, for pods that run without it or started while it existed."""
         is_optional = {self._needs[uid][key] for uid in self._users[key]}
         if is_optional == {False}:
-            # It is mandatory for all its pods. Waiting pods do not run yet, and running pods keep the copy as
-            # it is.
+            # It is mandatory for all its pods: some wait for it, and those that run keep the copy as it is.
             return None
         return await self._copies.hold(key, keep_content=False in is_optional)
 

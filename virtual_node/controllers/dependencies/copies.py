@@ -11,9 +11,7 @@ content is written to the placeholder.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +21,7 @@ from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from controller_runtime.util.keyed_locks import KeyedLocks
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
@@ -55,7 +54,8 @@ class Copies:
         self._context = context
         self._namespaces = namespaces
         self._lower = lower
-        self._locks: weakref.WeakValueDictionary[ObjectKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: KeyedLocks[ObjectKey] = KeyedLocks()
+        """One writer per copy."""
         self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
         """By upper object: its state (None: missing, so the copy is a placeholder), and the copy that
         equalled it at the last comparison, so that further pods with this reference need no comparison. A
@@ -104,7 +104,7 @@ class Copies:
         """
         self.forget(key)
         namespace, _ = self._lower_name(key)
-        async with self._lock(key):
+        async with self._locks.of(key):
             copy = self._cached(key)
             if copy is None or not self._is_owned(copy, key):
                 return None
@@ -120,7 +120,7 @@ class Copies:
     async def _make(self, key: ObjectKey, source: Object | None) -> Problem | None:
         if self._is_up_to_date(key, source):
             return None
-        async with self._lock(key):
+        async with self._locks.of(key):
             # The previous holder of the lock may have written the copy.
             return None if self._is_up_to_date(key, source) else await self._write(key, source)
 
@@ -222,13 +222,6 @@ class Copies:
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self._context.cluster_id)
         return self._context.lower_namespace(key.namespace), name
-
-    def _lock(self, key: ObjectKey) -> asyncio.Lock:
-        """Return the lock that allows one writer per copy; it exists while it is held or waited for."""
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
 
     async def _upper_exists(self, key: ObjectKey) -> bool:
         return await find(self._context.upper, KINDS[key.kind], key.name, namespace=key.namespace) is not None

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,14 +34,9 @@ from virtual_node.translate.pods import token_secrets
 from virtual_node.translate.pods.token_secrets import TokenSecret
 
 _WORKERS = 4
-_SETTLED = 60.0
-"""Seconds between checks of a shared Secret, because a recreated Node causes no event here. Also seconds until a
-Secret found at start is checked, because its pod may be gone."""
-_FOREIGN_AGAIN = 60.0
-"""Seconds between two tries while the Secret name is taken, because the deletion of an unmanaged Secret
-causes no event here."""
-_UNUSED = 60.0
-"""Seconds until a shared Secret without pods is deleted, because the next pod often follows soon."""
+_RECHECK = 60.0
+"""Seconds until a Secret is checked again if no event may follow: it is shared, and its Node may be recreated; it was
+found at start, and its pod may be gone; its name belongs to an unmanaged Secret; or its last pod is gone."""
 
 
 class IdentityController:
@@ -80,8 +73,6 @@ class IdentityController:
         self._named: dict[str, Where] = {}
         self._due: dict[str, float] = {}
         """Loop time at which a Secret's tokens must be renewed."""
-        self._contents: dict[str, array[int]] = {}
-        """Fingerprints of the Secrets as we wrote or found them."""
         self._found_for: set[str] = set()
         """Secrets of pods that the cache has not shown, and that were not released."""
         self._foreign: set[str] = set()
@@ -130,7 +121,7 @@ class IdentityController:
             return [token_secret_taken(self._context.name, where)]
         self._foreign.discard(secret.id)
         upper_pod = upper.to_dict()
-        owner = self._context.options[upper_pod["spec"]["nodeName"]].owner
+        owner = self._options_of(upper_pod).owner
         try:
             body, first_expiry = await token_requests.filled(
                 self._context.upper,
@@ -146,7 +137,6 @@ class IdentityController:
             return [no_token(token_secrets.token_volume(upper_pod), error)]
         # Recorded before the write: its response may be lost, and the pod deleted before the next try.
         self._named[secret.id] = where
-        self._contents[secret.id] = token_secrets.fingerprint(body)
         if not await self._store.write(secret.id, body):
             self._named.pop(secret.id, None)
             self._foreign.add(secret.id)
@@ -161,7 +151,7 @@ class IdentityController:
         """Keep the Secrets of a pod that an earlier process created; recreate a missing Secret."""
         lower = self._find_lower(upper.uid)
         upper_pod = upper.to_dict()
-        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:
             return
         for secret in token_secrets.mounted_token_secrets(upper_pod, lower.to_dict(), options):
@@ -176,7 +166,7 @@ class IdentityController:
         if uid in self._named:
             self.controller.queue.add(uid)
         for of in self._shared.release(uid):
-            self.controller.queue.add_after(of, _UNUSED)
+            self.controller.queue.add_after(of, _RECHECK)
 
     async def reconcile(self, of: str) -> Result | None:
         """Renew the tokens of a Secret, or delete it when its pods are gone."""
@@ -189,7 +179,8 @@ class IdentityController:
             is_used = True
             self._found_for.discard(of)
             upper_pod = upper.to_dict()
-            secret = next((one for one in self._known(upper_pod) if one.id == of), None)
+            possible = token_secrets.possible_token_secrets(upper_pod, self._options_of(upper_pod))
+            secret = next((one for one in possible if one.id == of), None)
             if secret is None:
                 continue
             if not is_finished(upper_pod.get("status")):
@@ -202,7 +193,7 @@ class IdentityController:
         if is_used or (of in self._found_for and self._find_lower(of) is not None):
             return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
         if of in self._found_for and self._adopt_readers(of):
-            return Result(requeue_after=_SETTLED)
+            return Result(requeue_after=_RECHECK)
         await self._remove(of)
         return None
 
@@ -212,12 +203,10 @@ class IdentityController:
         Pods that were not in both caches at start have not been adopted.
         """
         namespace, name = self._named.get(of, ("", ""))
-        readers = [
-            pod for pod in self._lower_pods(namespace) if name in token_secrets.mounted_names(pod.spec)
-        ]
+        mounted = token_secrets.mounted_names
+        readers = [pod for pod in self._lower_pods(namespace) if name in mounted(pod.spec)]
         for pod in readers:
-            upper = self._find_upper(pod.labels.get(names.LABEL_UPPER_UID, ""))
-            if upper is not None:
+            if (upper := self._find_upper(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
                 self.adopt(upper)
         return bool(readers)
 
@@ -225,7 +214,7 @@ class IdentityController:
         """Delete a shared Secret, unless pods mount it that have finished or are being deleted."""
         async with shared.lock:
             if shared.users:
-                return Result(requeue_after=_SETTLED)
+                return Result(requeue_after=_RECHECK)
             await self._remove(of)
             self._shared.forget(of)
             self._forget(of)
@@ -242,24 +231,17 @@ class IdentityController:
         if self._is_fresh(secret.id, self._where(upper_pod, secret)):
             # Renewed after this was scheduled. The queue keeps the earlier of two times for one key.
             left = self._due[secret.id] - asyncio.get_running_loop().time()
-            return Result(requeue_after=min(left, _SETTLED) if secret.node else left)
+            return Result(requeue_after=min(left, _RECHECK) if secret.node else left)
         was_foreign = secret.id in self._foreign
         problems = await self._ensure(secret, upper, upper_pod)
         for problem in () if was_foreign else problems:
             self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
-        return Result(requeue_after=_FOREIGN_AGAIN) if problems else None
-
-    def _known(self, upper_pod: dict[str, Any]) -> Iterator[TokenSecret]:
-        """Yield the Secrets that a pod may use: its own, and those that it shares."""
-        options = self._context.options[upper_pod["spec"]["nodeName"]]
-        if options.service_accounts:
-            for is_shared in (False, True):
-                yield from token_secrets.token_secrets(upper_pod, replace(options, shared_tokens=is_shared))
+        return Result(requeue_after=_RECHECK) if problems else None
 
     def _forget(self, of: str) -> None:
         self._foreign.discard(of)
         self._due.pop(of, None)
-        self._contents.pop(of, None)
+        self._store.forget(of)
 
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """Register a Secret of an earlier process and when to renew it; skip Secrets that this process wrote."""
@@ -270,7 +252,7 @@ class IdentityController:
             return
         found = secret.to_dict()
         self._named[of] = (secret.namespace, secret.name)
-        self._contents[of] = token_secrets.fingerprint(found)
+        self._store.note(of, found)
         self._found_for.add(of)
         self._shared.holds(of, found)
         try:
@@ -278,14 +260,14 @@ class IdentityController:
         except ValueError:
             self.controller.queue.add(of)
         else:
-            self.controller.queue.add_after(of, _SETTLED)
+            self.controller.queue.add_after(of, _RECHECK)
 
     def _changed(self, old: Object, new: Object) -> None:
         """Renew the tokens if the Secret's content was changed, because its pod reads it."""
         of = token_secrets.token_owner(old.name, old.labels)
         if self._named.get(of) != (old.namespace, old.name):
             return
-        if not set(self._contents.get(of, ())) <= set(token_secrets.fingerprint(new.to_dict())):
+        if self._store.lacks_content(of, new):
             self._due.pop(of, None)
             self.controller.queue.add_after(of, token_requests.MINIMUM_PAUSE)
 
@@ -297,21 +279,21 @@ class IdentityController:
                 shared.deleted()
             self.controller.queue.add(of)
 
+    def _options_of(self, upper_pod: dict[str, Any]) -> PodOptions:
+        return self._context.options[upper_pod["spec"]["nodeName"]]
+
     def _where(self, upper_pod: dict[str, Any], secret: TokenSecret) -> Where:
         return self._context.lower_namespace(upper_pod["metadata"]["namespace"]), secret.name
 
     def _is_fresh(self, of: str, where: Where) -> bool:
         """Report whether the tokens are in the Secret of that namespace and name, and need no renewal yet."""
-        now = asyncio.get_running_loop().time()
-        if self._named.get(of) != where or self._due.get(of, 0.0) <= now:
+        if self._named.get(of) != where or self._due.get(of, 0.0) <= asyncio.get_running_loop().time():
             return False
-        shared = self._shared.get(of)
-        secret = self._store.cached(where)
-        if secret is None:
-            return shared is not None and shared.is_new()
+        if (secret := self._store.cached(where)) is None:
+            return (shared := self._shared.get(of)) is not None and shared.is_new()
         return self._store.is_of(secret, of) and self._shared.is_valid(of)
 
     def _schedule(self, of: str, expires: datetime) -> None:
         pause = token_requests.pause_until_renewal(expires, datetime.now(UTC))
         self._due[of] = asyncio.get_running_loop().time() + pause
-        self.controller.queue.add_after(of, pause if self._shared.get(of) is None else min(pause, _SETTLED))
+        self.controller.queue.add_after(of, pause if self._shared.get(of) is None else min(pause, _RECHECK))

@@ -6,6 +6,7 @@ label and the expected id is patched or deleted, and each write has the uid of t
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from controller_runtime import resources
@@ -16,7 +17,7 @@ from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.translate.base.ownership import is_owned
-from virtual_node.translate.pods.token_secrets import is_token_secret_of
+from virtual_node.translate.pods.token_secrets import fingerprint, is_token_secret_of
 
 Where = tuple[str, str]
 """Lower namespace and name of a Secret."""
@@ -28,6 +29,20 @@ class TokenStore:
     def __init__(self, context: ClusterContext, secrets: Informer) -> None:
         self._context = context
         self._secrets = secrets
+        self._contents: dict[str, array[int]] = {}
+        """By id: fingerprints of the Secrets as we wrote or found them."""
+
+    def note(self, of: str, secret: dict[str, Any]) -> None:
+        """Remember the content of a Secret."""
+        self._contents[of] = fingerprint(secret)
+
+    def forget(self, of: str) -> None:
+        """Forget the content of a Secret."""
+        self._contents.pop(of, None)
+
+    def lacks_content(self, of: str, secret: Object) -> bool:
+        """Report whether a part of the content that was written or found is no longer in the Secret."""
+        return not set(self._contents.get(of, ())) <= set(fingerprint(secret.to_dict()))
 
     def cached(self, where: Where) -> Object | None:
         """Return the Secret as the cache shows it; None: it does not, or the Secret is not owned."""
@@ -46,6 +61,7 @@ class TokenStore:
     async def write(self, of: str, secret: dict[str, Any]) -> bool:
         """Create the Secret or patch the existing one; return False if an unmanaged Secret has the name."""
         lower, metadata = self._context.lower, secret["metadata"]
+        self.note(of, secret)  # first, because the response to the write may be lost
         try:
             await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
         except AlreadyExists:

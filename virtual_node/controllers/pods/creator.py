@@ -37,8 +37,7 @@ from virtual_node.translate.pods import lower_pod, node_pools, synthetic_status
 _CONFLICT_RETRY = 30.0
 """Seconds between two tries while an unmanaged lower pod has the name, because its deletion causes no event here."""
 _PREDECESSOR_RETRY = 5.0
-"""Seconds until a retry while an older pod of the same name terminates in the lower cluster; its delete event
-normally requeues the pod earlier."""
+"""Seconds until a retry while an older lower pod of that name terminates; normally its delete event comes earlier."""
 _DEPENDENCY_RETRY = 60.0
 """Seconds until a retry while a dependency is missing; its watch normally requeues the pod earlier."""
 
@@ -190,11 +189,10 @@ class PodCreator:
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
         namespace = options.namespace_map(upper.namespace)
-        if problem := await self._namespaces.ensure(
-            namespace, upper_name=upper.namespace, is_for_new_pod=True
-        ):
-            return [problem]
-        if self._follow is not None and (problem := await self._follow.ready(upper.namespace)):
+        problem = await self._namespaces.ensure(namespace, upper_name=upper.namespace, is_for_new_pod=True)
+        if problem is None and self._follow is not None:
+            problem = await self._follow.ready(upper.namespace)
+        if problem is not None:
             return [problem]
         problems = await self.prepare(upper, upper_pod)
         if self._volumes is not None:
@@ -262,9 +260,8 @@ class PodCreator:
             return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
         namespace = ownership.upper_namespace(existing)
         if namespace != upper.namespace:
-            return await self._name_conflict(
-                upper, record, f"a pod {existing.key} that stands for {namespace}/{upper.name}"
-            )
+            what = f"a pod {existing.key} that stands for {namespace}/{upper.name}"
+            return await self._name_conflict(upper, record, what)
         # The lower pod is of an older upper pod of the same name. Its deletion requeues ``upper``. The process that
         # should delete it may be gone (a virtual node removed from the configuration), so delete it here if
         # ``upper`` still exists.
@@ -276,11 +273,10 @@ class PodCreator:
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
-        if record.differs_from_last("NameConflict", message):
-            status = synthetic_status.pending(
-                upper.to_dict(), reason="NameConflict", message=message, pod_reason="NameConflict"
-            )
-            await self._complain(upper, record, "NameConflict", message, status)
+        why = "NameConflict"
+        if record.differs_from_last(why, message):
+            status = synthetic_status.pending(upper.to_dict(), reason=why, message=message, pod_reason=why)
+            await self._complain(upper, record, why, message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
 
     async def _refused(

@@ -22,6 +22,18 @@ class ClaimChecks:
         self._context = context
         self._caches = caches
         self._requests = requests
+        self._last_events: dict[str, tuple[str, str]] = {}
+        """By upper claim: reason and message of its last event."""
+
+    def record_event(self, upper: Object, reason: str, message: str) -> None:
+        """Record why an upper claim cannot be used, unless its last event was the same."""
+        if self._last_events.get(upper.key) != (reason, message):
+            self._last_events[upper.key] = (reason, message)
+            self._context.recorder.event(upper, "Warning", reason, message)
+
+    def forget(self, key: str) -> None:
+        """Forget the last event of an upper claim that is gone."""
+        self._last_events.pop(key, None)
 
     def lower(self, key: str, upper: Object | None) -> Object | None:
         """Return our lower claim for an upper claim, from the cache; None: there is none.
@@ -56,15 +68,12 @@ class ClaimChecks:
             )
         return None
 
-    async def lower_claim_problem(
-        self, key: str, claim: Object, last_event: tuple[str, str] | None
-    ) -> Problem | None:
+    async def lower_claim_problem(self, key: str, claim: Object) -> Problem | None:
         """Return a Problem unless the lower claim of that name was made for this upper claim. May read live.
 
         Args:
             key: namespace and name of the upper claim.
             claim: the upper claim.
-            last_event: reason and message of the claim's last event; None: there was none.
         """
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
@@ -72,7 +81,7 @@ class ClaimChecks:
         if await self._requests.made_for(claim.to_dict()) is not None:
             return None
         text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self._context.name} yet'
-        return claim_problem(*(last_event or ("FailedMount", text)))
+        return claim_problem(*(self._last_events.get(key) or ("FailedMount", text)))
 
     def clone_source_problem(self, upper: dict[str, Any]) -> str:
         """Return why a claim's data source is not in the lower cluster; empty: it is there, or there is none."""

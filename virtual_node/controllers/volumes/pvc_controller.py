@@ -12,8 +12,6 @@ way (etcd was restored, or the finalizer removed by hand), the lower claim is ke
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +20,7 @@ from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.keyed_locks import KeyedLocks
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -81,9 +80,7 @@ class ClaimController:
             context, caches, mirrors=caches.shared, namespaces=namespaces, pods=pods, users=self._users
         )
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._last_events: dict[str, tuple[str, str]] = {}
-        """By upper claim: reason and message of its last event."""
+        self._locks: KeyedLocks[str] = KeyedLocks()
         self._orphans: set[str] = set()
         self.controller: Controller[str] = context.controller(
             "claims",
@@ -120,11 +117,11 @@ class ClaimController:
             return problem
         if problem is None:
             await self.reconcile(key)
-            problem = await self._checks.lower_claim_problem(key, claim, self._last_events.get(key))
+            problem = await self._checks.lower_claim_problem(key, claim)
         elif self._shared.is_guest(claim):
             problem = None
         if problem is None:
-            async with self._lock(key):
+            async with self._locks.of(key):
                 problem = await self._shared.ensure(claim)
         return problem
 
@@ -135,13 +132,9 @@ class ClaimController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Take one step for one upper claim, by namespace and name."""
-        async with self._lock(key):
+        async with self._locks.of(key):
             result = await self._reconcile(key)
             return await self._shared.reconcile(key) or result
-
-    def _lock(self, key: str) -> asyncio.Lock:
-        # The lock exists while a task holds it or waits for it.
-        return self._locks.setdefault(key, asyncio.Lock())
 
     async def _reconcile(self, key: str) -> Result | None:
         upper_object = self._caches.upper_claims.store.get(key)
@@ -154,7 +147,7 @@ class ClaimController:
             # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
             what = claim_conflict(self._context.name, key, "an earlier claim")
-            self._record_event(upper_object, CLAIM_CONFLICT, what)
+            self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
             if upper_object.metadata.deletion_timestamp is None:
                 return Result(requeue_after=_BINDING_RETRY)
             lower = None
@@ -172,7 +165,8 @@ class ClaimController:
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
         await self._requests.finalizers(upper, add=(translate.FINALIZER,))
-        await self._grow(upper_object, upper, lower)
+        if refusal := await self._requests.grow(upper, lower):
+            self._checks.record_event(upper_object, "VolumeResizeFailed", refusal)
         return await self._bring_up(key, upper, lower)
 
     def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
@@ -194,31 +188,21 @@ class ClaimController:
                 await self._requests.give_back(upper, None, refusal)
                 return None
         if reason := self._checks.clone_source_problem(upper):
-            self._record_event(upper_object, "ProvisioningFailed", reason)
+            self._checks.record_event(upper_object, "ProvisioningFailed", reason)
             return Result(requeue_after=_REFUSED_RETRY)
         await self._requests.finalizers(upper, add=(translate.FINALIZER,))
         try:
             existing = await self._requests.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
             message = f"Lower cluster {self._context.name} refused the claim: {error.message}"
-            self._record_event(upper_object, "ProvisioningFailed", message)
+            self._checks.record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)
         if existing is not None and not self._requests.is_owned(
             existing, upper_object.namespace, upper_object
         ):
             what = claim_conflict(self._context.name, existing.key, "a claim that is not ours")
-            self._record_event(upper_object, CLAIM_CONFLICT, what)
+            self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
         return Result(requeue_after=_BINDING_RETRY)
-
-    async def _grow(self, upper_object: Object, upper: dict[str, Any], lower: dict[str, Any]) -> None:
-        patch = translate.claim_patch(lower, upper)
-        if patch is None:
-            return
-        try:
-            await self._requests.patch_lower(lower, patch)
-        except (Forbidden, Invalid) as error:
-            message = f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
-            self._record_event(upper_object, "VolumeResizeFailed", message)
 
     async def _bring_up(self, key: str, upper: dict[str, Any], lower: dict[str, Any]) -> Result | None:
         if translate.is_bound(lower):
@@ -254,7 +238,7 @@ class ClaimController:
         return None
 
     async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
-        self._last_events.pop(key, None)
+        self._checks.forget(key)
         self._waits.forget(key)
         await self._binder.done(key)
         if lower is None:
@@ -277,11 +261,6 @@ class ClaimController:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
         metrics.ORPHANED_CLAIMS.labels(self._context.name).set(len(self._orphans))
 
-    def _record_event(self, upper: Object, reason: str, message: str) -> None:
-        if self._last_events.get(upper.key) != (reason, message):
-            self._last_events[upper.key] = (reason, message)
-            self._context.recorder.event(upper, "Warning", reason, message)
-
     def _watch(self) -> None:
         def add(key: str) -> None:
             self._waits.forget(key)
@@ -292,21 +271,18 @@ class ClaimController:
             for uid in self._users.of(claim.key):
                 self._wake(uid)
 
-        def lower_changed(claim: Object) -> None:
-            key = ownership.upper_key(claim)
+        def unblock(key: str) -> None:
             add(key)
             for uid in self._users.unblock(key):
                 self._wake(uid)
+
+        def lower_changed(claim: Object) -> None:
+            unblock(ownership.upper_key(claim))
 
         def mirror_changed(mirror: Object) -> None:
             claim = (mirror.spec or {}).get("claimRef") or {}
             if claim:
                 add(f"{claim.get('namespace')}/{claim.get('name')}")
-
-        def shared_changed(key: str) -> None:
-            add(key)
-            for uid in self._users.unblock(key):
-                self._wake(uid)
 
         for informer, changed in (
             (self._caches.upper_claims, upper_changed),
@@ -314,5 +290,5 @@ class ClaimController:
             (self._caches.upper_volumes, mirror_changed),
         ):
             informer.on_change(changed, changed, with_old=True)
-        self._shared.watch(shared_changed)
+        self._shared.watch(unblock)
         self._binder.on_change(add)

@@ -13,7 +13,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
@@ -147,13 +147,20 @@ class ClaimRequests:
         with contextlib.suppress(Conflict):
             await self.patch_upper(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
 
-    async def patch_lower(self, lower: dict[str, Any], patch: dict[str, Any]) -> None:
-        """Patch a lower claim.
+    async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
+        """Patch the lower claim if the upper claim requests more; return why the lower cluster refused, empty if not.
 
         Raises:
-            ApiError: another claim has the name now (Conflict), or the lower cluster refuses.
+            ApiError: another claim has the name now (Conflict), or the request failed.
         """
-        await _patch(self._context.lower, lower, patch)
+        patch = translate.claim_patch(lower, upper)
+        if patch is None:
+            return ""
+        try:
+            await _patch(self._context.lower, lower, patch)
+        except (Forbidden, Invalid) as error:
+            return f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
+        return ""
 
     async def finalizers(
         self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ claims of a namespace share one LIST for some seconds, and only the name of the 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
+from controller_runtime.util.keyed_locks import KeyedLocks
 from virtual_node.controllers.base.context import ClusterContext
 
 _PAGE = 100
@@ -56,7 +56,7 @@ class WaitingPods:
         self._claims = claims
         self._selects = matching.compile_selector(context.config.pod_selector)
         self._listed: dict[str, _Listed] = {}
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: KeyedLocks[str] = KeyedLocks()
 
     async def oldest(self, key: str) -> dict[str, Any] | None:
         """Return the oldest unbound pod that references a claim; the pod itself is read live.
@@ -83,8 +83,7 @@ class WaitingPods:
     async def _by_claim(self, namespace: str) -> dict[str, _Waiting]:
         now = asyncio.get_running_loop().time
         # The lock exists while a task holds it or waits for it.
-        lock = self._locks.setdefault(namespace, asyncio.Lock())
-        async with lock:
+        async with self._locks.of(namespace):
             listed = self._listed.get(namespace)
             if listed is None or listed.until <= now():
                 started = now()

@@ -55,6 +55,17 @@ def token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecr
     return list(dict.fromkeys(_shared(pod, request, options) for request in requests))
 
 
+def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecret]:
+    """Return the Secrets that a pod may use: its own, and those that it shares, because the option may have changed."""
+    if not options.service_accounts:
+        return []
+    return [
+        secret
+        for is_shared in (False, True)
+        for secret in token_secrets(pod, replace(options, shared_tokens=is_shared))
+    ]
+
+
 def mounted_token_secrets(
     pod: Mapping[str, Any], lower: Mapping[str, Any], options: PodOptions
 ) -> list[TokenSecret]:

@@ -99,7 +99,7 @@ async def test_request_cancelled_at_every_await_keeps_nothing(send: Request, kin
                 is_over = False
             except ApiError:
                 pass
-            for pool in client._transport._pools:
+            for pool in client._transport._pools._pools:
                 assert not pool._users
                 connector: Any = pool.session.connector
                 assert not connector._acquired

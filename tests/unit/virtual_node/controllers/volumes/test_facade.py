@@ -283,7 +283,7 @@ async def test_locks_of_deleted_claims_are_removed():
     async with following(scene):
         upper.remove("persistentvolumeclaims", KEY)
         await asyncio.sleep(60)
-        assert not scene.volumes._claims._locks
+        assert not scene.volumes._claims._locks._locks
 
 
 async def test_an_unbound_orphan_is_deleted():

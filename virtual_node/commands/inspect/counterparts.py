@@ -1,0 +1,71 @@
+"""Reads upper objects that have lower counterparts, which the lower objects name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller_runtime import resources
+from controller_runtime.api import names
+from controller_runtime.client.client import Client
+from virtual_node.commands.inspect.facts import ClusterFacts, annotations_of, is_virtual_node, labels_of
+from virtual_node.commands.inspect.listing import all_of, lease_into, list_into
+from virtual_node.commands.inspect.packed import PackedObjects
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Names that a node or a namespace can have."""
+
+
+async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFacts]) -> None:
+    """Read upper objects that have lower counterparts: pods of virtual nodes, sources of copies, and Leases."""
+    if upper.error:
+        return
+    nodes = virtual_nodes(upper, lowers)
+    sources: dict[str, set[str]] = {"ConfigMap": set(), "Secret": set()}
+    for lower in lowers:
+        try:
+            _add_counterparts(lower, nodes, sources)
+        except Exception as error:  # noqa: BLE001 - objects may have any content
+            lower.mark_malformed(error)
+    upper.objects["Pod"] = PackedObjects()
+    # A name that no upper object can have would make the request fail, and all objects of its kind unread.
+    reading = [
+        list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
+        for node in sorted(nodes)
+        if _NAME.fullmatch(node)
+    ]
+    for resource in (resources.CONFIG_MAPS, resources.SECRETS):
+        upper.objects[resource.kind] = PackedObjects()
+        reading += [
+            list_into(client, upper, resource, namespace=namespace)
+            for namespace in sorted(sources[resource.kind])
+            if _NAME.fullmatch(namespace)
+        ]
+    leases: list[dict[str, Any]] = []
+    upper.objects["Lease"] = leases
+    reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]
+    await all_of(reading)
+    for kind in upper.unread:
+        upper.objects.pop(kind, None)
+
+
+def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str, set[str]]) -> None:
+    """Add the virtual nodes of a lower cluster's pods, and by kind the upper namespaces of its copies."""
+    nodes |= {
+        labels_of(pod)[names.LABEL_NODE] for pod in lower.heads("Pod") if names.LABEL_NODE in labels_of(pod)
+    }
+    for kind, namespaces in sources.items():
+        for copy in lower.of(kind):
+            if names.LABEL_TOKEN_OF not in labels_of(copy):
+                above = annotations_of(copy).get(names.ANNOTATION_UPPER_NAMESPACE)
+                namespaces.add(above or copy["metadata"].get("namespace", ""))
+            elif names.LABEL_NODE in labels_of(copy):
+                # Secrets of tokens name the virtual node of their pod, and may be left when the pod is gone.
+                nodes.add(labels_of(copy)[names.LABEL_NODE])
+
+
+def virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
+    """Return the names of the registered virtual nodes and of those that are configured for lower clusters."""
+    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
+    return registered | {name for lower in lowers for name in lower.nodes}

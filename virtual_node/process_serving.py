@@ -1,0 +1,71 @@
+"""Serves the probes, the metrics and the page of a virtual-node process, as configured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from controller_runtime.client.client import Client
+from controller_runtime.serving.server import HealthServer
+from virtual_node.config.types import Config
+from virtual_node.process_health import ProcessHealth
+from virtual_node.workers import families
+from virtual_node.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from virtual_node.app import App
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: App, config: Config, *, upper: Client, worker: Worker | None
+) -> AsyncIterator[ProcessHealth | None]:
+    """Serve until the context ends; yield what evaluates the health of the process, None if nothing shows it.
+
+    Args:
+        app: the process.
+        config: at start; the addresses do not change later.
+        upper: client of the upper cluster.
+        worker: the process as one of ``--workers``; None: it is the only one.
+
+    Raises:
+        ConfigError: an address cannot be used.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if config.metrics_address:
+            server = HealthServer(
+                config.metrics_address,
+                checks=app.checks(),
+                setting="--metrics-addr (metricsAddress)",
+                listener=worker.socket() if worker else None,
+            )
+            if worker:
+                server.add_route("GET", families.PATH, families.serve)
+            await stack.enter_async_context(server)
+        if not config.web_address and not config.metrics_address:
+            yield None
+            return
+        election = config.leader_election
+        health = ProcessHealth(
+            app,
+            upper=upper,
+            replicas_in=election.namespace if election.enabled else "",
+            history=config.inspection_history,
+            leader=app.leader,
+        )
+        if config.web_address:
+            from virtual_node.web.server import page  # noqa: PLC0415 - loaded only if the page is served
+
+            served = page(
+                config,
+                upper=upper,
+                clusters=app.clusters,
+                health=health,
+                leader=app.leader,
+                elsewhere=app.elsewhere,
+                failures=lambda: app.failures,
+                worker=worker.number if worker else 1,
+            )
+            await stack.enter_async_context(served)
+        yield health
