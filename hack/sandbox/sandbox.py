@@ -15,7 +15,7 @@ from hack.sandbox import directory as folder
 from hack.sandbox import etcd, inotify
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.packages import ensure_packages
-from hack.sandbox.builds.programs import Progress, cache_directory, control_planes, with_servers
+from hack.sandbox.builds.programs import Progress, control_planes, with_servers
 from hack.sandbox.cluster import LOOPBACK, Cluster
 from hack.sandbox.errors import SandboxError, together
 from hack.sandbox.janitor import Janitor
@@ -200,8 +200,8 @@ class Sandbox:
             raise SandboxError(f"a sandbox runs in {self.directory} already; stop it first (make demo-down)")
         real_nodes = self._real_node + self._upper_real_node
         instances = inotify.PER_CLUSTER * (1 + self._count) + inotify.PER_REAL_NODE * real_nodes
-        async with inotify.reserved(instances, directory=cache_directory() / "inotify"):
-            await self._start_clusters(max(real_nodes, int(self._bridged)))
+        await inotify.available(instances)
+        await self._start_clusters(max(real_nodes, int(self._bridged)))
 
     async def _start_clusters(self, bridges: int) -> None:
         folder.empty(self.directory)

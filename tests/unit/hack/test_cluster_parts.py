@@ -163,31 +163,11 @@ def test_counted_inotify_instances_are_released():
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-async def test_reserved_inotify_instances_count_until_the_sandbox_has_started(monkeypatch, tmp_path):
-    """Otherwise two sandboxes that start at the same time would both count the same free instances."""
-    checked: list[int] = []
-    monkeypatch.setattr(inotify, "require", checked.append)
-    async with (
-        inotify.reserved(35, directory=tmp_path / "new"),
-        inotify.reserved(18, directory=tmp_path / "new"),
-    ):
-        pass
-    async with inotify.reserved(7, directory=tmp_path / "new"):
-        pass
-    assert checked == [35, 53, 7]
-
-
-async def test_sandbox_waits_for_inotify_instances_then_fails(monkeypatch, tmp_path):
-    attempts = iter([SandboxError("none left"), None])
-
-    def require(_count: int) -> None:
-        if (error := next(attempts, SandboxError("still none left"))) is not None:
-            raise error
-
-    monkeypatch.setattr(inotify, "require", require)
-    monkeypatch.setattr(inotify, "_PAUSE", 0.0)
-    async with inotify.reserved(1, directory=tmp_path):
-        pass
-    with pytest.raises(SandboxError, match="still none left"):
-        async with inotify.reserved(1, directory=tmp_path, patience=0.0):
-            pytest.fail("nothing was reserved")
+@pytest.mark.parametrize(("before", "after"), [("128", "1024"), ("8192", "8192")])
+async def test_limit_of_inotify_instances_is_raised_and_never_lowered(before, after, monkeypatch, tmp_path):
+    """Two sandboxes that start at the same time would count the same free instances of a small limit."""
+    limit = tmp_path / "max_user_instances"
+    limit.write_text(before + "\n")
+    monkeypatch.setattr(inotify, "_LIMIT", limit)
+    await inotify.available(1)
+    assert limit.read_text().strip() == after
