@@ -61,7 +61,7 @@ class ConnectionPool:
         self._users = 0
         self._retired = False
         self._closing: asyncio.Future[None] | None = None
-        connector = aiohttp.TCPConnector(
+        connector = _NewestFirst(
             # A watch holds a connection for its lifetime. Callers limit the number of concurrent requests.
             limit=0,
             ssl=config.ssl if config.ssl is not None else True,
@@ -110,6 +110,20 @@ class ConnectionPool:
         if not self.closed:
             self.closed = True
             self._closing = asyncio.ensure_future(self.session.close())
+
+
+class _NewestFirst(aiohttp.TCPConnector):
+    """Reuses the connection that has been idle for the shortest time, as Go's transport does.
+
+    aiohttp reuses the one that has been idle for the longest time. So all connections that a burst has opened would stay
+    in use by turns, each with the buffers of TLS.
+    """
+
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        idle = self._conns.get(key)
+        if idle and idle[-1][0] is protocol:
+            idle.rotate(1)
 
 
 class ConnectionPools:

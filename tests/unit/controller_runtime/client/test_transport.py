@@ -148,6 +148,25 @@ async def test_connections_are_reused(*, tls: bool) -> None:
     assert server.connections == 1
 
 
+async def test_connections_of_a_burst_are_idle_after_it() -> None:
+    """They are closed after a while, because requests use the connection that was used last."""
+    used: list[object] = []
+    all_arrived = asyncio.Barrier(5)
+
+    async def script(request: web.Request) -> web.Response:
+        used.append(request.transport)
+        if len(used) <= all_arrived.parties:
+            await all_arrived.wait()
+        return reply()
+
+    async with serve(script) as server, client_of(server) as client:
+        await asyncio.gather(*(client.get(resources.NODES, "n") for _ in range(all_arrived.parties)))
+        for _ in range(4):
+            await client.get(resources.NODES, "n")
+    assert len(set(used)) == 5
+    assert len(set(used[5:])) == 1
+
+
 async def test_connections_have_tcp_keep_alive() -> None:
     """So that a lost peer is detected during a silent watch."""
 
