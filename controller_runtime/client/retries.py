@@ -76,6 +76,9 @@ class Retry:
         first, longest = _PAUSES
         pause = max(failure.retry_after or 0.0, min(first * 2**self._attempts, longest))
         if not shed or self._is_eviction or pause > left:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback refers to this frame: a cycle until the next garbage collection
         self._attempts += 1
         await asyncio.sleep(pause * (1 + random.random() / 10))  # noqa: S311 - jitter

@@ -15,7 +15,7 @@ from yarl import URL
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.client.connection_pool import ConnectionPools, refusal
+from controller_runtime.client.connection_pool import ConnectionPools, refusal, without_frames
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
@@ -166,7 +166,7 @@ class Transport:
             except NETWORK_ERRORS as error:
                 await held.aclose()
                 self._metrics.count(verb, 0)
-                if retry.after_break(error):
+                if retry.after_break(without_frames(error)):
                     continue
                 raise self.failure(error) from error
             self._metrics.count(verb, code)
@@ -233,7 +233,7 @@ class Transport:
                         )
                 except NETWORK_ERRORS as error:
                     self._metrics.count(verb, 0)
-                    if retry.after_break(error):
+                    if retry.after_break(without_frames(error)):
                         continue
                     raise self.failure(error) from error
                 async with response:
@@ -247,12 +247,12 @@ class Transport:
                             answer = await self.reader.read(response, f"{method} {url.path}", held=held)
                     except NETWORK_ERRORS as error:
                         raise self.failure(error) from error
-            failure = error_from_response(response.status, answer, response.headers)
-            await retry.after(failure, left=deadline - loop.time())
+            left = deadline - loop.time()
+            await retry.after(error_from_response(response.status, answer, response.headers), left=left)
 
     def failure(self, error: BaseException) -> ConnectionFailed:
         """Return NotConnected if no connection was made, ConnectionFailed if it broke later."""
-        text = refusal(error) or " ".join(str(error).split())
+        text = refusal(without_frames(error)) or " ".join(str(error).split())
         if isinstance(error, aiohttp.ClientHttpProxyError):  # aiohttp's text contains the proxy's password
             text = f"the proxy {without_password(self._config.proxy_url or '')} answered {error.status} {error.message}"
         if isinstance(error, TimeoutError):

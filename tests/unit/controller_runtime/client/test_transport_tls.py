@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 
 import pytest
@@ -12,6 +13,7 @@ from controller_runtime import resources
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.credentials import Credentials
 from controller_runtime.client.client import Client
+from controller_runtime.client.response_handler import MeteredResponseHandler
 from controller_runtime.errors import (
     ConnectionFailed,
     NotConnected,
@@ -23,6 +25,7 @@ from tests.unit.controller_runtime.loopback import (
     CA,
     answers,
     client_context,
+    client_of,
     intermediate,
     reply,
     serve,
@@ -203,3 +206,29 @@ async def test_proxy_that_refuses_is_named_without_its_password() -> None:
     assert str(caught.value) == (
         f"https://api.example: the proxy http://127.0.0.1:{port} answered 407 Proxy Authentication Required"
     )
+
+
+async def test_broken_connections_are_freed_without_garbage_collection() -> None:
+    """Their TLS buffers are large, and an outage breaks many connections."""
+
+    async def break_handshake(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with (
+        await asyncio.start_server(break_handshake, "127.0.0.1", 0) as server,
+        serve(answers(reply()), tls=True) as other,
+        client_of(other) as client,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        client.config.server = f"https://127.0.0.1:{port}"
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                with pytest.raises(NotConnected, match="reset"):
+                    await client.get(resources.NODES, "n")
+            await asyncio.sleep(0.1)
+            left = [one for one in gc.get_objects() if isinstance(one, MeteredResponseHandler)]
+        finally:
+            gc.enable()
+    assert left == []
