@@ -30,8 +30,8 @@ _YOUNG_OBJECTS = 20_000
 time if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make lists
 decode faster."""
 _COLLECT_EVERY, _COLLECT_SHARE, _COLLECT_GROWTH = 60.0, 0.001, 1.02
-"""Least seconds between two full collections, most of the time that they may take, and the growth of the most memory of
-the process after which one is useful. A collection of large caches stops the event loop for tenths of a second."""
+"""Least seconds between two collections, most of the time that they may take, and the growth of the most memory of the
+process after which frozen objects are collected, too. With large caches that stops the event loop for tenths of a second."""
 _TLS_BUFFER = 64 * 1024
 """Bytes received at once; a TLS record has at most 16 KiB."""
 
@@ -129,10 +129,9 @@ def tune_gc() -> None:
 
 @contextlib.asynccontextmanager
 async def collecting_garbage() -> AsyncIterator[None]:
-    """Call ``tune_gc`` now, and again during the block whenever the process has grown.
+    """Call ``tune_gc`` now, and again during the block whenever the process has grown; collect young garbage every minute.
 
-    Its thresholds never cause a full collection, but each broken connection leaves a reference cycle with the buffers of
-    TLS: in an hour with a fault every 20 s, 60 MiB.
+    Its thresholds never cause a full collection, but each broken connection leaves a reference cycle.
     """
     tune_gc()
     async with beside(_collect_again()):
@@ -143,12 +142,13 @@ async def _collect_again() -> None:
     pause, known = _COLLECT_EVERY, _most_memory()
     while True:
         await asyncio.sleep(pause)
-        if _most_memory() < known * _COLLECT_GROWTH:
-            continue
         begun = time.perf_counter()
-        tune_gc()
+        if _most_memory() < known * _COLLECT_GROWTH:
+            gc.collect()  # only objects that are younger than the last freeze: a few milliseconds
+        else:
+            tune_gc()
+            known = _most_memory()
         pause = max(_COLLECT_EVERY, (time.perf_counter() - begun) / _COLLECT_SHARE)
-        known = _most_memory()
 
 
 def _most_memory() -> int:

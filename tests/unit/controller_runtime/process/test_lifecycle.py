@@ -342,21 +342,23 @@ class TestGarbageCollector:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize(
-    ("takes", "growth", "calls"), [(0.01, 1.03, 61), (0.6, 1.03, 7), (0.01, 1.0, 1), (0.01, 1.011, 31)]
+    ("takes", "growth", "full", "young"),
+    [(0.01, 1.03, 61, 0), (0.6, 1.03, 7, 0), (0.01, 1.0, 1, 60), (0.6, 1.0, 1, 6), (0.01, 1.011, 31, 30)],
 )
 async def test_garbage_is_collected_every_minute_or_less_often_if_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch, takes: float, growth: float, calls: int
+    monkeypatch: pytest.MonkeyPatch, takes: float, growth: float, full: int, young: int
 ) -> None:
-    """Full collections take at most a thousandth of the time, and only a process that grows needs them."""
-    found: list[float] = []
+    """Collections take at most a thousandth of the time, and only a process that grows needs full ones."""
+    found: list[str] = []
     clock = itertools.count(step=takes)
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     memory = itertools.accumulate(itertools.repeat(growth), operator.mul)
     monkeypatch.setattr(lifecycle, "_most_memory", lambda: next(memory))
-    monkeypatch.setattr(lifecycle, "tune_gc", lambda: found.append(0.0))
+    monkeypatch.setattr(lifecycle, "tune_gc", lambda: found.append("full"))
+    monkeypatch.setattr("gc.collect", lambda: found.append("young"))
     async with lifecycle.collecting_garbage():
         await asyncio.sleep(3601)
-    assert len(found) == calls
+    assert (found.count("full"), found.count("young")) == (full, young)
 
 
 def test_open_file_limit_is_raised_to_the_maximum() -> None:
