@@ -29,12 +29,11 @@ e2e: $(STAMP) ## one end-to-end test in the clusters of make up: make e2e TEST=t
 down: $(STAMP) ## stop the clusters of make up
 	@$(BIN)/python -m hack.sandbox down --directory $(KEPT)
 
-# Runs three modules in parallel on two cores, because a module waits half of the time. More would need more inotify instances
-# (hack/sandbox/inotify.py) than Linux gives a user. The order is that of tests/e2e/conftest.py. If only a few tests fail,
-# tests/again.py runs their modules again.
+# Runs four modules in parallel on two cores, because a module waits most of the time. The order is that of
+# tests/e2e/conftest.py. If only a few tests fail, tests/again.py runs their modules again.
 test: lint prepare ## lint and all tests, on real clusters, as CI does
 	@$(MAKE) --no-print-directory unit THOROUGH=1
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/e2e tests/integration --numprocesses=3 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/e2e tests/integration --numprocesses=4 --dist=loadfile --no-loadscope-reorder || $(BIN)/python -m tests.again
 
 # A separate target, because the first build takes minutes, too long for a test.
 prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once

@@ -211,8 +211,8 @@ def _from_details(status: dict[str, Any]) -> float | None:
 def without_frames(error: _Error) -> _Error:
     """Remove the tracebacks of an error and of its causes, so that it can be kept; return the error.
 
-    The frames of a traceback hold the data being read: ten MiB for each informer of a server that sends too
-    much.
+    The frames of a traceback hold the data being read (ten MiB for each informer of a server that sends too much) and the
+    error itself, a cycle that only a garbage collection frees.
     """
     one: BaseException | None = error
     while one is not None:

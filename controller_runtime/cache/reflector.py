@@ -78,6 +78,7 @@ class Reflector:
         transform: Callable[[Object], Object] | None,
         page_size: int,
         name: str,
+        list_transform: Callable[[Object], Object] | None = None,
         is_minor: bool = False,
     ) -> None:
         """Create a reflector; ``run`` starts it.
@@ -90,6 +91,7 @@ class Reflector:
             transform: called on every object before the sink receives it; None: no change.
             page_size: objects per page of a list; 0: no paging.
             name: in logs and metrics.
+            list_transform: called on the objects of lists instead, while they are read; None: ``transform`` is.
             is_minor: while the server is unreachable, other reflectors reconnect first. Applies after the
                 first list.
         """
@@ -100,6 +102,7 @@ class Reflector:
         self._sink = sink
         self._selection = selection
         self._transform = transform
+        self._list_transform = list_transform or transform
         self._page_size = page_size
         self._name = name
         self._is_minor = is_minor
@@ -166,7 +169,7 @@ class Reflector:
 
     async def _list(self) -> None:
         listed = await self._client.list(
-            self._resource, page_size=self._page_size, transform=self._transform, **self._selection
+            self._resource, page_size=self._page_size, transform=self._list_transform, **self._selection
         )
         self._note_contact()
         self._client.outage.answered()

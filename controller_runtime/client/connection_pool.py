@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -23,7 +23,6 @@ _KEEPALIVE = 45.0
 server."""
 _DNS_CACHE = 30
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-E = TypeVar("E", bound=BaseException)
 _BUFFER = 2**16
 """Bytes read ahead per connection. Small, because a server may fill a hundred connections at once."""
 
@@ -176,19 +175,6 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def without_frames(error: E) -> E:
-    """Return the error without its traceback and those of its causes.
-
-    Their frames refer to the error, and to the buffers of its connection. So all of these would stay in memory until a full
-    garbage collection.
-    """
-    cause: BaseException | None = error
-    while cause is not None and cause.__traceback__ is not None:
-        cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
-    return error
 
 
 def refusal(error: BaseException) -> str:

@@ -15,11 +15,17 @@ from yarl import URL
 from controller_runtime.auth import impersonation
 from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.proxies import without_password
-from controller_runtime.client.connection_pool import ConnectionPools, refusal, without_frames
+from controller_runtime.client.connection_pool import ConnectionPools, refusal
 from controller_runtime.client.response_limits import ResponseLimits, ResponseReader
 from controller_runtime.client.retries import Retry
 from controller_runtime.client.transport_metrics import TransportMetrics
-from controller_runtime.errors import ConnectionFailed, NotConnected, ResponseTooLarge, error_from_response
+from controller_runtime.errors import (
+    ConnectionFailed,
+    NotConnected,
+    ResponseTooLarge,
+    error_from_response,
+    without_frames,
+)
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _CONNECT_TIMEOUT = 10.0
@@ -211,9 +217,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         verb = verb or method
         url = self._url(path, params)
-        limit = aiohttp.ClientTimeout(
-            total=None, connect=None, sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout
-        )
+        limit = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT, sock_read=read_timeout)
         retry = Retry(self._config, method, path)
         deadline: float | None = None
         while True:

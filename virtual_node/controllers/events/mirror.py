@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -73,6 +73,7 @@ class EventMirror:
             selection=_SELECTION,
             transform=None,
             page_size=_PAGE,
+            list_transform=self._of_our_pod,
             name=resources.EVENTS.qualified,
             is_minor=True,
         )
@@ -95,9 +96,10 @@ class EventMirror:
 
     async def replace(self, items: list[Object]) -> None:
         """Copy all existing events except those whose copy is up to date."""
-        copied = await self._copied() if items else {}
+        ours = [event for event in items if event is not _NOTHING]
+        copied = await self._copied({events.name_suffix(event.uid) for event in ours}) if ours else {}
         slicer = Slicer()
-        for event in items:
+        for event in ours:
             self._mirror(event, copied)
             await slicer.tick()
 
@@ -106,8 +108,17 @@ class EventMirror:
         if kind != "DELETED" and not self._mirror(changed, {}):
             asyncio.get_running_loop().call_later(_LATE, self._mirror, changed, {})
 
-    async def _copied(self) -> dict[str, int]:
-        """Return the fingerprints of our copies in the upper cluster by key; without an answer, none.
+    def _of_our_pod(self, event: Object) -> Object:
+        """Drop an event of another pod from a list: a cluster may have 100,000 events of pods that are gone."""
+        return _NOTHING if self._lower_pod(event) is None else event
+
+    def _lower_pod(self, event: Object) -> Object | None:
+        involved = event.field("involvedObject") or {}
+        lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
+        return None if lower is None or lower.uid != involved.get("uid") else lower
+
+    async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
+        """Return the fingerprints of our copies with these suffixes of names, by key; without an answer, none.
 
         A tenant can write such an event, too. But its fingerprint covers the content, so it only replaces an equal
         copy in the tenant's own namespace.
@@ -115,7 +126,8 @@ class EventMirror:
         found: dict[str, int] = {}
 
         def take(event: Object) -> Object:
-            found[event.key] = Series(event.to_dict()).fingerprint()
+            if event.name.rpartition(".")[2] in suffixes:
+                found[event.key] = Series(event.to_dict()).fingerprint()
             return _NOTHING  # events may be large
 
         try:
@@ -131,9 +143,8 @@ class EventMirror:
 
     def _mirror(self, event: Object, copied: Mapping[str, int]) -> bool:
         """Copy an event unless its copy is up to date; return False if its lower pod is unknown."""
-        involved = event.field("involvedObject") or {}
-        lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
-        if lower is None or lower.uid != involved.get("uid"):
+        lower = self._lower_pod(event)
+        if lower is None:
             return False
         upper = self._find_upper(lower.labels.get(names.LABEL_UPPER_UID, ""))
         if upper is None:

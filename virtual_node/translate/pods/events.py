@@ -22,6 +22,11 @@ _CARRIED = (
 )
 
 
+def name_suffix(lower_uid: str) -> str:
+    """Return the part of the upper event's name after the last dot, given the lower event's uid."""
+    return lower_uid.replace("-", "")[:16]
+
+
 def upper_event(
     lower_event: Mapping[str, Any], upper_pod: Mapping[str, Any], *, node_name: str, namespace: str
 ) -> dict[str, Any]:
@@ -49,7 +54,6 @@ def upper_event(
         reference["resourceVersion"] = resource_version
     if field_path := involved.get("fieldPath"):
         reference["fieldPath"] = field_path
-    suffix = lower_event["metadata"].get("uid", "").replace("-", "")[:16]
     source = dict(lower_event.get("source") or {})
     source["host"] = node_name
     if not source.get("component"):
@@ -58,7 +62,7 @@ def upper_event(
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{metadata['name'][:230]}.{suffix}",
+            "name": f"{metadata['name'][:230]}.{name_suffix(lower_event['metadata'].get('uid', ''))}",
             "namespace": namespace,
             "labels": {names.LABEL_NODE: node_name},
         },

@@ -61,13 +61,16 @@ class _Server:
         self.turn = asyncio.Lock()
         self.there = list(there)
         self.asked = self.lists = 0
+        self.read: list[Object] = []
+        """The last list, as kept in memory."""
         self._change = change
         self._error = error
 
-    async def list(self, *_what: Any, **_more: Any) -> ObjectList:
+    async def list(self, *_what: Any, transform: Callable[[Object], Object], **_more: Any) -> ObjectList:
         self.asked += 1
         self.lists += 1
-        return ObjectList(self.there, "1")
+        self.read = [transform(event) for event in self.there]
+        return ObjectList(self.read, "1")
 
     async def watch_batches(self, *_what: Any, **_more: Any) -> AsyncIterator[Batch]:
         self.asked += 1
@@ -129,6 +132,13 @@ async def test_events_of_other_pods_are_not_mirrored():
     """Of unmanaged pods, and of an earlier pod with the same name."""
     server = _Server(_event("stranger", pod="other"), _event("before", pod_uid="earlier"), _event("ours"))
     assert await _Mirroring(server).run(0.05) == ["ours"]
+
+
+async def test_listed_events_of_other_pods_are_not_kept_in_memory():
+    """A cluster keeps events for an hour, most of them of pods that are gone, and lists them again after an outage."""
+    server = _Server(*(_event(f"gone-{number}", pod="gone") for number in range(100)), _event("ours"))
+    assert await _Mirroring(server).run(0.05) == ["ours"]
+    assert len({id(event) for event in server.read}) == 2
 
 
 async def test_an_event_that_is_read_before_its_pod_is_mirrored():
