@@ -18,13 +18,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
 async def test_drain_ends_the_pods_of_a_virtual_node(sandbox: Sandbox, upper: Cluster, namespace):
     """Lower pods are gone when it returns, lower nodes are not cordoned; uncordoned, the node takes the successors."""
     lower = sandbox.lower[1]
-    await create(upper, namespace, deployment("web", node=SIMULATED, replicas=2))
-    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
+    await create(upper, namespace, deployment("drained", node=SIMULATED, replicas=2))
+    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/drained", "--timeout=150s")
     before = {one["metadata"]["uid"] for one in (await get(lower, namespace, "pods"))["items"]}
     assert len(before) == 2
     try:
-        # Only pods of this test, because other tests' pods may be on the node.
-        done = await upper.kubectl("drain", SIMULATED, "--pod-selector=app=web", "--timeout=150s")
+        # Only pods of this test, by a name that no other test uses: pods of deleted namespaces may still be on the node.
+        done = await upper.kubectl("drain", SIMULATED, "--pod-selector=app=drained", "--timeout=150s")
         assert f"node/{SIMULATED} drained" in done.stdout
         after = {one["metadata"]["uid"] for one in (await get(lower, namespace, "pods"))["items"]}
         assert not before & after
@@ -32,7 +32,7 @@ async def test_drain_ends_the_pods_of_a_virtual_node(sandbox: Sandbox, upper: Cl
         assert not any(node["spec"].get("unschedulable") for node in lower_nodes)
     finally:
         await upper.kubectl("uncordon", SIMULATED)
-    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
+    await upper.kubectl("-n", namespace, "rollout", "status", "deployment/drained", "--timeout=150s")
 
 
 async def test_rollout_undo_wait_and_events(upper: Cluster, namespace):
