@@ -164,7 +164,9 @@ class FitAgent(Agent):
         feed, index = self.feeds.get(node.cluster), self.indexes.get(node.cluster)
         if feed is None or index is None or feed.trouble():
             return victims if self._settings.unreachable == "Pass" else None
-        priority = pod["spec"].get("priority") or 0
+        priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
+        if self.groups.held.node(uid) is not None:
+            return None  # its group has room, even if it looks started while members are being bound
         bound = [
             (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
             for one in self._bound_pods.on(node.name)
@@ -175,21 +177,19 @@ class FitAgent(Agent):
             for one, found in bound
             if one.metadata.deletion_timestamp is None and found.priority < priority
         ]
-        standing = None
         if (group := self.groups.group(pod)) is not None:
             standing = await self.groups.standing(pod, group)
             if standing is None or standing.waits_for:
                 return None  # room for single pods does not help
-        if standing is not None and standing.needed:
-            ending = [found.key for one, found in bound if one.metadata.deletion_timestamp is not None]
-            return self.groups.eviction.preempt(standing, node, candidates, ending)
-        # The pod's own reservation of an earlier attempt must not block it.
-        self.reservations.release(pod["metadata"].get("uid", ""))
+            if standing.needed:
+                ending = [at.key for one, at in bound if one.metadata.deletion_timestamp is not None]
+                return self.groups.eviction.preempt(standing, node, candidates, ending)
+        self.reservations.release(uid)  # of an earlier attempt; it must not block the pod
         gated = self._judge.gates[node.cluster].judge(pod, node)
         if gated.refusal:
             return None
         wanted = self._judge.demand(gated, node)
-        keys = [key for uid in victims for key in self._keys(feed, uid, node)]
+        keys = [key for one in victims for key in self._keys(feed, one, node)]
         if choosing.suffices(index, wanted, keys):
             return victims
         return choosing.choose(index, wanted, candidates) or None

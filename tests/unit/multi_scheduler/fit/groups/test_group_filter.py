@@ -295,6 +295,27 @@ async def test_preemption_makes_room_for_the_whole_group_or_evicts_no_pod(priori
     assert (world.bound("a"), world.bound("thief")) == ((8, 0) if victims else (0, 1))
 
 
+async def test_members_that_are_being_bound_cause_no_second_preemption():
+    """A member is neither pending nor bound for a moment, because these come by two watches."""
+    world = World(a=[4, 4, 4])
+    there = [pod(f"p{number:02}") for number in range(12)]
+    world.create(*there)
+    await world.run()
+    world.start_lower()
+    group = [pod(f"a{number}", "train", priority=9) for number in range(8)]
+    world.create(*group)
+    found = await world.extender.preempt(group[0], {"vn-a": Victims(["p11"], 0)})
+    for one in there:
+        if one["metadata"]["uid"] in found["vn-a"].uids:
+            world.finish(one)
+    assert await world.ask(group[0])
+    world.agent.groups.members.pending.informer.change("DELETED", from_dict(group[1]))
+    left = next(one for one in there if one["metadata"]["uid"] in world.node_of)
+    again = await world.extender.preempt(group[7], {"vn-a": Victims([left["metadata"]["uid"]], 0)})
+    assert again == {}
+    assert await world.ask(group[7])
+
+
 async def test_pods_of_another_group_cannot_cause_an_error():
     """A tenant's malformed pods are not the problem of other tenants."""
     world = World(a=[12])
