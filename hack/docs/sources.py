@@ -1,4 +1,4 @@
-"""Facts that only the source text contains: environment variables that are read."""
+"""Finds the environment variables that a module reads, which only its source text contains."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Writer:
     async def write(self, cluster: str) -> None:
         """Write the changed annotations of a cluster's nodes, one node after the other, until a request fails for all of them."""
         if self._shared.trouble(cluster):
-            return  # the state of the cluster may be outdated
+            return  # the caches may be outdated
         index = self._shared.indexes[cluster]
         measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
         for virtual in self._directory.of(cluster):

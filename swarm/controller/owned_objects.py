@@ -110,7 +110,7 @@ def lease(swarm: Object, name: str, holder: Holder, settings: share.Settings) ->
 
 
 def config_map(swarm: Object, name: str, version: int, data: dict[str, str]) -> dict[str, Any]:
-    """Return a ConfigMap with a share, or with k8s-swarm's table."""
+    """Return a ConfigMap with the jobs of one pod, or with the table of all jobs as k8s-swarm writes it."""
     body = head(swarm, resources.CONFIG_MAPS, name)
     text = data.get(share.KEY) or data[ORIGINAL_KEY]
     body["metadata"]["annotations"] = {

@@ -138,7 +138,7 @@ class Admission:
         """
         self._counted_by[namespace] = counted_by
 
-    # --- questions ----------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------
 
     def ranges(self, namespace: str) -> tuple[LimitRange, ...]:
         """Return the first limit ranges of a namespace, ordered by name. Further ones are ignored."""
@@ -204,7 +204,7 @@ class Admission:
             return None
         return min(self._default_classes, key=self._default_classes.__getitem__, default="")
 
-    # --- promises -----------------------------------------------------------------------------------
+    # --- charges ------------------------------------------------------------------------------------
 
     def hold(self, uid: str, charge: Charge) -> None:
         """Count the charge of a pod with reserved room until ``arrived`` or ``drop`` is called."""

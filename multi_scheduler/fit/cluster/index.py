@@ -202,7 +202,7 @@ class ClusterIndex:
             elif taken:
                 devices.give(slot, uid, taken)
 
-    # --- questions ----------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------
 
     def feasible(self, demand: Demand, reasons: Counter[str] | None = None, *, only: str = "") -> list[int]:
         """Return the slots of the nodes that can take a pod, in no particular order.

@@ -146,7 +146,7 @@ class NodeHold:
             self.waits_for = ""
 
     async def release(self) -> None:
-        """Release the Lease, so that another process begins at once; on an error that process waits for the expiry."""
+        """Release the Lease, so that another process takes it at once. If the request fails, that process waits until it expires."""
         try:
             async with asyncio.timeout(_RELEASING):
                 upper = self._context.upper
