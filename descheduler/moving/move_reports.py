@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from controller_runtime import log
+from controller_runtime.events.correlator import Recent
 from controller_runtime.events.recorder import EventRecorder, EventType
 from controller_runtime.objects import Object
 from descheduler.memory import history
@@ -12,15 +11,14 @@ from descheduler.moving import eviction
 from descheduler.moving.request import Move, Outcome
 from descheduler.view import pods
 
-_REMEMBERED = 4096
-
 
 class MoveReports:
     """Records what happened to a pod; each method returns the outcome for the strategy."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        self._event_once = _EventOnce(recorder).record
+        self._recorded: Recent[tuple[str, str], bool] = Recent()
+        """UIDs of pods and the reasons of their events."""
         self._log = log.get_logger(component="mover")
 
     def moved(self, pod: Object, node: str, request: Move, *, how: str) -> Outcome:
@@ -75,22 +73,11 @@ class MoveReports:
             why=request.reason,
         )
 
-
-class _EventOnce:
-    """Records an event once per pod and reason."""
-
-    def __init__(self, recorder: EventRecorder) -> None:
-        self._recorder = recorder
-        self._recorded: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    def record(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
+    def _event_once(self, pod: Object, type_: EventType, reason: str, message: str) -> bool:
         """Record an event and return True; return False if this pod had an event with this reason before."""
         key = (pod.uid, reason)
-        if key in self._recorded:
-            self._recorded.move_to_end(key)
+        if self._recorded.touch(key):
             return False
-        self._recorded[key] = None
-        while len(self._recorded) > _REMEMBERED:
-            self._recorded.popitem(last=False)
+        self._recorded[key] = True
         self._recorder.event(pod, type_, reason, message)
         return True

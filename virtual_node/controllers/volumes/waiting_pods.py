@@ -82,7 +82,6 @@ class WaitingPods:
 
     async def _by_claim(self, namespace: str) -> dict[str, _Waiting]:
         now = asyncio.get_running_loop().time
-        # The lock exists while a task holds it or waits for it.
         async with self._locks.of(namespace):
             listed = self._listed.get(namespace)
             if listed is None or listed.until <= now():

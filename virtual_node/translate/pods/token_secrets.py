@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,15 +55,11 @@ def token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecr
     return list(dict.fromkeys(_shared(pod, request, options) for request in requests))
 
 
-def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecret]:
-    """Return the Secrets that a pod may use: its own, and those that it shares, because the option may have changed."""
-    if not options.service_accounts:
-        return []
-    return [
-        secret
-        for is_shared in (False, True)
-        for secret in token_secrets(pod, replace(options, shared_tokens=is_shared))
-    ]
+def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> Iterator[TokenSecret]:
+    """Yield the Secrets that a pod may use: its own, and those that it shares, because the option may have changed."""
+    if options.service_accounts:
+        for is_shared in (False, True):
+            yield from token_secrets(pod, replace(options, shared_tokens=is_shared))
 
 
 def mounted_token_secrets(
