@@ -140,7 +140,7 @@ def load(name: str, context: AgentContext) -> Agent:
     """Create an agent by the name of its entry point.
 
     Raises:
-        ConfigError: the agent is not installed or does not load. The message lists the installed ones.
+        ConfigError: the agent does not load, or is not installed; then the message lists installed agents.
     """
     known = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in known:

@@ -64,7 +64,7 @@ class SchedulerClusterConfig(_Base):
     """Virtual nodes of the cluster. Empty: Nodes with label ``virtual-node.io/lower-cluster: <name>``, and the Node with the
     cluster's name."""
     autoscaling: Autoscaling | None = None
-    """As in ``nodes``, for a cluster without entries there."""
+    """Like ``nodes[].autoscaling``, for a cluster without ``nodes``."""
     namespaces: NamespaceConfig = msgspec.field(default_factory=NamespaceConfig)
     """How upper namespaces map to lower ones, and which upper ones are allowed. Must match the virtual node's settings."""
     pod_selector: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def _beside(config_file: Path, path: str) -> str:
 
 
 def profile_cluster(config: Config, name: str, path: str) -> SchedulerClusterConfig:
-    """Return the lower cluster of a ClusterProfile.
+    """Return a ClusterProfile's lower cluster: the defaults, its name and its kubeconfig ``path``.
 
     Raises:
         ValueError: the defaults are invalid; the message names the field.
@@ -201,7 +201,7 @@ def _validate(config: Config, source: str) -> None:
 
 
 def _cluster_of_defaults(config: Config, source: str) -> Iterator[SchedulerClusterConfig]:
-    """Yield a lower cluster with the settings of those of ClusterProfiles, to validate them."""
+    """Yield a lower cluster with the defaults of ``clusterProfiles``, to validate them."""
     if config.cluster_profiles is None:
         return
     for problem in settings.problems(config.cluster_profiles):

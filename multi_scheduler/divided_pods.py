@@ -14,7 +14,7 @@ _ASSUMED_SECONDS = 60.0
 
 
 class DividedPods:
-    """Counts bound pods, and pods that passed the filter, because the scheduler filters the next pod before it binds them."""
+    """Counts bound pods, and pods that passed the filter: the scheduler may filter the next pod before it binds the last one."""
 
     def __init__(
         self, cluster_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic
@@ -51,9 +51,9 @@ class DividedPods:
         return found
 
     def assume(self, uid: str, controller: str, cluster: str) -> None:
-        """Count a pod that passed the filter, until it is bound."""
+        """Count a pod that passed the filter, for 60 seconds or until it is bound."""
         self.forget(uid)
-        while self._controller:  # pods that were deleted before they were bound
+        while self._controller:  # drop expired pods, which were never bound
             oldest, of = next(iter(self._controller.items()))
             if self._assumed[of][oldest][1] > self._clock():
                 break

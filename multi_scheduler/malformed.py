@@ -1,4 +1,4 @@
-"""Reports lower clusters with data that an agent cannot use, so that the pods' other candidates are not affected."""
+"""Reports unusable data of a lower cluster. Nodes of other lower clusters stay candidates."""
 
 from __future__ import annotations
 

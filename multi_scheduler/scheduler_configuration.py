@@ -1,6 +1,6 @@
 """Creates the stock kube-scheduler's configuration with the extender, in two profiles. No IO.
 
-A scheduler calls its extenders for all profiles; real nodes always pass. ``ignorable`` is false, because without the
+A scheduler calls its extenders for all profiles; real nodes pass unless an agent bars the pod from them. ``ignorable`` is false, because without the
 extender's answer a pod could get a virtual node without room. ``managedResources`` is unset, so that every pod is checked.
 """
 

@@ -1,4 +1,4 @@
-"""State that the agents share: one view of the lower clusters, and a usage feed for each."""
+"""State that the agents share: one view of the lower clusters, and a usage feed per cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shared:
             lower: clients of the lower clusters, by name.
             bound_pods: informer of the bound upper pods; None: the fit agent runs its own informer.
             recorder: writes events to the upper cluster; None: the agents write no events.
-            directory: the virtual nodes; None: agents do not know the cluster of a node that is no candidate.
+            directory: finds virtual nodes; None: ``AgentContext.cluster_of`` always returns None.
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
@@ -91,7 +91,7 @@ class Shared:
             )
 
     def agent(self, config: AgentConfig) -> Agent:
-        """Create an agent, or return the fit agent.
+        """Create an agent; for ``fit``, return the existing one.
 
         Raises:
             ConfigError: the agent does not exist, or a setting is wrong.
@@ -167,7 +167,7 @@ def _store(cluster: str, chosen: UsageConfig) -> UsageStore:
 def _annotated(
     store: UsageStore, index: ClusterIndex, source: str, name: str, found: Mapping[str, str]
 ) -> None:
-    """Store the annotations of a lower node that agents read; forget them if the node is not in the index."""
+    """Store usage and congestion from a node's annotations; forget the node if it is not in the index."""
     node = index.node(name)
     if node is None:
         store.forget(name)

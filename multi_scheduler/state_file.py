@@ -24,7 +24,7 @@ class StateFile:
         self._log = log
 
     def restore(self, accept: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call a function with the saved state, if it can be read; it raises ValueError for an invalid state."""
+        """Call ``accept`` with the saved state, if the file can be read; ``accept`` raises ValueError if it is invalid."""
         if self._path is None:
             return
         try:

@@ -142,7 +142,7 @@ class View:
         """Whether an agent reads the view, so that it must be filled."""
 
     def nodes(self, pod: Mapping[str, Any], node: VirtualNode) -> list[LowerNode]:
-        """Return the lower nodes that may get a pod, the most likely one first. Empty: it does not fit, or the cluster is unreadable."""
+        """Return the lower nodes that may get a pod, the most likely one first. Empty: no node fits, or the cluster is unreadable."""
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []

@@ -25,7 +25,7 @@ from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
 
 _MOST = 1e12
-"""Largest price in a label, because costs of infinite prices cannot be compared."""
+"""Largest accepted price in a label. Infinite prices could not be compared."""
 _POLL = 10.0
 """Seconds between checks of the file."""
 _AVOIDED = 1000
@@ -133,7 +133,7 @@ class CostAgent(Agent):
 
 
 def labelled_price(labels: Mapping[str, str]) -> Price | None:
-    """Return the price in a node's labels; None: they have none, or an invalid one."""
+    """Return the price in a node's labels; None: missing or invalid."""
     if names.LABEL_PRICE_CPU not in labels and names.LABEL_PRICE_MEMORY not in labels:
         return None
     try:

@@ -51,7 +51,7 @@ class DivisionAgent(Agent):
         """Read the settings, and count the bound pods.
 
         Raises:
-            ConfigError: a setting is wrong.
+            ConfigError: a setting is wrong, or there is no informer of bound pods.
         """
         self._settings = read_settings(context, DivisionSettings)
         self._view = context.use_view()
@@ -68,7 +68,7 @@ class DivisionAgent(Agent):
         return None if self._bound_pods.has_synced else "the upper cluster's pods have not been read yet"
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
-        """Reject all clusters but the one that is most behind its share, and that one too if it exceeds the maximum skew."""
+        """Pass only the cluster most behind its share, unless it exceeds the maximum skew. Without division, reject nothing."""
         self.pods.forget(uid := pod["metadata"].get("uid", ""))
         try:
             declared = self._declared(pod)
@@ -128,7 +128,7 @@ class DivisionAgent(Agent):
         return victims if division.choose(weights, counts, {node.cluster}, declared.max_skew) else None
 
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
-        """Bar pods with a valid division, because only lower clusters have a share."""
+        """Return a reason for pods with a valid division: only lower clusters have a share."""
         try:
             declared = self._declared(pod)
         except ValueError:

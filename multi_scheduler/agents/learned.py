@@ -83,7 +83,7 @@ class LearnedAgent(Agent):
             self._files.save(self.memory)
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
-        """Rank the nodes; return None in mode Shadow."""
+        """Decide, and log the decision; return scores, or None in mode Shadow or without nodes."""
         if not nodes:
             return None
         kind = _kind(pod)

@@ -66,7 +66,6 @@ class SafeAgent(NodeAgent):
                 risk = self._risk(asked, candidate)
                 least = min(least, risk)
                 if risk <= self._accepted:
-                    # The first node that is not at risk ends the search.
                     break
             if candidates and least > self._accepted:
                 rejected[node.name] = (
@@ -76,7 +75,7 @@ class SafeAgent(NodeAgent):
         return Rejections({}, rejected)
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
-        """Return the weighted mean of both scores; None without usage."""
+        """Return the weighted mean of the scores by risk and by usage; None without usage or weights."""
         total = self._settings.overload_weight + self._settings.balance_weight
         found = self._risks(pod, node)
         if not found or not total:

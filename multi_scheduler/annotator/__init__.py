@@ -1,4 +1,4 @@
 """``virtual-node-annotator``: writes the usage of lower nodes to Nodes, as annotations that other programs read.
 
-``annotations`` computes them, ``writer`` writes them when they change. The state of the lower clusters is ``shared``'s.
+``annotations`` computes the values, ``writer`` writes changed ones. ``shared`` holds the state of the lower clusters.
 """

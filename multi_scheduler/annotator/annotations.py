@@ -16,7 +16,7 @@ from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, nu
 from multi_scheduler.usage.store import Usage
 
 _SMALL = 0.5
-"""Minimum base of the relative threshold, because differences between small loads do not matter."""
+"""Smaller values count as this one in the threshold, because small loads may differ more."""
 REQUESTED = ("cpu", "memory", "pods", "ephemeral-storage")
 """Resources whose requests are reported."""
 _MEASURED = ("cpu", "memory")

@@ -28,7 +28,7 @@ _WRITES = Counter(
 
 
 class Writer:
-    """Compares the values of all nodes with the written ones."""
+    """Writes values of nodes that differ from the last written ones."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Writer:
                 malformed.note(cluster, error)
 
     async def write(self, cluster: str) -> None:
-        """Write the changed annotations of a cluster's nodes, one node after the other, until a request fails for all of them."""
+        """Write changed annotations of a cluster's nodes; stop at an error that other nodes of the cluster would get, too."""
         if self._shared.trouble(cluster):
             return  # the caches may be outdated
         index = self._shared.indexes[cluster]
@@ -116,7 +116,7 @@ class Writer:
         stamp = timestamps.rfc3339(datetime.now(UTC)) if has_usage(found) else None
         stamped = {**found, names.ANNOTATION_USAGE_AT: stamp}
         if names.ANNOTATION_USAGE_AT not in present and not has_usage(before):
-            # Usage in the node's annotations is from another program.
+            # Usage in the annotations is from another program: keep it.
             stamped = {key: value for key, value in stamped.items() if value is not None}
         try:
             await client.patch(resources.NODES, name, {"metadata": {"annotations": stamped}})

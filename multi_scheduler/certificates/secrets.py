@@ -133,7 +133,7 @@ def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: dat
 
 
 def renewed_client(current: ClientSide | None, server: ServerSide, *, now: datetime) -> ClientSide | None:
-    """Return the scheduler's certificate if it is due for renewal; None if the current one stays."""
+    """Return new content of the scheduler's Secret if the CAs changed; None: no change."""
     newest = server.authorities[0]
     if (
         current is not None

@@ -224,14 +224,14 @@ class Extender:
 async def _ask(
     nodes: Sequence[VirtualNode], ask: Callable[[Sequence[VirtualNode]], Awaitable[T]]
 ) -> tuple[T, dict[str, str]]:
-    """Return an agent's answer, and the error by virtual node of clusters whose data it cannot use.
+    """Return an agent's answer, and an error for each virtual node whose cluster has unusable data.
 
     If the agent fails, it is asked about each cluster alone, so that one cluster cannot make calls fail for the others.
     """
     try:
         return await ask(nodes), {}
     except Exception:  # noqa: BLE001 - agents may be external, and a lower cluster may send anything
-        await ask([])  # fails if the pod is the cause
+        await ask([])  # raises again if the pod is the cause
     errors: dict[str, str] = {}
     for cluster in {node.cluster for node in nodes}:
         there = [node for node in nodes if node.cluster == cluster]

@@ -146,7 +146,7 @@ def binding_result(error: str = "") -> bytes:
 
 
 def _decode(body: bytes, *members: str) -> dict[str, Any]:
-    """Return the given keys of a body in lower case. Others stay undecoded, because decoding can take 30 times the memory."""
+    """Return the given members of a body by lower-case key. Others stay undecoded: decoding takes up to 30 times the memory."""
     try:
         found = _decode_members(body)
         return {key.lower(): decode(value) for key, value in found.items() if key.lower() in members}

@@ -138,7 +138,7 @@ class FitAgent(Agent):
         return Rejections(found.resolvable, found.unresolvable)
 
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
-        """Bar pods of groups, because room on real nodes cannot be reserved."""
+        """Return a reason for pods of groups: no room is reserved on real nodes."""
         group = self.groups.group(pod)
         return f"pods of pod group {group} start together on virtual nodes only" if group is not None else ""
 
@@ -166,7 +166,7 @@ class FitAgent(Agent):
             return victims if self._settings.unreachable == "Pass" else None
         priority, uid = pod["spec"].get("priority") or 0, pod["metadata"].get("uid", "")
         if self.groups.held.node(uid) is not None:
-            return None  # its group has room, even if it looks started while members are being bound
+            return None  # its group holds room, but may look started while members are being bound
         bound = [
             (one, choosing.Mirrored(one.uid, key, (one.spec or {}).get("priority") or 0))
             for one in self._bound_pods.on(node.name)
@@ -184,7 +184,7 @@ class FitAgent(Agent):
             if standing.needed:
                 ending = [at.key for one, at in bound if one.metadata.deletion_timestamp is not None]
                 return self.groups.eviction.preempt(standing, node, candidates, ending)
-        self.reservations.release(uid)  # of an earlier attempt; it must not block the pod
+        self.reservations.release(uid)  # an earlier attempt must not block the pod
         gated = self._judge.gates[node.cluster].judge(pod, node)
         if gated.refusal:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _MOST_DEVICES = 128
-"""Number of devices of a node that are counted one by one; a lower cluster reports the number."""
+"""Maximum devices counted per node; a lower cluster may report any number."""
 Taking = tuple[str, int, Sequence[int]]
 """UID of a pod, its units, and the numbers of its devices; no numbers: unknown."""
 

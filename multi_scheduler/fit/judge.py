@@ -97,7 +97,7 @@ class Judge:
             node: the virtual node.
             found: results so far.
             demands: demands so far, by what they depend on.
-            differs: whether the demand depends on the virtual node for other reasons.
+            differs: whether every virtual node needs its own demand.
         """
         feed = self._feeds.get(node.cluster)
         if feed is None:
@@ -133,7 +133,7 @@ class Judge:
             found.lacking[node.name] = wanted, gated.charge
 
     def grow(self, nodes: Sequence[VirtualNode], found: Judgement) -> None:
-        """Add to a result without places the best node that a lower cluster may add, or the reasons why there is none."""
+        """Extend a result without places by the best node that a lower cluster may add, otherwise by reasons."""
         offers = []
         for node in nodes:
             futures = self._futures.get(node.cluster)

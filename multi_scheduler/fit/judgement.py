@@ -21,7 +21,7 @@ class Judgement:
     retryable: list[tuple[str, Demand | None]] = field(default_factory=list)
     """Lower clusters where a retry may succeed, with the pod's demand if room was lacking, or None if a quota refused."""
     counted_by: float = 0.0
-    """Until this time a quota that rejected the pod may still be recounted; 0: none is. Seconds of the event loop's clock."""
+    """Time until which a quota that rejected the pod may be recounted, by the event loop's clock; 0: no recount is due."""
 
     lacking: dict[str, tuple[Demand, Charge | None]] = field(default_factory=dict)
     """By virtual node where only room is lacking: what the pod needs, and what it adds to quotas."""

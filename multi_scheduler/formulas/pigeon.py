@@ -186,7 +186,7 @@ class _Packing:
             self._demanded = history.variation(sizes)
 
     def mismatch(self, place: int, moved: Bin) -> float:
-        """Return the difference with a changed node; 0 without demands."""
+        """Return the difference if one node changes to ``moved``; 0: no demands."""
         if self._demanded is None:
             return 0.0
         apart, mean = [], []

@@ -1,8 +1,8 @@
 """How much a pod fragments the devices of a lower node (fragmentation gradient descent, USENIX ATC 2023). No IO.
 
-Free units of a node count as fragments for a typical pod if it cannot use them: all of them if the node cannot take the
-pod, otherwise those on devices with too little free. The gradient is the increase of a node's expected fragments by a
-pod. Less is better; below zero, the pod fills fragments.
+Free units of a node are fragments for a typical pod that cannot use them: all units if the node cannot take the pod,
+otherwise the units on devices with too little free. The gradient is the number of expected fragments that a pod adds to a
+node. Less is better; below zero, the pod fills fragments.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LARGE_CPU, _LARGE_DEVICES = 128_000, 8
 """Size of a large node. Free cpu and devices are divided by it, then summed."""
 _LEVEL = 1000.0
 BETWEEN_CLUSTERS = 4
-"""``width`` for clusters. Each offers one node, the lower scheduler's choice, so there are few ties by single classes, and
-a tight fit would rarely decide."""
+"""``width`` for comparing clusters. Each offers only one node, so with single classes ties would be rare, and a tight fit
+would rarely decide."""
 _MOST_STATES = 200_000
 """Number of cached results. At this number the cache is cleared."""
 

@@ -29,7 +29,7 @@ the lower clusters by name."""
 
 
 async def run(options: ProcessOptions, program: str, work: Work) -> None:
-    """Run the work with clients until cancelled; start it again with new ones when a kubeconfig or ClusterProfile changed.
+    """Run the work with clients until cancelled; restart it with new clients when a kubeconfig or ClusterProfile changed.
 
     Args:
         options: the parsed command line.
@@ -110,7 +110,7 @@ async def _connected(
 
 
 async def _loaded(clusters: Sequence[SchedulerClusterConfig]) -> list[ConnectionConfig | BaseException]:
-    """Return the connection of each cluster, or why there is none; plugins run at the same time, a few at once."""
+    """Return each cluster's connection, or the error; at most ``AT_ONCE`` credential plugins run at once."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def load(cluster: SchedulerClusterConfig) -> ConnectionConfig:

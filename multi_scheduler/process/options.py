@@ -13,7 +13,7 @@ from multi_scheduler.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """A parsed command line, as far as the programs share it."""
+    """The options that both programs share."""
 
     config: Config
     config_file: str

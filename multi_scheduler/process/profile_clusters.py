@@ -1,4 +1,4 @@
-"""Adds the lower clusters of ClusterProfiles whose credential plugin works to those of the configuration file."""
+"""Adds ClusterProfiles with a working credential plugin to the lower clusters of the configuration file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multi_scheduler.process.options import ProcessOptions
 _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""
 _INTERVAL = 60.0
-"""Seconds between two changes of the clusters: each one restarts all clients, and others than the administrator can cause it."""
+"""Minimum seconds between two changes of the clusters. Each restarts all clients, and not only administrators cause them."""
 _LONGEST = 3600.0
 """Maximum seconds between two restarts because of one cluster. The time doubles from ``_INTERVAL`` with each restart."""
 AT_ONCE = 8
@@ -27,7 +27,7 @@ AT_ONCE = 8
 
 
 class ProfileClusters:
-    """The lower clusters of a process from both sources; without ``clusterProfiles``, those of the file."""
+    """The lower clusters of the configuration file and, with ``clusterProfiles``, of ClusterProfiles."""
 
     def __init__(self, config: Config, found: Inventory | None, program: str) -> None:
         """Begin without clusters of ClusterProfiles.
@@ -35,7 +35,7 @@ class ProfileClusters:
         Args:
             config: the configuration of the file.
             found: the ClusterProfiles; None: they are not used.
-            program: its name, for the log.
+            program: name for the log.
         """
         self._config, self._inventory = config, found
         self._taken = frozenset(
@@ -63,7 +63,7 @@ class ProfileClusters:
         return msgspec.structs.replace(self._config, clusters=[*self._config.clusters, *clusters])
 
     def is_changed(self) -> bool:
-        """Report whether ``config`` has other clusters than at its last call; False if that call is too recent.
+        """Report whether ``config`` would return other clusters; False if its last call is too recent.
 
         A cluster whose kubeconfig has changed counts when the plugin has run, successfully or not. A cluster that
         changes again and again counts less and less often, and does not delay the changes of other clusters.
@@ -75,7 +75,7 @@ class ProfileClusters:
         )
 
     def _different(self, usable: Mapping[str, str]) -> list[str]:
-        """Return the checked clusters that were added, removed or changed since the last ``config``.
+        """Return the checked clusters that were added, removed or changed since ``config`` ran.
 
         Args:
             usable: path of the kubeconfig by cluster, for the clusters that can be used now.
@@ -115,7 +115,7 @@ class ProfileClusters:
         return name in self._applied
 
     async def settle(self, seconds: float) -> None:
-        """Wait until all kubeconfigs have been checked, at most some seconds."""
+        """Wait until all kubeconfigs have been checked, at most ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self.check():  # noqa: ASYNC110 - the caches have no event for this

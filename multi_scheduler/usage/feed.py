@@ -52,7 +52,7 @@ class UsageFeed:
         nodes: Callable[[], Mapping[str, float]],
         interval: float,
     ) -> None:
-        """Report no failure yet; ``run`` starts to read.
+        """Set the failure metric to 0; ``run`` reads.
 
         Args:
             cluster: name of the lower cluster, for logs and metrics.

@@ -169,8 +169,8 @@ class Summary(_Kubelets):
 
 def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
-    # Without PSI, pressure is unknown and not zero. Kubelets on cgroup v1 then report only zeros. With PSI, some total since
-    # boot is above zero.
+    # Kubelets on cgroup v1 have no PSI and report only zeros, so pressure is unknown. With PSI, some total since boot is
+    # above zero.
     if not any(one.some.total for one in psi if one is not None and one.some is not None):
         return None
     return Pressure(*(_stall(one) for one in psi))
@@ -188,7 +188,7 @@ _LONGEST_LINE = 200
 
 
 class Resource(_Kubelets):
-    """``/metrics/resource``: a smaller response with usage only. CPU needs two samples, because it is a counter."""
+    """``/metrics/resource``: smaller than the summary, usage only. CPU needs two samples, because it is a counter."""
 
     path = "metrics/resource"
 
@@ -197,7 +197,7 @@ class Resource(_Kubelets):
         self._before: dict[str, tuple[float, float]] = {}
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return the usage since the last sample; None after the first one."""
+        """Return the usage since the last sample; None after the first, or a reset."""
         cpu = _metric(body, _CPU)
         if cpu is None or not cpu[1] > 0:
             raise ValueError("no node_cpu_usage_seconds_total with a time")

@@ -19,7 +19,7 @@ _NEUTRAL = Counter(
 
 
 LARGEST = 1e30
-"""Largest plausible amount. Larger and negative ones are ignored; with non-finite ones, figures could not be computed."""
+"""Largest plausible amount. Larger, negative and non-finite amounts are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class UsageStore:
             )
 
     def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:
-        """Store a node's figures that the source computed over its own window; ``time`` as in ``Sample``."""
+        """Store figures that the source computed itself; ignore them if neither values nor time are new."""
         record = self._record(name)
         if (cpu, memory) != record.fixed or time > record.time:
             record.fixed, record.time, record.received = (cpu, memory), time, self._clock()

@@ -59,7 +59,7 @@ class Allowed:
 
 
 class AdmissionGate:
-    """Predicts whether a lower cluster, or our virtual node itself, refuses a pod."""
+    """Predicts whether a lower cluster or its virtual node refuses a pod."""
 
     def __init__(
         self, config: SchedulerClusterConfig, admission: Admission, *, enforces: bool, allowed: Allowed
@@ -128,7 +128,7 @@ class AdmissionGate:
     def _namespace_refusal(self, namespace: str, above: str) -> str:
         """Return why the virtual node would not use an existing lower namespace for an upper one; empty: it would.
 
-        The upper cluster in the namespace's labels is not checked, so a refusal because of it is not predicted.
+        The upper cluster in the namespace's labels is not checked, so a refusal for another one is not predicted.
         """
         origins = self._admission.origins(namespace)
         if origins is None or {above, ""} & origins:
@@ -141,7 +141,7 @@ class AdmissionGate:
 
 
 def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """Return a lower spec with the key of the node selector that the pod of a group gets at binding; its value is empty."""
+    """Add the node selector that a pod of a group gets at binding, with an empty value; other specs stay unchanged."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     if names.ANNOTATION_GROUP_TOPOLOGY not in annotations:
@@ -149,5 +149,5 @@ def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
     group = group_of(metadata.get("namespace", ""), metadata.get("labels") or {}, annotations)
     if group is None or not group.topology or group.problem:
         return sent
-    # The policy looks only at the key.
+    # The policy checks only the key.
     return {**sent, "nodeSelector": {**(sent.get("nodeSelector") or {}), group.topology: ""}}

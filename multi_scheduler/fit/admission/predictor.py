@@ -191,7 +191,7 @@ class Admission:
             quota = there[name]
             if quota.covers(charge.kind):
                 reserved = _reserved_usage(quota, promised)
-                # Already in the quota's ``used``. Counter subtraction keeps only positive counts.
+                # ``used`` has these already. Counter subtraction keeps only positive counts.
                 reserved -= self._recently_counted.unseen(charge.namespace, name)
                 if objection := quota.objection(charge, reserved):
                     return objection

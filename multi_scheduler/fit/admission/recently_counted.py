@@ -2,7 +2,7 @@
 
 A quota's ``status.used`` and the pod that it counts arrive by two watches, in either order. When a pod with
 reserved room is seen, its charge is subtracted from the growth. The rest belongs to a reserved pod that will be seen a
-moment later, or to an unrelated pod. It therefore counts for one second only; the lower API server has the final decision.
+moment later, or to an unrelated pod. The rest therefore counts for one second only; the lower API server has the final decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RecentlyCounted:
         self._add(namespace, quota, Counter({name: count for name, count in growth.items() if count > 0}))
 
     def seen(self, namespace: str, quota: str, usage: Mapping[str, int]) -> None:
-        """Record that a reserved pod covered by the quota was seen, which explains as much of the growth."""
+        """Record the usage of a reserved pod that was seen; it explains a part of the growth."""
         self._add(namespace, quota, Counter({name: -count for name, count in usage.items()}))
 
     def forget(self, namespace: str, quota: str) -> None:
