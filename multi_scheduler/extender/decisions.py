@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 REASON = "NodeScored"
-"""Reason of the Event; the live page finds the Event by it."""
+"""Reason of the Event; the web page selects Events by it."""
 _PODS = 1000
 """Number of pods with remembered answers. Above it, the pod with the oldest last answer is dropped."""
 _SECONDS = 900.0

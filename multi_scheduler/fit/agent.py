@@ -235,7 +235,7 @@ class FitAgent(Agent):
 
     def _seen_below(self, uid: str) -> None:
         self._growing.landed(uid)
-        # Not called before if the lower pod had a node when it was first seen.
+        # The feed skips ``arrived`` if the first event of a pod has a node.
         self.reservations.arrived(uid, has_node=True)
         self.reservations.release(uid)
         self._bound_pods.accounted(uid)

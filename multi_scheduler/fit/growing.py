@@ -103,7 +103,7 @@ class Growing:
     def expire(self) -> None:
         """Release the reservations on nodes that were not added in time, with an event for each pod.
 
-        If no lower pod was created meanwhile, the autoscaler could not add the node, so there is nothing to report.
+        Without a lower pod, the autoscaler had no reason to add the node, so nothing is reported.
         """
         for cluster, futures in self._futures.items():
             for failure in futures.expire():

@@ -1,7 +1,7 @@
 """Index of a lower cluster's nodes, pods and free resources, updated with every change. No IO.
 
-Nodes have numbered slots, and free resources are columns over the slots. To find those of 500 nodes with three free
-cores is one pass over a list of integers.
+Nodes have numbered slots, and free resources are columns over the slots. Finding the nodes with three free cores
+among 500 is one pass over a list of integers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClusterIndex:
         """Create an empty index.
 
         Args:
-            devices: units of one device by divisible resource, of which a pod takes a part of one device or whole devices.
+            devices: units of one device, by divisible resource; a pod takes a part of one device, or whole devices.
         """
         self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
         self._nodes: list[Node | None] = []

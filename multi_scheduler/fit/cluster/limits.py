@@ -15,13 +15,13 @@ MOST_TERMS = 10
 """Number of pod affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod
 of a cluster, and a pod may have thousands of them. The lower scheduler applies all of them."""
 MOST_POD_REQUIREMENTS = 20
-"""Number of labels, expressions and values that these terms may have together. Later terms are not evaluated."""
+"""Number of labels, expressions and values that a pod's terms of a kind may have. Later terms are not evaluated."""
 MOST_NODE_REQUIREMENTS = 100
 """Number of a pod's node labels, terms, expressions and tolerations. A pod with more is rejected."""
 MOST_NODE_VALUES = 1000
-"""Number of values in these expressions together."""
+"""Number of values in a pod's node expressions."""
 MOST_CHARACTERS = 32_768
-"""Size of these requirements as JSON."""
+"""Size of a pod's node requirements as JSON."""
 MOST_PORTS = 100
 """Number of host ports of a lower pod that are read."""
 MOST_TAINTS = 32
@@ -33,7 +33,7 @@ MOST_COLUMNS = 256
 
 
 class TooManyRequirementsError(ValueError):
-    """A pod, or a volume of it, has more requirements of nodes than are evaluated."""
+    """A pod or its volumes have more node requirements than are evaluated."""
 
 
 def amounts(quantities: Any) -> dict[str, int]:
@@ -81,7 +81,7 @@ def selector_size(selector: Mapping[str, Any] | None) -> int:
 
 
 def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> None:
-    """Check the number of a pod's requirements of nodes.
+    """Check the number of a pod's node requirements.
 
     Args:
         spec: nodeSelector and tolerations.
@@ -104,7 +104,7 @@ def check_size(spec: Mapping[str, Any], terms: Iterable[Mapping[str, Any]]) -> N
 
 
 def subtract(counter: Counter[str], amounts: Mapping[str, int]) -> None:
-    """Subtract amounts, and remove the keys with a result of 0, because a lower cluster may use ever new keys."""
+    """Subtract amounts, and remove keys with a result of 0, so that unused keys do not accumulate."""
     counter.subtract(amounts)
     for key in amounts:
         if not counter[key]:

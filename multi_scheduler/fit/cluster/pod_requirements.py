@@ -90,7 +90,7 @@ def demand(
     Args:
         pod: the upper pod.
         rules: the lower cluster's policy for the pod, which may exclude control-plane nodes.
-        overrides: those of the lower cluster for the pod, which are already applied to its containers.
+        overrides: the lower cluster's overrides for the pod, already applied to its containers.
         node_name: name of the virtual node.
         node_labels: labels of the virtual node.
         pool: labels of the lower nodes that the virtual node represents; empty: all.
@@ -143,7 +143,7 @@ def demand(
 def _both(
     required: Mapping[str, Any] | None, own: Mapping[str, str], pool: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    """Return the required affinity, extended by values of the pod's nodeSelector that the pool's labels replace."""
+    """Add the nodeSelector entries that the pool's labels replace to the required affinity, so that both apply."""
     overruled = [
         {"key": key, "operator": "In", "values": [own[key]]}
         for key, value in pool.items()
@@ -204,7 +204,7 @@ def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term
 
 
 def _within_limits(terms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first terms or constraints over single nodes that are not too large to compare them with all pods."""
+    """Return the first terms or constraints with topology key hostname, within the limits of ``limits``."""
     kept: list[Mapping[str, Any]] = []
     size = 0
     for term in terms:

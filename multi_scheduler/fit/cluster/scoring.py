@@ -69,7 +69,7 @@ def predict(
 
 
 def score(index: ClusterIndex, predicted: Prediction | None, strategy: Strategy) -> float:
-    """Return a cluster's score from 0 to 1 by the strategy; 0 without a prediction, less if it must add a node."""
+    """Return a cluster's score from 0 to 1 by the strategy; 0 without a prediction, negative for a new node."""
     if predicted is None:
         return 0.0
     if predicted.price is not None:

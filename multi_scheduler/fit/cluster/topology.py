@@ -59,7 +59,7 @@ def remaining(
 def without_conflicts(
     slots: Sequence[int], ports: Sequence[Port], placements: Placements, rejections: Counter[str]
 ) -> list[int]:
-    """Return the slots of the nodes where no pod has a host port of the pod.
+    """Return the slots of the nodes where no pod uses one of the host ports.
 
     Args:
         slots: slots of nodes.
@@ -128,7 +128,7 @@ def _near(slots: list[int], demand: Demand, placements: Placements, rejections: 
         term.covers(demand.namespace) and term.matches(demand.labels) for term in demand.affinity
     )
     if is_first:
-        return slots  # the first pod of a group may go anywhere
+        return slots  # the first pod that matches its own terms may go anywhere
     kept = [slot for slot in slots if placements.names[slot] in homes]
     if len(kept) < len(slots):
         rejections["node(s) didn't match pod affinity rules"] += len(slots) - len(kept)

@@ -1,7 +1,7 @@
 """Keeps the admission rules of a lower cluster current: informers of quotas, limit ranges, priority classes, namespaces.
 
-A kubeconfig may lack the rights to read them. Until they are granted, pods are sent to the cluster as if it had no such
-rules. This is logged once, and a metric reports it all the time.
+A kubeconfig may lack the rights to read them. Without these rights, pods are sent to the cluster as if it had no such
+rules. A missing right is logged once, and a metric reports it until it is granted.
 """
 
 from __future__ import annotations

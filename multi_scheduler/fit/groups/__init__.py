@@ -1,1 +1,1 @@
-"""Groups of pods that start together or not at all: who they are, when their time has come, and their reservations."""
+"""Groups of pods that start together or not at all: their members, when they may start, their reservations."""

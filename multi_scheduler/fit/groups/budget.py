@@ -1,4 +1,4 @@
-"""Limits the time in which groups of one namespace are planned in vain, because all calls wait for it. No IO."""
+"""Limits the time for planning groups of a namespace without a result, because all calls wait for it. No IO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PlanningBudget:
     """The remaining planning time of each namespace.
 
     Args:
-        cpu: CPU seconds of this thread, which are limited, so that other programs on the machine have no effect.
+        cpu: CPU seconds of this thread; unlike wall time, other programs on the machine do not affect them.
         clock: monotonic seconds.
     """
 

@@ -16,7 +16,7 @@ from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.preemption import Mirrored, without
 
 _PREEMPTING_SECONDS = 180.0
-"""Seconds for which room is reserved whose pods are being preempted, with their grace periods."""
+"""Seconds for which room stays reserved while its pods are preempted, with their grace periods."""
 
 
 class _UnfinishedError(Exception):
@@ -54,7 +54,7 @@ class GroupEviction:
     def preempt(
         self, ready: Standing, node: VirtualNode, candidates: Sequence[Mirrored], ending: Sequence[str]
     ) -> Sequence[str] | None:
-        """Return pods to evict from a virtual node for a whole group and reserve its room; None: no pod is evicted.
+        """Return pods to evict from a virtual node for a group and reserve the group's room; None: no pod is evicted.
 
         Args:
             ready: the group.
@@ -118,10 +118,10 @@ def choose_victims(
     reserve: Callable[[], bool],
     release: Callable[[], None],
 ) -> list[str] | None:
-    """Return UIDs of pods to evict so that a group fits, those of lowest priority; None: the group does not fit then.
+    """Return UIDs of the pods of lowest priority to evict so that a group fits; None: evicting all is not enough.
 
     Unless None is returned, the group's reservations remain, so that no other pod takes the room. Until the victims and
-    the ending pods are gone, these nodes have less than no free room.
+    the ending pods are gone, the free room of their nodes is negative.
 
     Args:
         index: the lower cluster.
@@ -160,7 +160,7 @@ def choose_victims(
 
 
 def is_over(index: ClusterIndex, nodes: Collection[str]) -> bool:
-    """Report whether more is placed on one of the nodes than the node has."""
+    """Report whether one of the nodes is overcommitted or unknown."""
     for name in set(nodes):
         node, slot = index.node(name), index.slot(name)
         if node is None or slot is None:

@@ -28,7 +28,7 @@ from multi_scheduler.fit.reservations.preemption import without
 from multi_scheduler.fit.reservations.reservations import Reservations
 
 _CACHE_SECONDS = 0.5
-"""Seconds that a filter call waits for the pod's own watch event. Members that were created earlier may be missing before it."""
+"""Seconds that a filter call waits for the pod's own watch event. Before this event, earlier members may be missing."""
 _SETTLE_SECONDS = 2.0
 """Seconds that a filter call waits for the release of other pods' reservations."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -85,7 +85,7 @@ class GroupFilter:
             self._planner, self.members, self.held, indexes=indexes, release=reservations.release
         )
         self._ready_since: dict[str, float] = {}
-        """By group: when it first lacked nothing but room."""
+        """By group: time since which it lacks only room."""
         self._lacking: dict[str, tuple[object, float, Shortfall]] = {}
         """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
@@ -121,7 +121,7 @@ class GroupFilter:
             await self._reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
-        """Return what the group of a pod needs, with all members that were created before this pod; None: it is not usable."""
+        """Return what the group of a pod needs, with all members that were created before this pod; None: no usable group."""
         if group.problem:
             return None
         metadata = pod["metadata"]
@@ -181,7 +181,7 @@ class GroupFilter:
         """Pass the virtual node on which the group reserved room for the pod.
 
         Returns:
-            the decision; None if there is no such room, or it is no longer there, which releases the group's reservations.
+            the decision. None: the pod has no such room; if the room is lost, the group's reservations are released.
         """
         node = self.held.node(uid)
         if node is None:
@@ -214,7 +214,7 @@ class GroupFilter:
         return Verdict(rejections=Rejections({}, others), alone=allowed)
 
     def _reserve_in_order(self, ready: Standing) -> Shortfall | None:
-        """Reserve room for a group, after groups with precedence that fit as well; return what is lacking, None: nothing."""
+        """If a group fits, reserve room for groups with precedence, then for the group; return what it lacks, None: nothing."""
         if (short := self._reserve(ready)) is not None:
             return short
         earlier = [

@@ -15,7 +15,7 @@ HELD_SECONDS = 60.0
 DELETED_SECONDS = 3.0
 """Seconds after which a member that is no longer pending loses its reservation, unless it is reported as bound."""
 _PENALTIES = (30.0, 120.0, 600.0)
-"""Seconds during which a group may not reserve room after its reservations expired, by the number of times."""
+"""Seconds during which a group may not reserve room after its reservations expired once, twice, more often."""
 _REMEMBERED = 1000
 
 
@@ -56,7 +56,7 @@ class HeldGroups:
         return key in self._held
 
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
-        """Note that a group, which had no reservations, has them for these members, and no other group has.
+        """Note a group's first reservations, for these members; another group loses such members.
 
         Args:
             key: key of the group.
@@ -64,7 +64,7 @@ class HeldGroups:
             seconds: time until the reservations expire without progress.
         """
         for uid in nodes:
-            self._forget(uid)  # a user changed the pod's group
+            self._forget(uid)  # held by another group if a user changed the pod's group
         if nodes:
             self._held[key] = _Held(dict(nodes), self._clock() + seconds)
             self._group_of.update(dict.fromkeys(nodes, key))

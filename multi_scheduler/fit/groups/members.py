@@ -52,10 +52,10 @@ class Members:
         self.candidates: dict[str, frozenset[str]] = {}
         """By UID of a pending member: the virtual nodes that the scheduler offered last."""
         self._schedulers: set[str] = set()
-        """Names of the schedulers that ask this extender. Pods of others would never use their room."""
+        """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
 
     def asked_by(self, scheduler: str) -> None:
-        """Note the name of the scheduler that a pod in a call asks for."""
+        """Note the scheduler that a pod names; it calls this extender."""
         if len(self._schedulers) < _MOST_SCHEDULERS:
             self._schedulers.add(scheduler)
 

@@ -34,7 +34,7 @@ class Option:
     """For messages."""
     nodes: Sequence[VirtualNode]
     most: int = MOST_MEMBERS
-    """At most so many members have room."""
+    """Most members that may have room."""
 
 
 def options(
@@ -44,7 +44,7 @@ def options(
     homes: Homes,
     least: Mapping[str, int],
 ) -> list[Option]:
-    """Return the parts of the lower clusters of which one must take all members, in no particular order.
+    """Return parts of the lower clusters, in no order; a single part must take all members of the group.
 
     Args:
         group: the group.
@@ -81,7 +81,7 @@ def within(node: VirtualNode, topology: str, value: str) -> VirtualNode | None:
 
 
 def domain_selector(pod: Object, topology: str, value: str) -> dict[str, str]:
-    """Return the annotation by which the lower scheduler keeps a pod in one domain, in addition to its own selectors."""
+    """Return the annotation by which the lower scheduler keeps a pod in one domain; it keeps the pod's own selectors."""
     selector = cluster_selector.of(pod.annotations, names.ANNOTATION_CLUSTER_SELECTOR)
     if selector is None:
         # With the annotation, the virtual node no longer uses the pod's own tolerations.

@@ -21,7 +21,7 @@ from multi_scheduler.fit.reservations.reservations import Reservations
 Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
 Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
-"""Number of members from which it pays to compute first where a group cannot have enough room."""
+"""Number of members from which parts without enough room are excluded first, to save time."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Planner:
         reservations: takes the reservations.
         indexes: indexes by lower cluster.
         strategy: by which clusters are preferred.
-        grow: adds a node that a lower cluster may add to a result of ``judge`` without places; None: no cluster can grow.
+        grow: extends a result of ``judge`` without places by a node that may be added; None: no cluster can grow.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Planner:
         self._strategy = strategy
         self._budget = PlanningBudget()
         self._until = 0.0
-        """Time at which the current calculation must end."""
+        """CPU time at which the calculation must end."""
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[bool]:
@@ -114,14 +114,14 @@ class Planner:
         *,
         is_trial: bool = False,
     ) -> dict[str, VirtualNode] | Shortfall:
-        """Reserve room for as many members as possible, if it is enough for those that must start together.
+        """Reserve room for as many members as possible; for none, if too few could start together.
 
         The time is limited by namespace, because a tenant decides about the size of groups.
 
         Args:
             ready: the group.
             nodes: virtual nodes that members may use.
-            candidates: names of virtual nodes by UID of a member, if the scheduler already asked about it.
+            candidates: names of virtual nodes by UID of each member that the scheduler already filtered.
             homes: where other members run.
             is_trial: whether the reservations will be released at once.
 
@@ -150,7 +150,7 @@ class Planner:
         members = [
             (one.uid, one.pod.to_dict()) for one in ready.members[:MOST_MEMBERS] if one.pod is not None
         ]
-        # Only room on existing nodes can be computed first.
+        # ``options`` computes room on existing nodes only.
         is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
         found = options(
             ready.group, nodes, self._indexes, homes, _least(members) if members and is_large else {}
@@ -164,7 +164,7 @@ class Planner:
             if option.most < ready.needed:
                 lacking.note(option, option.most, _too_small(ready, option, option.most))
                 lacking.is_resolvable = True
-        # If all are too small, the largest one is tried for the reason.
+        # If all are too small, trying the largest one gives the reason.
         large = [option for option in found if option.most >= ready.needed] or [
             max(found, key=lambda option: option.most)
         ]
@@ -208,7 +208,7 @@ class Planner:
         candidates: Mapping[str, Collection[str]],
         placed: dict[str, VirtualNode],
     ) -> Judgement:
-        """Reserve room for members and note it in ``placed``, until the group cannot start; return the last rejection."""
+        """Reserve room in ``placed``; stop if the group cannot start, or can and time is up. Return the last rejection."""
         why = Judgement()
         for number, (uid, pod) in enumerate(members):
             if len(placed) + len(members) - number < ready.needed:

@@ -23,7 +23,7 @@ class PodGroups:
         self.informer = Informer(client, resources.POD_GROUPS, name="pod-groups", is_minor=True)
 
     async def run(self) -> None:
-        """Follow the objects until cancelled, from when the API is installed."""
+        """Wait until the API can be read, then follow it until cancelled."""
         while True:
             try:
                 await self._client.exists(resources.POD_GROUPS)
@@ -37,7 +37,7 @@ class PodGroups:
         """Return a group with the minimum of its PodGroup object, unless the pod declares another minimum.
 
         Returns:
-            None for a PodGroup while the API is not installed, because its minimum is unknown.
+            None: no group, or a minimum that is unknown until PodGroups have been read.
         """
         if group is None or group.source != "PodGroup" or group.minimum or group.problem:
             return group

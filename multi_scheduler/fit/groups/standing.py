@@ -49,7 +49,7 @@ class Standing:
     def rank(self) -> tuple[int, float, str]:
         """Return the key by which groups are sorted: highest priority first, then the oldest.
 
-        The member of lowest priority counts, so that one important pod does not bring others forward.
+        The member of lowest priority counts, so that one important pod does not advance its group.
         """
         priority = min((one.priority for one in self.members), default=0)
         return -priority, min((one.created for one in self.members), default=0.0), self.group.key
@@ -58,8 +58,8 @@ class Standing:
 def standing(group: Group, pending: Collection[Member], bound: int, *, now: float) -> Standing:
     """Return what a group needs to start.
 
-    A started group, of which fewer pods exist than its minimum, lost pods or some have finished. Its new pods start
-    alone, because the others do not wait for room.
+    A group with bound members, but fewer pods than its minimum, started earlier and lost pods. Its new pods start
+    alone, because its bound pods do not wait for room.
 
     Args:
         group: the group, with its minimum.

@@ -18,7 +18,7 @@ class Verdict:
     """Predictions by virtual node that passes; empty: none passes."""
     rejections: Rejections = field(default_factory=lambda: Rejections({}, {}))
     alone: Sequence[VirtualNode] | None = None
-    """The virtual nodes of which the pod may use any by itself; None: it starts with its group."""
+    """The virtual nodes on which the pod may start by itself; None: it starts with its group."""
     shortfall: Shortfall | None = None
     """Set if the group lacks room."""
 

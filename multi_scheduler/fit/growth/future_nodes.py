@@ -46,7 +46,7 @@ class Failure:
     keys: list[str]
     """Keys of the reservations on it."""
     seconds: float
-    """For how long the kind is not used; 0: no lower pod was created that the autoscaler could have seen."""
+    """Seconds for which the kind is not used; 0: there was no lower pod that the autoscaler could see."""
 
 
 def rank(kind: Kind, *, deadline: float, is_growing: bool) -> tuple[bool, float, int, bool, float]:
@@ -209,7 +209,7 @@ class FutureNodes:
     def landed(self, key: str, name: str) -> str:
         """Note that a pod with a reservation on a future node got an existing node.
 
-        If that node has the reservation of another pod, which waited for a node of the same kind, both exchange their places.
+        If that node has a moved reservation that is not larger, the two reservations exchange their nodes.
 
         Returns:
             the key of the other reservation; empty: there is none.
@@ -246,7 +246,7 @@ class FutureNodes:
         ]
 
     def _is_requested(self, name: str) -> bool:
-        """Report whether a lower pod waits for a node. Otherwise, the autoscaler cannot know that it is needed."""
+        """Report whether a lower pod waits for a node. Otherwise, the autoscaler has no reason to add it."""
         return not self._arrived.isdisjoint(self.index.on(name))
 
     def _restart(self, node: _FutureNode) -> None:
@@ -256,7 +256,7 @@ class FutureNodes:
         return (kind for pool in self._pools for kind in pool.kinds)
 
     def _appeared(self, name: str, kinds: Sequence[Kind]) -> list[str]:
-        """Move the reservations of the expected node that must appear first to an existing node."""
+        """Move the reservations of the expected node with the earliest deadline to an existing one."""
         for kind in kinds:
             kind.succeeded()
         expected = [one for one in self._nodes.values() if one.kind in kinds and not math.isinf(one.deadline)]
@@ -278,7 +278,7 @@ class FutureNodes:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Have one spare node of each kind that can be added."""
+        """Keep one spare node of each kind that can be added."""
         for pool in self._pools:
             for kind, number in zip(pool.kinds, pool.left(), strict=True):
                 if number and not kind.spare:

@@ -12,13 +12,13 @@ from controller_runtime.api.autoscaling import Autoscaling, Shape
 from multi_scheduler.fit.cluster.node_filter import Node
 
 BACKOFF = (300.0, 600.0, 1200.0, 1800.0)
-"""Seconds for which a kind is not used after no node was added in time, by the number of failures since the last new node."""
+"""Seconds for which a kind is not used after a failure to add a node, by number of failures since the last success."""
 _REJECTING = ("NoSchedule", "NoExecute")
 
 
 @dataclass(slots=True, eq=False)
 class Kind:
-    """A shape of a pool."""
+    """A shape of node that a pool can add."""
 
     pool: Pool
     shape: Shape

@@ -54,7 +54,7 @@ class BoundPods:
         return [pod for pod in found if pod.metadata.deletion_timestamp is None]
 
     def unaccounted(self, nodes: Collection[str]) -> list[Object]:
-        """Return pending pods on these nodes that another scheduler bound."""
+        """Return pending pods on these nodes with neither a reservation nor a lower pod."""
         return [pod for pod in self._unaccounted.values() if (pod.spec or {}).get("nodeName") in nodes]
 
     def accounted(self, uid: str) -> None:

@@ -88,7 +88,7 @@ class Reservations:
             uid: UID of the upper pod.
             places: place by virtual node.
             is_of_group: keep the reservation until ``release`` or ``bind``. No filter call waits for its release, because
-                the other pods of the group are filtered after such a call.
+                the group's other pods are filtered only after that call.
         """
         self.release(uid)
         if not places:
@@ -153,7 +153,7 @@ class Reservations:
             self._note()
 
     def landed(self, uid: str, name: Callable[[str], str]) -> None:
-        """Note that a pod that waits for a new lower node has an existing one.
+        """Note that a pod that waits for a new lower node got an existing one.
 
         Args:
             uid: UID of the upper pod.
@@ -195,7 +195,7 @@ class Reservations:
             self.release(uid)
 
     def tentative(self, cluster: str, *, besides: str) -> list[str]:
-        """Return index keys of other pods' tentative reservations in a cluster; they may turn out unused."""
+        """Return index keys of other pods' tentative reservations in a cluster; they may stay unused."""
         return [
             _key(uid, node)
             for uid in self._tentative[cluster]
