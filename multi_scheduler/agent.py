@@ -87,7 +87,7 @@ class Agent:
     """Base of all agents: rejects no node, does not score, runs nothing."""
 
     is_last = False
-    """Whether the agent is asked after all others, because it passes only one of several nodes that could take a pod."""
+    """Whether the agent is asked after all others, because it passes only some of the nodes that could take a pod."""
 
     async def run(self) -> None:
         """Keep the agent's data current until cancelled."""

@@ -14,7 +14,7 @@ _ASSUMED_SECONDS = 60.0
 
 
 class DividedPods:
-    """Counts bound pods, and pods that passed the filter: the scheduler may filter the next pod before it binds the last one."""
+    """Counts bound pods, and pods that passed the filter: the scheduler may filter a pod before it binds earlier ones."""
 
     def __init__(
         self, cluster_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic

@@ -29,7 +29,7 @@ _PRECISION = 10_000
 """Weight of the cheapest cluster in a division by price."""
 _LEAST_COST = 1e-9
 _READ_SECONDS = 3.0
-"""Seconds that a filter call waits for the first list of pods after a start; without it, all clusters look empty."""
+"""Seconds that a filter call waits for the first list of pods after a start; without the list, all clusters look empty."""
 _ANY_REQUESTS = {"cpu": 1000, "memory": 1024**3}
 """Requests by which prices are compared for a pod without requests."""
 _ANNOTATION = f"annotation {names.ANNOTATION_DIVISION}"

@@ -153,7 +153,7 @@ class LearnedAgent(Agent):
             self._files.save(self.memory)
 
     def sweep(self, now: float) -> None:
-        """Count pods that did not start in time as failed, and forget those that ran long enough."""
+        """Count pods that did not start in time as failed; forget pods after ``watch_seconds``."""
         for uid, decision in list(self.memory.pending.items()):
             age = now - decision.bound if decision.node else 0.0
             if not decision.is_running and age > self._settings.start_seconds:

@@ -16,7 +16,7 @@ from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, nu
 from multi_scheduler.usage.store import Usage
 
 _SMALL = 0.5
-"""Smaller values count as this one in the threshold, because small loads may differ more."""
+"""Smaller values use this value's threshold, so that small loads cause fewer writes."""
 REQUESTED = ("cpu", "memory", "pods", "ephemeral-storage")
 """Resources whose requests are reported."""
 _MEASURED = ("cpu", "memory")
@@ -75,7 +75,7 @@ def _load(node: Measurement) -> float | None:
 
 
 def differ(old: Mapping[str, str | None], new: Mapping[str, str | None], threshold: float) -> bool:
-    """Report whether a value was added, was removed, or changed by more than the threshold, which is relative."""
+    """Report whether a value was added, was removed, or changed by more than the relative threshold."""
     return any(_differs(number(old.get(key)), number(value), threshold) for key, value in new.items())
 
 

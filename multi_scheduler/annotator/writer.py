@@ -28,7 +28,7 @@ _WRITES = Counter(
 
 
 class Writer:
-    """Writes values of nodes that differ from the last written ones."""
+    """Writes a node's values when they differ from the last write."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
 
 
 def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: datetime) -> ServerSide | None:
-    """Return the extender's certificates if they are due for renewal; None if the current ones stay.
+    """Return new content of the extender's Secret if a certificate must be replaced; None: no change.
 
     Args:
         current: the certificates in the Secret.

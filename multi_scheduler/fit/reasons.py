@@ -27,7 +27,7 @@ def no_fit(total: int, reasons: Mapping[str, int]) -> str:
 
 
 def _largest(reasons: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """Return the reasons of most nodes. A lower cluster may have a different taint on each node."""
+    """Return the most frequent reasons. A lower cluster may have a different taint on each node."""
     if len(reasons) <= _MOST_REASONS:
         return list(reasons.items())
     return heapq.nlargest(_MOST_REASONS, reasons.items(), key=lambda item: item[1])

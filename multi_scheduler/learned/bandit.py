@@ -30,7 +30,7 @@ class Choice:
 
 
 class Bandit:
-    """One linear model.
+    """A linear model of rewards.
 
     Args:
         size: number of features.

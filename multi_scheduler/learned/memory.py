@@ -57,7 +57,7 @@ class Memory:
             del self.pending[next(iter(self.pending))]
 
     def bound(self, uid: str, node: str, now: float) -> bool:
-        """Note a pod's node; if its decision did not rank that node, drop it, return False."""
+        """Note a pod's node; if no decision ranked it, drop the pod's decision and return False."""
         decision = self.pending.get(uid)
         if decision is None or node not in decision.names:
             self.pending.pop(uid, None)

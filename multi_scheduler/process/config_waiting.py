@@ -26,7 +26,7 @@ async def run(options: Options, program: str, work: Callable[[Options], Awaitabl
 
     Args:
         options: the parsed command line.
-        program: its name, for the log.
+        program: name for the log.
         work: the program. It raises ConfigError if the configuration cannot be used.
 
     Raises:

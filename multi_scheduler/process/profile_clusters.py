@@ -19,7 +19,7 @@ from multi_scheduler.process.options import ProcessOptions
 _AGAIN = 60.0
 """Seconds between two attempts to use a kubeconfig whose plugin failed."""
 _INTERVAL = 60.0
-"""Minimum seconds between two changes of the clusters. Each restarts all clients, and not only administrators cause them."""
+"""Minimum seconds between two changes of the clusters. Each restarts all clients, and not only administrators can cause one."""
 _LONGEST = 3600.0
 """Maximum seconds between two restarts because of one cluster. The time doubles from ``_INTERVAL`` with each restart."""
 AT_ONCE = 8

@@ -47,7 +47,7 @@ class UsageConfig(_Base):
 
     source: Kind = "None"
     """MetricsAPI: ``metrics.k8s.io``, as served by metrics-server. Summary: the kubelets' Summary API, with pressure (PSI).
-    Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: of lower nodes. None: usage is
+    Resource: the kubelets' ``/metrics/resource``. Prometheus: queries. Annotations: those of lower nodes. None: usage is
     unknown, and scores are neutral."""
     interval_seconds: Annotated[int, Meta(ge=1)] = 15
     """Time between two reads of the same node."""

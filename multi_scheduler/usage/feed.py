@@ -71,7 +71,7 @@ class UsageFeed:
         _FAILED.labels(cluster).set(0)
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read usage periodically until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:

@@ -35,7 +35,7 @@ class GateResult:
     may_change: bool = False
     """Whether only quota charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Until this time the refusing quota may still be recounted; 0: no recount is due. Seconds of the event loop's clock."""
+    """Time until which the refusing quota may be recounted, by the event loop's clock; 0: no recount is due."""
     rules: Effective | None = None
     """The lower cluster's policy for the pod's upper namespace; None: not needed, because the pod is refused."""
     overrides: tuple[CompiledOverride, ...] = ()

@@ -38,7 +38,7 @@ class Admitted:
     may_change: bool = False
     """Whether only charges of other pods' reservations cause the refusal; they may be released."""
     counted_by: float = 0.0
-    """Until this time the quota may be recounted, because a pod was deleted or finished; 0: no recount is due."""
+    """Time until which the quota may be recounted, as a pod was deleted or finished; 0: no recount is due."""
 
 
 class Admission:

@@ -15,13 +15,13 @@ MOST_TERMS = 10
 """Number of pod affinity terms or spread constraints of a kind that are evaluated, because each is compared with every pod
 of a cluster, and a pod may have thousands of them. The lower scheduler applies all of them."""
 MOST_POD_REQUIREMENTS = 20
-"""Number of labels, expressions and values that a pod's terms of a kind may have. Later terms are not evaluated."""
+"""Number of labels, expressions and values in all terms of a kind. Later terms are not evaluated."""
 MOST_NODE_REQUIREMENTS = 100
 """Number of a pod's node labels, terms, expressions and tolerations. A pod with more is rejected."""
 MOST_NODE_VALUES = 1000
-"""Number of values in a pod's node expressions."""
+"""Number of values in a pod's node expressions. A pod with more is rejected."""
 MOST_CHARACTERS = 32_768
-"""Size of a pod's node requirements as JSON."""
+"""Characters of a pod's node requirements as JSON. A pod with more is rejected."""
 MOST_PORTS = 100
 """Number of host ports of a lower pod that are read."""
 MOST_TAINTS = 32

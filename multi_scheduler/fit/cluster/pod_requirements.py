@@ -204,7 +204,7 @@ def host_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[Term
 
 
 def _within_limits(terms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first terms or constraints with topology key hostname, within the limits of ``limits``."""
+    """Return the first terms or constraints with topology key hostname, up to the limits for terms."""
     kept: list[Mapping[str, Any]] = []
     size = 0
     for term in terms:

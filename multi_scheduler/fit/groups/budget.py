@@ -29,7 +29,7 @@ class PlanningBudget:
         """By namespace: monotonic time when its budget is full again."""
 
     def left(self, namespace: str) -> float:
-        """Return the CPU seconds that groups of a namespace may be planned now."""
+        """Return the CPU seconds left now to plan groups of a namespace."""
         missing = self._full_at.get(namespace, 0.0) - self._clock()
         return _MOST_SECONDS - _SHARE * max(0.0, missing)
 

@@ -56,7 +56,7 @@ class HeldGroups:
         return key in self._held
 
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
-        """Note a group's first reservations, for these members; another group loses such members.
+        """Note the members' reservations, for a group without any; other groups lose these members.
 
         Args:
             key: key of the group.

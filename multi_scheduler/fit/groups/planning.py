@@ -21,7 +21,7 @@ from multi_scheduler.fit.reservations.reservations import Reservations
 Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
 Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
-"""Number of members from which parts without enough room are excluded first, to save time."""
+"""Number of members from which clusters without enough room are excluded first, to save time."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class Shortfall:
     """Why a group got no room."""
 
     reasons: dict[str, str] = field(default_factory=dict)
-    """By virtual node."""
+    """Reason by virtual node."""
     most: dict[str, int] = field(default_factory=dict)
     """By virtual node: the largest number of members for which there was room in one place."""
     counted_by: float = 0.0
-    """As in ``Judgement``."""
+    """As ``Judgement.counted_by``."""
     is_resolvable: bool = False
     """Whether evicting pods may help."""
     is_unfinished: bool = False

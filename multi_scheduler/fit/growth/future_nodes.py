@@ -2,8 +2,8 @@
 
 The index has a *spare* node of each kind that can be added. The first reservation on it makes it an *expected* node: the
 lower pod will wait for room, and the autoscaler adds a node for it. Pods that fit on an expected node wait for the same node.
-When a node of the kind appears in the lower cluster, the reservations move to it. If none appears in time, they are dropped, and
-the kind is not used for a while.
+When a node of the kind appears in the lower cluster, the reservations move to it. If none appears in time, the
+reservations are released, and the kind is not used for a while.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Failure:
 
 
 def rank(kind: Kind, *, deadline: float, is_growing: bool) -> tuple[bool, float, int, bool, float]:
-    """Return the order of offers: expected nodes before further nodes, then the lowest price, then the highest priority.
+    """Return an offer's sort key: expected nodes before further nodes, then lowest price, then highest priority.
 
     Further nodes of the same price and priority are added in a cluster that already grows, so that a burst of pods does not
     make several clusters grow.
@@ -95,7 +95,7 @@ class FutureNodes:
         self._nodes: dict[str, _FutureNode] = {}
         self._created = 0
         self._existing: dict[str, list[Kind]] = {}
-        """Kinds by name of an existing node of any kind."""
+        """Matching kinds by name of an existing node."""
         self._started: set[str] = set()
         """Names of existing nodes that are or were usable."""
         self._moved: set[str] = set()
@@ -163,7 +163,7 @@ class FutureNodes:
             self._refresh()
 
     def arrived(self, key: str) -> None:
-        """Note that the lower pod of a reservation exists. The first one starts the time in which its node must appear."""
+        """Note that the lower pod of a reservation exists. The first such pod restarts the time limit of its node."""
         placed = self.index.placed(key)
         if placed is not None and not self._is_requested(placed.node):
             self._restart(self._nodes[placed.node])

@@ -76,7 +76,7 @@ def _cost(victims: list[Mirrored]) -> tuple[int, int, int]:
 
 @contextlib.contextmanager
 def without(index: ClusterIndex, keys: Iterable[str]) -> Iterator[Callable[[str], Callable[[], object]]]:
-    """Remove pods from the index inside the block. Yields a function that puts one pod back; its result undoes this."""
+    """Remove pods from the index inside the block. Yields a function that puts one pod back and returns its undo."""
     lifted = {key: placed for key in keys if (placed := index.remove(key)) is not None}
 
     def put_back(key: str) -> Callable[[], object]:
