@@ -217,7 +217,7 @@ class Copies:
         return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
-        """Return namespace and name of an object's copy. The root CA's is renamed: each cluster has its own."""
+        """Return namespace and name of an object's copy. That of the root CA is renamed: each cluster has its own."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
             name = service_account.root_ca_name(self._context.cluster_id)

@@ -45,7 +45,7 @@ class TokenStore:
         return not set(self._contents.get(of, ())) <= set(fingerprint(secret.to_dict()))
 
     def cached(self, where: Where) -> Object | None:
-        """Return the Secret as the cache shows it; None: it does not, or the Secret is not owned."""
+        """Return the Secret as the cache shows it; None: it is not cached, or not ours."""
         return self._secrets.store.get("/".join(where))
 
     def is_of(self, secret: Object, of: str) -> bool:

@@ -50,7 +50,7 @@ async def report(
             subresource="status",
         )
     if not is_leaving and any(entry not in current for entry in earlier):
-        # At once, so that a record that is wrong removes an address of another cluster only once.
+        # At once, so that a wrong record removes an address of another cluster at most once.
         await _record(context, kind, copy, current)
 
 

@@ -289,7 +289,7 @@ class FollowController:
             self._surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
 
     def _add_all(self, index: str, value: str, seconds: float) -> None:
-        """Add the objects of an index value; a namespace with thousands of them waits longer, and no other one."""
+        """Queue the objects of an index value; those of a namespace with many such objects are delayed longer."""
         keys = self._upper.store.index_keys(index, value)
         counts = Counter(key.partition("/")[0] for key in keys)
         for key in keys:

@@ -23,8 +23,8 @@ from virtual_node.translate.follow.view import selected_nodes
 
 INDEX_UPPER = "upper"
 _SETTLE = 10.0
-"""Seconds for which a copy must be stricter than the upper object before it is changed, because the states of the two
-clusters do not arrive at the same time."""
+"""Seconds for which a copy must have been stricter than wanted before a looser ``spec`` is written, because the states
+of the two clusters do not arrive at the same time."""
 
 
 def upper_key(copy: Object) -> Iterable[str]:
@@ -63,7 +63,7 @@ class FollowedCopies:
         self._repairs.forget(key)
 
     def forget_unused(self, key: str) -> None:
-        """Forget which copies of an upper object were deleted, because the object is gone."""
+        """Forget which copies of an upper object may be deleted as unused, because the object is gone."""
         self._unused.pop(key, None)
 
     def of(self, key: str) -> Object | None:

@@ -105,7 +105,7 @@ class NodeHold:
 
     @property
     def holder(self) -> str:
-        """Return the holder that this process writes to the Lease: the shared identity if it is exclusive."""
+        """Return the holder to write to the Lease: the shared identity if only this process uses it."""
         alone = self._identity.is_exclusive or self._socket is not None
         return self._identity.name if alone else self._unique
 

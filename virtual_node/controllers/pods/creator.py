@@ -79,7 +79,7 @@ class PodCreator:
         self._dependencies.claim(upper, lower)
 
     def found_at_start(self, upper: Object, lower: Object) -> None:
-        """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while stopped."""
+        """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
         self.adopt(upper, lower)
         self._identities.adopt(upper)
 

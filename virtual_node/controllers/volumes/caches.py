@@ -14,7 +14,7 @@ from virtual_node.translate.storage.binder_pod import LABEL_BINDER_OF
 from virtual_node.translate.storage.shared import LABEL_SHARED, is_guest
 
 INDEX_GUEST = "guest"
-"""Volumes of guests by their lower claim (namespace/name)."""
+"""Index of volumes that this cluster uses as a guest of another one, by lower claim (namespace/name)."""
 
 
 @dataclass(slots=True)

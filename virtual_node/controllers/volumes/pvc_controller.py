@@ -228,10 +228,10 @@ class ClaimController:
         if not translate.may_delete_lower(upper):
             return None  # a pod still uses the claim; the pod's deletion requeues the claim
         if self._shared.is_used_elsewhere(upper):
-            return Result(requeue_after=_BINDING_RETRY)  # that cluster's pods lose their data otherwise
+            return Result(requeue_after=_BINDING_RETRY)  # otherwise that cluster's pods would lose their data
         is_elsewhere = lower is None and not self._checks.mirrored_volume(upper)
         if is_elsewhere and await self._requests.belongs_to_other_cluster(upper):
-            return Result(requeue_after=_REFUSED_RETRY)  # its virtual node may be removed meanwhile
+            return Result(requeue_after=_REFUSED_RETRY)  # the selected virtual node may be removed meanwhile
         if self._config.deletion_policy == "Delete" and await self._requests.end_lower(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._requests.finalizers(upper, remove=(translate.FINALIZER,))
