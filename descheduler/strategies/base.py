@@ -137,7 +137,7 @@ class Strategy(abc.ABC):
         return ((pod.spec or {}).get("priority") or 0) < self._priority
 
     async def try_move(self, pod: Object, request: Move) -> Outcome:
-        """Request a move in a pass over many pods; an error for one pod must not keep the others.
+        """Request a move in a pass over many pods; an error for one pod must not stop the pass.
 
         Raises:
             ConnectionFailed: the API server does not answer, so the pass cannot continue.

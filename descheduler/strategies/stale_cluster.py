@@ -247,7 +247,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
-        """Return the pod and its node if the pod must be moved now; otherwise settle its wait and return None."""
+        """Return the pod and its node if the pod must be moved now; otherwise end its wait and return None."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None

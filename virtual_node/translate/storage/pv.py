@@ -93,7 +93,7 @@ def upper_volume(
 
 
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: none."""
+    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: equal."""
     metadata = {
         field: missing
         for field in ("labels", "annotations")

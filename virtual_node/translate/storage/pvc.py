@@ -124,7 +124,7 @@ def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch of an upper claim's capacity and resize progress; None: current, or one is not bound."""
+    """Return a merge patch of an upper claim's capacity and resize progress; None: current, or a claim is not bound."""
     if not (is_bound(upper) and is_bound(lower)):
         return None
     above, below = upper.get("status") or {}, lower.get("status") or {}

@@ -90,7 +90,7 @@ def used_in(mirror: Mapping[str, Any]) -> frozenset[str]:
 
 
 def blocked_by(mirror: Mapping[str, Any], claim: Mapping[str, Any], cluster: str) -> Collection[str]:
-    """Return the other clusters that must stop to use a volume before pods of this cluster may use it.
+    """Return the other clusters that must stop using a volume before pods of this cluster may use it.
 
     A volume can have more access modes than its claim, so both decide.
     """
