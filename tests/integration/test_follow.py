@@ -217,7 +217,10 @@ async def test_policies_and_budgets_follow_pods(sandbox: Sandbox) -> None:
         "-n", SHOP, "patch", "poddisruptionbudget", "web", "--type=merge", "-p", json.dumps(change)
     )
     await becomes(budget, [(1, 1)], what="the copy of the budget allows one eviction")
+    # Without a cordon the replacement may be ready before the second eviction, which is then rightly allowed.
+    await upper.kubectl("cordon", NODE)
     assert [await _evict(lower, name) for name in names] == ["201", "429"]
+    await upper.kubectl("uncordon", NODE)
     await becomes(running, 2, what="the upper controller has replaced the pod")
 
     await _check_ingress(upper, lower)

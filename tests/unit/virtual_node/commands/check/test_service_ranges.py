@@ -22,11 +22,18 @@ UPPER, OTHER = "10.96.0.0/16", "10.97.0.0/16"
 
 
 class Cluster:
-    """An API server with a Service range that is visible in objects, in refusals, or not at all."""
+    """An API server with Service ranges that are visible in objects, in refusals, or not at all.
 
-    def __init__(self, cidr: str, *, tells: str = "objects", may_create: bool = True) -> None:
-        self.range = ipaddress.ip_network(cidr)
+    As in Kubernetes 1.34, one range judges a dry run. Here it is the last range in every eighth dry run, else the first.
+    """
+
+    def __init__(
+        self, *cidrs: str, tells: str = "objects", may_create: bool = True, ready: bool = True
+    ) -> None:
+        self.ranges = [ipaddress.ip_network(one) for one in cidrs]
+        self.range = self.ranges[0]
         self.tells = tells
+        self.ready = ready
         self.may_create = may_create
         self.writes: list[str] = []
 
@@ -39,8 +46,15 @@ class Cluster:
         if request.path == SERVICES:
             return self._create(request, (await request.json())["spec"]["clusterIP"])
         if request.path == CIDRS and self.tells == "objects":
-            item = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [str(self.range)]}}
-            return reply({"kind": "List", "metadata": {}, "items": [item]})
+            items = [
+                {
+                    "metadata": {"name": f"range-{place}"},
+                    "spec": {"cidrs": [str(one)]},
+                    "status": {"conditions": [{"type": "Ready", "status": str(self.ready or place == 0)}]},
+                }
+                for place, one in enumerate(self.ranges)
+            ]
+            return reply({"kind": "List", "metadata": {}, "items": items})
         if request.path == "/api/v1/services":
             item = {"metadata": {"name": "a", "namespace": "a"}, "spec": {"clusterIP": str(self.range[9])}}
             return reply({"kind": "List", "metadata": {}, "items": [item]})
@@ -52,11 +66,12 @@ class Cluster:
         self.writes.append(request.query["dryRun"])
         if not self.may_create:
             return failure(403, "Forbidden", "services is forbidden")
-        if ipaddress.ip_address(address) in self.range:
+        judge = self.ranges[-1 if len(self.writes) % 8 == 0 else 0]
+        if ipaddress.ip_address(address) in judge:
             return reply({}, status=201)
         why = "the provided network does not match the current range"
         if self.tells == "refusals":
-            why = f"the provided IP ({address}) is not in the valid range. The range of valid IPs is {self.range}"
+            why = f"the provided IP ({address}) is not in the valid range. The range of valid IPs is {judge}"
         return failure(422, "Invalid", f"spec.clusterIPs: failed to allocate IP {address}: {why}")
 
 
@@ -91,6 +106,19 @@ async def test_ranges_are_compared(tmp_path, same, tells, may_create):
         assert row.detail == (
             f"contains {UPPER}" if same else f"{OTHER} does not contain {UPPER} of the upper cluster"
         )
+
+
+@pytest.mark.parametrize("tells", ["objects", "refusals", "nothing"])
+async def test_an_added_range_is_found(tmp_path: Path, tells: str):
+    """Although most dry runs are judged by the first range, which does not contain the address."""
+    (row,) = await _check(tmp_path, Cluster(UPPER), Cluster(OTHER, UPPER, tells=tells), "same")
+    assert (row.ok, row.detail) == (True, f"contains {UPPER}")
+
+
+async def test_a_range_that_is_not_ready_does_not_count(tmp_path: Path):
+    """The server assigns none of its addresses."""
+    (row,) = await _check(tmp_path, Cluster(UPPER), Cluster(OTHER, UPPER, ready=False), "same")
+    assert (row.ok, row.detail) == (False, f"{OTHER} does not contain {UPPER} of the upper cluster")
 
 
 async def test_nothing_is_checked_without_the_setting(tmp_path: Path):
