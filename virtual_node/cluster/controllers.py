@@ -96,6 +96,7 @@ class ClusterControllers:
             upper_namespaces=caches.upper_namespaces,
             lower_services=caches.lower_services,
             dependencies=self._dependencies,
+            wake=wake,
         )
         self._identities = IdentityController(
             context,

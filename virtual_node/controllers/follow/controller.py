@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
@@ -52,6 +53,7 @@ class FollowController:
         namespaces: Namespaces,
         surroundings: Surroundings,
         dependencies: DependencyController,
+        wake: Callable[[str], None],
     ) -> None:
         """Create the caches and the work queue.
 
@@ -61,6 +63,7 @@ class FollowController:
             namespaces: creates lower namespaces.
             surroundings: the pods and namespaces that decide which objects have copies.
             dependencies: copies the Secrets that the objects reference.
+            wake: requeues the upper pod of a uid.
         """
         self._context = context
         self._kind = kind
@@ -75,7 +78,8 @@ class FollowController:
             indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: kind.selecting},
         )
         self._copies = FollowedCopies(context, kind, namespaces=namespaces)
-        self._pending = PendingCopies(context, self._upper, self._copies.lower)
+        self.pending = PendingCopies(context, self._upper, self._copies.lower, wake)
+        """Objects without a current copy, for which new pods wait."""
         self.controller: Controller[str] = context.controller(
             f"follow-{kind.resource.plural}",
             self.reconcile,
@@ -121,14 +125,6 @@ class FollowController:
                 )
             await asyncio.sleep(_FOREIGN_AGAIN)
 
-    async def ready(self, namespace: str) -> Problem | None:
-        """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
-
-        Raises:
-            Unavailable: no copy has failed, but not all exist yet; the caller retries.
-        """
-        return await self._pending.wait(namespace)
-
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one object."""
         upper = self._upper.store.get(key)
@@ -162,7 +158,7 @@ class FollowController:
             translation = self._translate(upper)
             if translation.spec is None:
                 await self._remove(upper.key)
-                self._pending.settled(upper)
+                self.pending.settled(upper)
                 return None
             outcome: Problem | float | None = await self._secrets(upper, translation.secrets)
             if outcome is None:
@@ -174,22 +170,22 @@ class FollowController:
             if (copy := self._copies.of(upper.key)) is not None:
                 await addresses.report(self._context, self._kind, upper, copy)
         except UntranslatableError as error:
-            self._pending.failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
+            self.pending.failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
             return None
         except ApiError as error:
             text = f"The copy in lower cluster {self._context.name} cannot be kept current: {error.message}"
-            self._pending.failed(upper, "" if is_retryable(error) else "FailedMirror", text)
+            self.pending.failed(upper, "" if is_retryable(error) else "FailedMirror", text)
             raise
         if isinstance(outcome, Problem):
-            self._pending.failed(upper, outcome.event_reason, outcome.message)
+            self.pending.failed(upper, outcome.event_reason, outcome.message)
             return Result(requeue_after=outcome.again or _FOREIGN_AGAIN)
         if translation.notes:
-            self._pending.report(
+            self.pending.report(
                 upper,
                 "PartlyMirrored",
                 f"Lower cluster {self._context.name}: {'; '.join(translation.notes)}",
             )
-        self._pending.settled(upper)
+        self.pending.settled(upper)
         return None if outcome is None else Result(requeue_after=outcome)
 
     def _translate(self, upper: Object) -> Translation:
@@ -260,13 +256,13 @@ class FollowController:
 
     def _forget(self, key: str) -> None:
         self._copies.forget(key)
-        self._pending.forget(key)
+        self.pending.forget(key)
 
     def _watch(self) -> None:
         queue = self.controller.queue
 
         def upper_changed(found: Object) -> None:
-            self._pending.note(found.key)
+            self.pending.note(found.key)
             queue.add(found.key)
 
         def copy_changed(copy: Object) -> None:
@@ -275,7 +271,7 @@ class FollowController:
 
         def copy_deleted(copy: Object) -> None:
             for key in upper_key(copy):
-                self._pending.note(key)
+                self.pending.note(key)
                 queue.add(key)
 
         self._upper.on_change(upper_changed, upper_changed)

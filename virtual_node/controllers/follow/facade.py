@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from controller_runtime.cache.informer import Informer
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -26,6 +27,7 @@ class Follow:
         upper_namespaces: Informer,
         lower_services: Informer,
         dependencies: DependencyController,
+        wake: Callable[[str], None],
     ) -> None:
         """Create the controllers.
 
@@ -36,6 +38,7 @@ class Follow:
             upper_namespaces: all namespaces of the upper cluster.
             lower_services: copies of Services, see ``Surroundings``.
             dependencies: copies the Secrets that followed objects reference.
+            wake: requeues the upper pod of a uid.
         """
         wanted = context.config.follow
         self._controllers: dict[str, FollowController] = {}
@@ -50,7 +53,12 @@ class Follow:
         )
         self._controllers = {
             kind.resource.plural: FollowController(
-                context, kind, namespaces=namespaces, surroundings=surroundings, dependencies=dependencies
+                context,
+                kind,
+                namespaces=namespaces,
+                surroundings=surroundings,
+                dependencies=dependencies,
+                wake=wake,
             )
             for kind in KINDS
             if kind.setting in wanted
@@ -62,7 +70,15 @@ class Follow:
             for controller in self._controllers.values():
                 group.create_task(controller.run())
 
-    async def ready(self, namespace: str) -> Problem | None:
-        """Return why a new pod of an upper namespace must not start yet: a NetworkPolicy has no current copy."""
+    async def ready(self, namespace: str, uid: str) -> Problem | None:
+        """Return why a new pod must not start yet: a NetworkPolicy of its upper namespace has no current copy.
+
+        The pod is requeued when every NetworkPolicy has one.
+        """
         policies = self._controllers.get(NETWORK_POLICIES.resource.plural)
-        return None if policies is None else await policies.ready(namespace)
+        return None if policies is None else await policies.pending.wait(namespace, uid)
+
+    def forget_pod(self, uid: str) -> None:
+        """Do not requeue the pod of a uid, because it is gone."""
+        for controller in self._controllers.values():
+            controller.pending.forget_pod(uid)

@@ -22,15 +22,19 @@ _MAX_WAITING = 5
 class PendingCopies:
     """Keys of upper objects without a current copy, by namespace, so that a new pod does not need to read all objects."""
 
-    def __init__(self, context: ClusterContext, upper: Informer, lower: Informer) -> None:
+    def __init__(
+        self, context: ClusterContext, upper: Informer, lower: Informer, wake: Callable[[str], None]
+    ) -> None:
         """Create an empty record.
 
         Args:
             context: the two clusters.
             upper: the upper objects.
             lower: their copies.
+            wake: requeues the upper pod of a uid.
         """
         self._context = context
+        self._wake = wake
         self._upper = upper
         self._lower = lower
         self._pending: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -40,6 +44,8 @@ class PendingCopies:
         self._progress = asyncio.Event()
         """Set, and replaced by a new event, at every change."""
         self._waiting = 0
+        self._blocked: dict[str, str] = {}
+        """Upper namespaces of the pods that ``wait`` refused, by uid."""
 
     def note(self, key: str, problem: str = "") -> None:
         """Note that an upper object has no current copy, unless it is being deleted or gone.
@@ -77,8 +83,10 @@ class PendingCopies:
             self._reported[upper.key] = (upper.uid, message)
             self._context.recorder.event(upper, "Warning", reason, message)
 
-    async def wait(self, namespace: str) -> Problem | None:
+    async def wait(self, namespace: str, uid: str) -> Problem | None:
         """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
+
+        If one of them cannot get a copy, the pod of the uid is requeued when none is missing any more.
 
         Raises:
             Unavailable: no copy has failed, but not all exist yet; the caller retries.
@@ -95,7 +103,15 @@ class PendingCopies:
             problem = await self._changed(missing)
         if problem is not None and not problem.message:
             raise Unavailable("copies for new pods do not exist yet")
+        if problem is None:
+            self.forget_pod(uid)
+        else:
+            self._blocked[uid] = namespace
         return problem
+
+    def forget_pod(self, uid: str) -> None:
+        """Note that a pod is gone or does not wait."""
+        self._blocked.pop(uid, None)
 
     async def _changed(self, missing: Callable[[], Problem | None]) -> Problem | None:
         """Return the result of ``missing`` once it is final, or after a limited time."""
@@ -134,6 +150,9 @@ class PendingCopies:
             self._pending[namespace].pop(key, None)
             if not self._pending[namespace]:
                 del self._pending[namespace]
+                for uid in [uid for uid, blocked in self._blocked.items() if blocked == namespace]:
+                    del self._blocked[uid]
+                    self._wake(uid)
         self._set(key, "")
 
     def _set(self, key: str, problem: str) -> None:

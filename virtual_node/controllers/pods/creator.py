@@ -114,8 +114,9 @@ class PodCreator:
         self._dependencies.forget_pod(uid)
         self._identities.forget_pod(uid)
         self.refusals.forget(uid)
-        if self._volumes is not None:
-            self._volumes.forget_pod(uid)
+        for optional in (self._follow, self._volumes):
+            if optional is not None:
+                optional.forget_pod(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
         """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
@@ -191,7 +192,7 @@ class PodCreator:
         namespace = options.namespace_map(upper.namespace)
         problem = await self._namespaces.ensure(namespace, upper_name=upper.namespace, is_for_new_pod=True)
         if problem is None and self._follow is not None:
-            problem = await self._follow.ready(upper.namespace)
+            problem = await self._follow.ready(upper.namespace, upper.uid)
         if problem is not None:
             return [problem]
         problems = await self.prepare(upper, upper_pod)

@@ -27,6 +27,7 @@ class Scene(pod_controller_setup.Scene):
             labels = {"kubernetes.io/metadata.name": namespace, "team": namespace}
             self.upper.put("namespaces", {"metadata": {"name": namespace, "labels": labels}})
             self.lower.put("namespaces", {"metadata": {"name": namespace}})
+        self.woken: list[str] = []
         self.reported: list[tuple[str, str]] = []
         self.context.recorder = Mock(
             event=lambda _involved, _kind, reason, message: self.reported.append((reason, message))
@@ -50,6 +51,7 @@ class Scene(pod_controller_setup.Scene):
             namespaces=namespaces,
             surroundings=self.surroundings,
             dependencies=self.dependencies,
+            wake=self.woken.append,
         )
         self.copies = self.controller._copies.lower
         self.upper.feed(above, self.controller._upper, self.caches.upper["vn"])

@@ -96,11 +96,11 @@ async def test_new_pods_wait_for_the_current_copy():
     for informer in (controller._upper, controller._copies.lower):
         informer._synced.set()
     scene.add_pod()
-    assert await controller.ready("shop") is None
+    assert await controller.pending.wait("shop", "uid-pod") is None
     key = scene.add(POLICY)
     with pytest.raises(Unavailable):
-        await controller.ready("shop")
-    waiting = asyncio.ensure_future(controller.ready("shop"))
+        await controller.pending.wait("shop", "uid-pod")
+    waiting = asyncio.ensure_future(controller.pending.wait("shop", "uid-pod"))
     await asyncio.sleep(0)
     await controller.reconcile(key)
     assert await waiting is None
@@ -109,12 +109,32 @@ async def test_new_pods_wait_for_the_current_copy():
     with pytest.raises(Forbidden):
         await controller.reconcile(key)
     began = asyncio.get_running_loop().time()
-    problem = await controller.ready("shop")
+    problem = await controller.pending.wait("shop", "uid-pod")
     assert asyncio.get_running_loop().time() == began
     assert problem is not None
     assert problem.event_reason == "NetworkPolicyNotMirrored"
     assert "no rights" in problem.message
     assert [reason for reason, _ in scene.reported] == ["FailedMirror"]
+    assert await controller.pending.wait("shop", "uid-gone") is not None
+    controller.pending.forget_pod("uid-gone")
+    scene.lower.fault = lambda _verb, _plural, _key: None
+    assert scene.woken == []
+    await controller.reconcile(key)
+    assert scene.woken == ["uid-pod"]
+
+
+async def test_a_pod_is_requeued_when_the_policy_without_copy_is_deleted():
+    scene = Scene()
+    for informer in (scene.controller._upper, scene.controller._copies.lower):
+        informer._synced.set()
+    scene.add_foreign("web")
+    scene.add_pod()
+    key = scene.add(POLICY)
+    await scene.controller.reconcile(key)
+    assert await scene.controller.pending.wait("shop", "uid-pod") is not None
+    scene.upper.remove("networkpolicies", key)
+    await scene.controller.reconcile(key)
+    assert scene.woken == ["uid-pod"]
 
 
 async def test_new_pods_wait_while_new_policies_cannot_be_read():
@@ -125,14 +145,14 @@ async def test_new_pods_wait_while_new_policies_cannot_be_read():
         informer._synced.set()
     reflector = controller._upper._reflector
     reflector.last_error = Forbidden("no rights", code=403)
-    problem = await controller.ready("shop")
+    problem = await controller.pending.wait("shop", "uid-pod")
     assert problem is not None
     assert "cannot be watched: no rights" in problem.message
     reflector.last_error = Expired("too old", code=410)
     with pytest.raises(Unavailable):
-        await controller.ready("shop")
+        await controller.pending.wait("shop", "uid-pod")
     reflector.last_error = None
-    assert await controller.ready("shop") is None
+    assert await controller.pending.wait("shop", "uid-pod") is None
 
 
 async def test_waiting_pods_of_a_tenant_do_not_occupy_all_workers():
@@ -142,14 +162,14 @@ async def test_waiting_pods_of_a_tenant_do_not_occupy_all_workers():
         informer._synced.set()
     scene.add_pod()
     key = scene.add(POLICY)
-    waiting = [asyncio.ensure_future(controller.ready("shop")) for _ in range(20)]
+    waiting = [asyncio.ensure_future(controller.pending.wait("shop", "uid-pod")) for _ in range(20)]
     await asyncio.sleep(0.1)
     refused = [task for task in waiting if task.done()]
     assert len(refused) == 15
     assert all(isinstance(task.exception(), Unavailable) for task in refused)
     await controller.reconcile(key)
     assert [await task for task in waiting if task not in refused] == [None] * 5
-    assert await controller.ready("shop") is None
+    assert await controller.pending.wait("shop", "uid-pod") is None
 
 
 async def test_a_policy_that_is_being_deleted_keeps_its_copy():
