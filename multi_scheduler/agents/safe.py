@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Meta
 
-from multi_scheduler.agent import AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
 from multi_scheduler.formulas import safe
 from multi_scheduler.view import LowerNode
@@ -56,7 +56,7 @@ class SafeAgent(NodeAgent):
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Reject virtual nodes where every lower node that could take the pod is at risk."""
         if not self._settings.filter:
-            return Rejections({}, {})
+            return NOTHING
         asked = AskedPod(pod)
         rejected = {}
         for node in nodes:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
 
 
 class TemplateAgent(Agent):
@@ -35,7 +35,7 @@ class TemplateAgent(Agent):
         """Reject nodes without the label value that the pod names."""
         wanted = (pod["metadata"].get("labels") or {}).get(self._label)
         if wanted is None:
-            return Rejections({}, {})
+            return NOTHING
         reason = f"the virtual node has no label {self._label}={wanted}"
         return Rejections({}, {node.name: reason for node in nodes if node.labels.get(self._label) != wanted})
 

@@ -137,7 +137,8 @@ class FutureNodes:
             else:
                 reasons: Counter[str] = Counter()
                 self.index.feasible(wanted, reasons, only=kind.spare)
-                found.append(f"a new node of shape {kind.shape.name} would not help")
+                why = f" ({', '.join(sorted(reasons))})" if reasons else ""
+                found.append(f"a new node of shape {kind.shape.name} would not help{why}")
         return ", ".join(found)
 
     def waits_for(self, key: str) -> Kind | None:

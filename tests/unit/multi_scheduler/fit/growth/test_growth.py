@@ -83,6 +83,15 @@ async def test_order_of_growing_clusters(a, b, first):
     assert _by_cluster(world) == {first: 1}
 
 
+async def test_reason_says_why_a_new_node_would_not_help():
+    world = World(a=[], growth={"a": _growth(cores=1)})
+    world.create(pod("p", cpu="2"))
+    await world.run()
+    (left,) = world.rejected
+    reason = world.reasons[left["metadata"]["uid"]]
+    assert "a new node of shape small would not help (Insufficient cpu)" in reason
+
+
 async def test_never_expects_more_than_max_nodes():
     """Existing nodes count, then the next cluster grows, then pods wait in the upper cluster, with the reason."""
     world = World(a=[], b=[], growth={"a": _growth(limit=2), "b": _growth(limit=1, price=1.0)})
