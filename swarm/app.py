@@ -42,7 +42,7 @@ from swarm.options import Options
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 _BURST = 0.05
-"""Seconds between an event and the reconcile that it causes."""
+"""Seconds from a ConfigMap or Lease change to the reconcile."""
 _RETRY_FIRST, _RETRY_LAST = 0.02, 30.0
 
 

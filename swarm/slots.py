@@ -80,7 +80,7 @@ def arrange(
 def next_expiry(slots: Mapping[str, Slot], workers: Workers, *, now: float) -> float | None:
     """Return the seconds until the next slot is removed because its pod is not ready.
 
-    A slot that stays after its grace period waits for a pod to become ready, which is an event.
+    Slots that stay after their grace period need no timer: a pod's readiness causes a reconcile.
     """
     waits = [slot.unready_since + workers.grace - now for slot in slots.values() if slot.unready_since]
     return min((wait for wait in waits if wait > 0), default=None)

@@ -16,7 +16,7 @@ TOLERANCE = 0.1
 
 
 def assign(problem: Problem) -> Assignment:
-    """Divide by weight. No load exceeds 1.1 × the mean if no job weighs more than 0.1 × the mean."""
+    """Divide by weight. Loads are ≤ 1.1 × mean if weights are ≤ 0.1 × mean, and affinity and cap allow."""
     division = _Division(problem)
     loose = division.keep()
     unplaced = division.place(loose)
@@ -123,7 +123,7 @@ class _Division:
         return False
 
     def _move(self, high: int, low: int) -> bool:
-        """Move the job with the weight closest to the difference; return False if no move makes the loads more equal."""
+        """Move the job that best balances two workers; return False if no allowed move makes loads more equal."""
         source, target = self.problem.workers[high], self.problem.workers[low]
         difference = self.load[source] - self.load[target]
         over, under = self.load[source] - self.mean, self.mean - self.load[target]

@@ -202,11 +202,11 @@ class Delivery:
         await self._client.update(resources.CONFIG_MAPS, body)
 
     async def _is_outdated(self, swarm: Object, cached: Object, version: int) -> bool:
-        """Report whether another controller wrote a ConfigMap from a later record. The next reconcile reads that one."""
+        """Report whether another controller wrote a ConfigMap from a later record. The next reconcile reads that record."""
         written = owned_objects.version_in(cached.annotations)
         if written <= version:
             return False
-        # Or a user changed the annotation.
+        # A user may have changed the annotation, so check.
         there = await self._client.get(SWARMS, swarm.name, namespace=swarm.namespace)
         return ledgers.load((there.get("status") or {}).get("record") or "").version >= written
 

@@ -105,8 +105,8 @@ class Polls:
 def is_pod_address(ip: str) -> bool:
     """Report whether a pod can have this address. The API server's proxy to pods refuses the same ones.
 
-    Who can write the status of a pod could otherwise have the controller connect to itself, or to the metadata service of
-    a cloud.
+    Otherwise, a user who can write a pod's status could make the controller connect to itself, or to a cloud's metadata
+    service.
     """
     try:
         address = ipaddress.ip_address(ip)

@@ -32,7 +32,7 @@ from swarm.spec import FINALIZER, SwarmSpec
 _STATUS_EVERY = 1.0
 """Seconds between writes of a status if only informational fields changed."""
 _LOOK_AGAIN = 5.0
-"""Seconds until proofs of absence, and workers that acknowledge over HTTP, are checked again."""
+"""Seconds until proofs of absence, restarts and fence times are checked again."""
 
 _PROBLEM = 30.0
 """Seconds until a Swarm with a problem is reconciled again."""
@@ -217,7 +217,7 @@ class Reconciler:
         self._recorder.event(swarm, "Normal", "Assigned", message)
 
     def _report_refusal(self, swarm: Object, error: ApiError) -> None:
-        """Record an Event if the API server refuses an object of the Swarm, so that a retry does not help."""
+        """Record an Event if the API server refuses an object of the Swarm: a retry would not help."""
         if isinstance(error, NameTaken):
             self._recorder.event(swarm, "Warning", "NameTaken", str(error))
         elif isinstance(error, (Invalid, Forbidden)) or "too large" in str(error):

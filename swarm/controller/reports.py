@@ -44,7 +44,7 @@ class Reports:
         self._renewals: dict[str, _Renewal] = {}
         """UID of the Lease → its resourceVersion, and when this was first seen."""
         self._ended: dict[str, str] = {}
-        """UID of the pod → its last ended session, of which a cached acknowledgement is ignored."""
+        """Pod UID → its last ended session; a cached acknowledgement of this session is ignored."""
         self._plain: dict[str, dict[str, list[str]]] = {}
 
     def forget(self, swarm: str) -> None:
@@ -60,7 +60,7 @@ class Reports:
         names = {holder.uid: holder.pod for holder in ledger.holders.values()}
         names |= {pod.uid: pod.name for pod in pods}
         for name, (uid, text, _) in self._delivery.acknowledgements(swarm).items():
-            # The UID is an annotation of the Lease, and a worker could write that of another worker.
+            # The UID is an annotation of the Lease, and a worker could write another worker's UID.
             if not text or names.get(uid) != name:
                 continue
             report = ledgers.acknowledgement(text)

@@ -30,13 +30,13 @@ class _Followed:
     """The ConfigMaps of one Swarm."""
 
     code: bytes
-    """The source, to notice that it changed."""
+    """The encoded source, to detect a change."""
     informer: Informer
     task: asyncio.Task[None]
     kept: dict[str, int]
-    """Bytes of each ConfigMap in the cache by name."""
+    """Name → bytes of each cached ConfigMap."""
     dropped: dict[str, int]
-    """The same of ConfigMaps that exceed the limit of their namespace."""
+    """Name → bytes of ConfigMaps beyond their namespace's limit."""
     parsed: dict[tuple[str, str], tuple[str, list[JobSpec]]] = field(default_factory=dict)
     """Name and key of a list → resourceVersion that was parsed, and the last valid content."""
 
@@ -91,7 +91,7 @@ class Sources:
     def _follow(
         self, group: asyncio.TaskGroup, swarm: str, namespace: str, source: JobsFrom
     ) -> _Followed | None:
-        """Return what is read for a Swarm; None: too many Swarms of the namespace have lists."""
+        """Watch a Swarm's ConfigMaps; return None if too many Swarms of the namespace use lists."""
         code = msgspec.json.encode(source)
         followed = self._followed.get(swarm)
         if followed is not None and followed.code == code:

@@ -95,7 +95,7 @@ class Acknowledgement(msgspec.Struct, kw_only=True, rename="camel", omit_default
     """Jobs that a worker of k8s-swarm read when it started; it reports only these and the version, over HTTP."""
 
     def unreleased(self, jobs: Iterable[str]) -> list[str]:
-        """Return the jobs that run, or can start without a newer share."""
+        """Return those of the jobs that run, or can start without a newer share."""
         if self.running is None:
             stopped = set(self.stopped)
             return [job for job in jobs if job not in stopped]

@@ -21,8 +21,8 @@ from swarm.handover.ledger import Acknowledgement, Holder, Ledger, Slot, content
 EXCLUSIVE = "Exclusive"
 OVERLAP = "Overlap"
 _UNLISTED = 65_536
-"""Characters of job names that are recorded for one worker although no worker shall run these jobs. Limited, because a
-hostile worker can report any names, and the record must fit into the Swarm."""
+"""Characters, per worker, of recorded names of jobs that no worker shall run. Limited, because a hostile worker can
+report any names, and the record must fit into the Swarm."""
 
 
 def advance(
@@ -93,7 +93,7 @@ def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
     leaving = [holder for uid, holder in ledger.holders.items() if uid not in current]
     names = {holder.pod for holder in leaving}
     held = {job for holder in leaving for job in (*holder.start, *holder.stop)}
-    # The replacement of a Deployment's pod has another name, so its predecessor is found by its jobs.
+    # The replacement of a Deployment's pod has another name, so the predecessor is found by its jobs.
     complete = {
         slot.uid
         for slot in ledger.slots.values()
@@ -105,7 +105,7 @@ def _waiting(ledger: Ledger, current: Mapping[str, str]) -> set[str]:
 def _absorb(
     holder: Holder, report: Acknowledgement | None, listed: Collection[str], *, any_session: bool
 ) -> None:
-    """Release the jobs that a worker acknowledged as stopped."""
+    """Apply a worker's report: drop stopped jobs, add ungranted jobs."""
     if report is None or report.pod_uid != holder.uid or report.life < holder.life:
         return
     if report.session != holder.session:
@@ -121,8 +121,7 @@ def _absorb(
         holder.start = report.unreleased(holder.start)
     if holder.draining or report.version >= holder.version:
         holder.stop = report.unreleased(holder.stop)
-    # Jobs that run without a grant, because the record was lost or a job was forced: no other pod may start them
-    # before they stop.
+    # Jobs that run without a grant, such as after a loss of the record: no other pod may start them before they stop.
     holder.stop += _ungranted(holder, report, listed)
 
 
@@ -158,7 +157,7 @@ def _revoke_replaced(
         best = order[0]
         keep = [best] if job in assigned else []
         if keep and job not in running[best]:
-            # The assigned pod has not acknowledged its start. Until then one other pod keeps running the job.
+            # Until the assigned pod acknowledges the job's start, one other pod keeps running the job.
             keep = order[:2]
         for uid in uids:
             if uid not in keep:

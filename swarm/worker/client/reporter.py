@@ -85,7 +85,7 @@ class Reporter:
             self._again.set()
 
     async def run(self) -> None:
-        """Write until cancelled.
+        """Write acknowledgements until cancelled.
 
         Raises:
             ReplacedError: another process runs as this worker; this one must stop its jobs and must not write.

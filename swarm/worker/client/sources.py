@@ -109,7 +109,7 @@ class File(Source):
         return path.resolve(strict=True)
 
     def _read(self, file: Path) -> bool:
-        """Read the file and report its share; return False if it must be read again although it does not change."""
+        """Read the file and report its share; return False on an error, so that it is read again."""
         try:
             text = file.read_bytes()
             checksum = file.with_name(file.name + ".sha256")

@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share(Part):
-    """A complete share, returned by ``join``."""
+    """The first part of a share, or the complete share from ``join``."""
 
     exclusive: bool = True
     restart: bool = False

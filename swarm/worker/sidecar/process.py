@@ -78,7 +78,7 @@ class Processes:
             template: the command; see ``arguments``.
             reaper: collects exit codes.
             grace: seconds between SIGTERM and SIGKILL.
-            ended: called with a text when a process exits by itself.
+            ended: called with job and exit code text when a process exits by itself.
             stop_by: returns the time (``fence.now``) at which SIGKILL is sent even within the grace period, or None.
         """
         self._template = template
