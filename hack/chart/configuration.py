@@ -46,7 +46,7 @@ def reference(name: str) -> Schema:
 
 
 def definitions() -> dict[str, Schema]:
-    """Return the schemas of ``virtualNode.config``, of a cluster's ``config`` and of their parts, by structure."""
+    """Return the schemas of the configuration files and of their parts, by structure."""
     _, parts = msgspec.json.schema_components(
         (Config, LabelSelector, Provider, UsageConfig, *AGENTS.values()), ref_template=_REFERENCE
     )

@@ -59,7 +59,7 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
 
 
 def render() -> str:
-    """Render ``files/rights.yaml``: component → set → namespace (empty: the whole cluster) → rules."""
+    """Render ``files/rights.yaml``: component → set → namespace (or ``<cluster>``) → rules."""
     whole = {
         component: {name: _by_namespace(rights) for name, rights in sets.items()}
         for component, sets in tables().items()

@@ -68,7 +68,7 @@ def _subcommands() -> Iterator[str]:
 
 
 def _own_groups(program: str) -> Iterator[tuple[str, list[argparse.Action]]]:
-    """Return title and flags of each group of a program; for a subcommand without the groups that the daemon also has."""
+    """Return title and flags of each group of a program; omit a subcommand's groups that the daemon also has."""
     known = set() if program in _PARSERS else {group.title for group in parser_of(DAEMON)._action_groups[2:]}  # noqa: SLF001
     for group in parser_of(program)._action_groups:  # noqa: SLF001 - argparse offers no other way to its groups
         actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction)]  # noqa: SLF001

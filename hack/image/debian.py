@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def check_machine() -> None:
-    """Raise BuildError unless this is the recipe's Debian release and the user is root: it uses this machine's apt."""
+    """Raise BuildError unless this machine, whose apt is used, has the recipe's Debian release and the user is root."""
     release = Path("/etc/os-release")
     said = release.read_text(encoding="utf-8") if release.exists() else ""
     if f'VERSION_ID="{RELEASE}"' not in said or "ID=debian" not in said:

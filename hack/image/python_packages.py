@@ -67,7 +67,7 @@ def install_project(site: Path) -> None:
 def compile_all(
     root: Path, folders: Sequence[str], *, strip: str = "", prepend: str = "", optional: Sequence[str] = ()
 ) -> None:
-    """Compile every module with the image's own Python, which also proves that it runs.
+    """Compile all modules except ``optional`` with the image's own Python; this also proves that Python runs.
 
     ``unchecked-hash``: the files of an image do not change, so their times need no check.
     """

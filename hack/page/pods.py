@@ -30,7 +30,7 @@ _NO_ROOM = (
 
 
 def workload_pods(count: int, *, has_trouble: bool, chance: random.Random) -> Iterator[Body]:
-    """Yield ``count`` pods, one after the other for each workload; few pods belong to the first workloads only."""
+    """Yield ``count`` pods, divided evenly over workloads; from 300 pods, each workload has several copies."""
     copies = max(1, count // 150)
     for number in range(count):
         namespace, kind, name = _WORKLOADS[number % len(_WORKLOADS)]
