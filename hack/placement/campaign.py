@@ -22,7 +22,7 @@ PUBLISHED = {
     "BestFit": 92.86,
     "FGD": 95.23,
 }
-"""GPU units allocated at 100 % arrived, in percent, in the published evaluation of one cluster."""
+"""Percent of GPUs allocated when 100 % are requested, as published for one cluster."""
 CLUSTERS, FIRST_SEED, RATIO = 20, 42, 1.3
 ONE_CLUSTER = [
     "FGD",
@@ -49,7 +49,7 @@ SEVERAL = [
 ]
 LOWER: tuple[Lower, ...] = ("LeastAllocated", "MostAllocated")
 _STEP = 5
-"""Percent between the points of a curve that are kept."""
+"""Percent between the kept points of a curve."""
 
 
 def runs(seeds: int) -> Iterator[Run]:

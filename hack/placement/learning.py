@@ -1,7 +1,7 @@
 """Evaluates the learned agent: decisions logged in a simulation, and the rewards that other policies would have had.
 
 Clusters differ in how fast pods start and how often they fail, more so under load, and for some kinds of
-pods. Half-way through the second half some of them change. The first half of the decisions is for learning,
+pods. Half-way through the second half, some clusters change. The first half of the decisions is for learning,
 the second for estimates.
 """
 
@@ -24,7 +24,7 @@ SCENARIOS = ("different", "alike")
 _JITTER = (0.7, 0.85, 1.0, 1.15, 1.3)
 _FEATURES = 9
 _RARE = 3
-"""Rare kinds: one pod in a hundred."""
+"""Number of rare kinds; one pod in a hundred is of each."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Cluster:
     """Until a pod has started on the idle cluster."""
     failures: float
     bad_for: set[int]
-    """Kinds of pods that start three times slower, and fail in 25 % more of the cases."""
+    """Kinds of pods that start three times slower; their probability to fail is 0.25 higher."""
     load: float
 
 

@@ -1,4 +1,4 @@
-"""Draws the plots of the documentation from the committed results, and writes their tables into it."""
+"""Draws the plots of the documentation and writes its tables, both from the committed results."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentati
 from multi_scheduler.fragmentation.workload import Workload, shape_of
 
 LIKELY, LEARNED = "likely", "learned"
-"""Parts of names of FGD variants, which score the node that the lower scheduler will choose, or learn the workload."""
+"""In names of FGD variants: scores the node that the lower scheduler will choose; learns the workload."""
 _LEARNED_EVERY = 100
 _HALF_LIFE = 2000
 
@@ -109,7 +109,7 @@ class Simulation:
         return scoring.score(index, predicted, "BestFit")
 
     def _by_gradient(self, task: Task, having: Sequence[int]) -> tuple[int, int, int]:
-        """Compare the best nodes of the clusters, or those that their schedulers will choose."""
+        """Choose among the best nodes of the clusters, or those that their schedulers will choose."""
         shape, found = shape_of(demand_of(task), GPU), []
         for number in having:
             cluster = self.clusters[number]

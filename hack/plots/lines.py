@@ -10,7 +10,7 @@ from hack.plots.svg import WIDTH, Theme, head, legend, line, text
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 80, 30, 78, 304, 344
 _TICKS = 6
-"""About so many values on a linear axis."""
+"""Approximate number of values on a linear axis."""
 Point = tuple[float, float]
 
 
@@ -33,7 +33,7 @@ class LineChart:
     """Points of each line in the order of x; at most three lines. Logarithmic axes leave out values that are not
     positive."""
     mark_points: bool = field(default=True)
-    """Whether each point has a dot; without one for samples over time."""
+    """Whether each point has a dot; False suits samples over time."""
 
 
 def draw(chart: LineChart, theme: Theme) -> str:

@@ -86,7 +86,7 @@ class Cluster:
         # The other programs are refused before the bootstrap RBAC exists, and the controller manager exits then.
         await self.wait_ready()
         await asyncio.gather(self.controller_manager.start(), self.scheduler.start())
-        # The controller manager creates this ServiceAccount, which every pod needs, so it shows that both work.
+        # The controller manager creates this ServiceAccount, which every pod needs, so the wait shows that it works.
         try:
             await self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=150s")
         finally:
@@ -143,7 +143,7 @@ class Cluster:
             arguments: kubectl's, after the kubeconfig.
             input: for its standard input.
             check: whether a failure is an error.
-            timeout: seconds after which it is killed: longer than any ``--timeout`` among the arguments.
+            timeout: seconds after which it is killed; must exceed any ``--timeout`` among the arguments.
             env: added to this process's environment.
 
         Raises:

@@ -24,7 +24,7 @@ class Identity:
 
     pid: int
     started: str
-    """Start time in ticks since boot, from /proc; empty when it had ended before it was read."""
+    """Start time in ticks since boot, from /proc; empty: the process ended before the read."""
 
     def alive(self) -> bool:
         """Report whether exactly this process still runs."""
@@ -52,7 +52,7 @@ class Identity:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the content of a pid file that ``write`` wrote; None for another file or none."""
+        """Return the content of a pid file; None if it is missing or not written by ``write``."""
         try:
             pid, started = path.read_text(encoding="utf-8").split()
             return cls(int(pid), started)

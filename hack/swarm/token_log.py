@@ -78,7 +78,7 @@ def ownerships(folder: Path) -> dict[str, list[Ownership]]:
 
 
 def overlaps(folder: Path) -> list[str]:
-    """Return a line for each owner that wrote after a later one, or without a higher token; empty: one owner at a time."""
+    """Return a line for each owner that wrote again after another, or without a higher token; empty: no overlaps."""
     problems = []
     for job, found in ownerships(folder).items():
         seen = {found[0].owner}

@@ -31,7 +31,7 @@ from hack.sandbox.builds.programs import (
 _ONE_VERSION = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
 )
-"""None of these may be newer than the apiserver: a scheduler waits forever for APIs that an older one lacks.
+"""None may be newer than the apiserver: a scheduler waits forever for APIs that an older apiserver lacks.
 
 https://kubernetes.io/releases/version-skew-policy/
 """

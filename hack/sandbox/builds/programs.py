@@ -33,7 +33,7 @@ class Program:
     """Folder under ``hack/tools``."""
     package: str
     test: bool = False
-    """The package's tests, as a program (``go test -c``)."""
+    """Whether to build the package's tests (``go test -c``)."""
 
     @property
     def output(self) -> str:
@@ -119,7 +119,7 @@ def cache_directory() -> Path:
 
 
 def parse_version(text: str) -> Version | None:
-    """Return the first ``major.minor.patch`` in a program's version output."""
+    """Return major and minor of the first ``major.minor.patch`` in a text; None: none."""
     match = re.search(r"(\d+)\.(\d+)\.\d+", text)
     return (int(match[1]), int(match[2])) if match else None
 

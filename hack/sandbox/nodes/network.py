@@ -57,7 +57,7 @@ def make_bridge() -> Bridge:
     """Make the first bridge that is free on this machine, and the namespace behind it.
 
     Raises:
-        SandboxError: the kernel refuses it.
+        SandboxError: the kernel refuses it, or no subnet is free.
     """
     taken = run("ip", "-o", "-4", "addr") + run("ip", "-4", "route")
     for number in range(1, 250):
@@ -123,7 +123,7 @@ def run(*argv: str) -> str:
 
 
 def _connect(bridge: Bridge) -> None:
-    """Set the addresses and routes of both ends of a bridge."""
+    """Connect a bridge to a new network namespace: veth pair, addresses, routes."""
     outer, inner, space = f"{bridge.name}-node", "node0", bridge.name
     run("ip", "addr", "add", f"{bridge.address}/24", "dev", bridge.name)
     run("ip", "link", "set", bridge.name, "up")

@@ -282,7 +282,7 @@ oom_score = 0
 
 
 def _supports_overlay(directory: Path) -> bool:
-    """Report whether containers' file systems can be overlays in a folder; it may be an overlay itself, as in Docker.
+    """Report whether containers can have overlays in a folder; not if it is on an overlay itself, as in Docker.
 
     Otherwise containerd copies the image for each container: 0.5 s of CPU time for the project's image.
     """
