@@ -177,7 +177,7 @@ async def page() -> AsyncIterator[Page]:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            await asyncio.sleep(0.2)  # its children write to the profile until they end
+            await asyncio.sleep(0.2)  # the browser's children write to the profile until they end
 
 
 async def _debugger(

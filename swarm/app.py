@@ -96,7 +96,7 @@ class App:
     async def _work(self, client: Client, caches: _Caches) -> None:
         """Run the leader's tasks until cancelled."""
         recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
-        # Conflicts with acknowledgements are frequent, so first retries are fast and the longest delay is short.
+        # Writes often conflict with acknowledgements, so first retries are fast and the longest delay is short.
         queue = WorkQueue[str](
             "swarms", rate_limiter=ExponentialBackoff(base=_RETRY_FIRST, maximum=_RETRY_LAST)
         )

@@ -86,7 +86,7 @@ def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:
 
 
 def _running(holder: Holder, report: Acknowledgement) -> int:
-    """Return the number of running jobs. If the worker reports a number and no list, it is limited to the granted jobs."""
+    """Return the number of running jobs. A number that a worker reports without a list is limited to the granted jobs."""
     if report.running is not None:
         return len(report.running)
     return max(0, min(report.running_count, len(holder.start) + len(holder.stop)))

@@ -60,7 +60,7 @@ def definitions() -> dict[str, Schema]:
 
 
 def _compact(field: Schema) -> Schema:
-    """Return a field's schema with ``null`` as a type or value and without ``anyOf``: Helm would report every branch."""
+    """Return a field's schema; ``anyOf`` with ``null`` becomes a type or value, because Helm reports every branch."""
     branches = field.get("anyOf", [])
     if len(branches) != 2 or branches[1] != {"type": "null"} or "$ref" in branches[0]:
         return field

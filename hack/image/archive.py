@@ -59,7 +59,7 @@ def layer(root: Path) -> Layer:
             entry.uid = entry.gid = entry.mtime = 0
             entry.uname = entry.gname = ""
             if entry.isreg():
-                # Hard links would name paths of this machine.
+                # Not as a hard link, which would name a path of this machine.
                 entry.type, entry.linkname = tarfile.REGTYPE, ""
                 with path.open("rb") as content:
                     archive.addfile(entry, content)

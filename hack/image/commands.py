@@ -12,7 +12,7 @@ _ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
 
 class BuildError(Exception):
-    """Something is missing, or a command failed; quotes its output."""
+    """Something is missing, or a command failed; quotes the command's output."""
 
 
 def run(*argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})) -> str:

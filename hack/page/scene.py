@@ -146,7 +146,7 @@ class Scene:
         return overview
 
     def _past(self, cluster: str) -> Iterator[tuple[int, float | None]]:
-        """Yield samples of the last hour."""
+        """Yield the last hour's samples: number of pods, mirror lag in seconds."""
         informer = next(iter(self.clusters[cluster].caches.upper.values()))
         for number in range(119):
             share = min(1.0, 0.6 + number / 200 + self._random.random() / 20)

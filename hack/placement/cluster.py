@@ -76,7 +76,7 @@ class Cluster:
         Args:
             task: the task; at least one node must have room for it.
             name: name of the score function, the key of its cache.
-            score: scores slots, each only by the state of its node.
+            score: scores slots; a score depends only on the state of its node.
         """
         slots = self.feasible(task)
         demand = demand_of(task)

@@ -98,7 +98,7 @@ class Cluster:
         """Wait until ``/readyz`` returns ok.
 
         Raises:
-            SandboxError: it did not within the time, or the apiserver ended.
+            SandboxError: it did not return ok in time, or the apiserver ended.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds

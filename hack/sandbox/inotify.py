@@ -2,7 +2,7 @@
 
 Every component of Kubernetes watches the files it was started with, each file by an instance of its own, and
 Linux gives a user 128 of them (``fs.inotify.max_user_instances``), which is enough for three sandboxes with real nodes. A kubelet
-without one registers no node and reports that only in its log. So the limit is raised as root, and the number is checked
+without an instance registers no node and reports that only in its log. So the limit is raised as root, and the number is checked
 before anything starts. Counted on Kubernetes 1.34.
 """
 

@@ -15,7 +15,7 @@ from hack.sandbox.nodes.remains import clean_directory, clean_node
 from hack.sandbox.process import Identity, stop
 
 _PID_FILES = ("*.pid", "*/*.pid", "*/node/*.pid")
-"""The sandbox's pid files; those of containerd are deeper."""
+"""The sandbox's pid files; containerd's own are in deeper folders."""
 _DISPOSABLE = frozenset(
     {
         *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"),

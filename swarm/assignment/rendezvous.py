@@ -45,7 +45,7 @@ def best(job: Job, workers: Sequence[str]) -> str:
 
 
 def _highest(job: Job, codes: Sequence[int]) -> int:
-    # One expression for all workers: this is the inner loop of jobs × workers.
+    # One expression for speed: this is the inner loop of jobs × workers.
     own, mask, multiplier = _code(job.name), _MASK, _MULTIPLIER
     scores = [(own ^ code) * multiplier & mask for code in codes]
     return scores.index(max(scores))

@@ -44,7 +44,7 @@ class _Division:
         self.mean = sum(job.weight for job in self.problem.jobs) / len(self.problem.workers)
 
     def keep(self) -> list[Job]:
-        """Leave jobs with their workers as far as affinity, cap and load allow; return the others."""
+        """Leave jobs with their workers as far as affinity, cap and load allow; return the other jobs."""
         loose = []
         for job in self.problem.jobs:
             worker = self.problem.previous.get(job.name, "")

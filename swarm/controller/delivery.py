@@ -55,7 +55,7 @@ class Delivery:
     async def deliver(
         self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str
     ) -> None:
-        """Write the objects that differ from the record; then raise the first error, so that the caller retries.
+        """Make the objects match the record; then raise the first error, if any, so that the caller retries.
 
         Args:
             swarm: the owner of the objects.
@@ -128,7 +128,7 @@ class Delivery:
         }
 
     async def known_version(self, swarm: Object, original: str) -> int:
-        """Return the highest version that workers may have read. For a Swarm that is new or has lost its record."""
+        """Return the highest version that workers may have read, for a Swarm that is new or has lost its record."""
         versions = [
             owned_objects.version_in(one.annotations)
             for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)

@@ -64,7 +64,7 @@ def check_owner(swarm: Object, found: Object | Mapping[str, Any], name: str) -> 
 
 
 def check_adoptable(swarm: Object, found: Object | Mapping[str, Any], name: str) -> None:
-    """Check that a ConfigMap is the Swarm's, or one of k8s-swarm, whose manifests create it.
+    """Check that a ConfigMap is the Swarm's, or was created by k8s-swarm's manifests.
 
     Raises:
         NameTaken: another controller or Swarm uses the ConfigMap, or it has no table.
@@ -79,7 +79,7 @@ def check_adoptable(swarm: Object, found: Object | Mapping[str, Any], name: str)
 
 
 def adopted(there: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ConfigMap with our marks and table. Its owners and other keys stay, so it is not deleted with the Swarm."""
+    """Return a ConfigMap with our labels, annotations and table. Its owners and other keys stay: it survives the Swarm."""
     metadata = dict(there["metadata"])
     for field in ("labels", "annotations"):
         metadata[field] = {**(metadata.get(field) or {}), **body["metadata"][field]}

@@ -119,7 +119,7 @@ def is_pod_address(ip: str) -> bool:
 
 
 async def _get(session: aiohttp.ClientSession, ip: str, port: int) -> bytes:
-    """Return the answer of ``/internal/version``; empty if there is none, or if it is too large."""
+    """Return the body of ``/internal/version``; empty unless the status is 200 and the size allowed."""
     host = f"[{ip}]" if ":" in ip else ip
     body = bytearray()
     try:

@@ -37,7 +37,7 @@ class Restarts:
         *,
         plain: Mapping[str, Sequence[str]],
     ) -> None:
-        """Evict the next wave."""
+        """Evict the next wave if ``refresh`` is ``Restart``."""
         if parsed.refresh != "Restart":
             return
         by_uid = {pod.uid: pod for pod in pods}

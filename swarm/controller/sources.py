@@ -20,9 +20,9 @@ Found = tuple[list[JobSpec], list[tuple[str, str]]]
 """Jobs, and problems as reason and message."""
 
 _BYTES = 16 << 20
-"""Largest content of all ConfigMaps with lists that one namespace may have in memory."""
+"""Largest size of all job lists of one namespace in memory, in bytes."""
 _LISTS = 200
-"""Largest number of Swarms of one namespace with such lists: each needs a watch."""
+"""Largest number of Swarms with ``jobsFrom`` in one namespace: each needs a watch."""
 
 
 @dataclass(slots=True)

@@ -147,7 +147,7 @@ def _printable(text: str) -> str:
 
 
 def contents(ledger: Ledger) -> dict[str, Any]:
-    """Return the content of each share by pod UID; a change of it gives the share a new version."""
+    """Return the content of each share by pod UID; changed content gives a share a new version."""
     assigned = {slot.uid: slot.jobs for slot in ledger.slots.values() if slot.uid}
     return {
         uid: (

@@ -54,7 +54,7 @@ async def stop_webhook(sandbox: Sandbox, process: Process) -> None:
 
 
 async def _until_pods(sandbox: Sandbox, process: Process, *, mutated: bool) -> None:
-    """Wait until the webhook changes labelled pods, or no longer does; only dry runs, no pod is created."""
+    """Wait until the webhook changes labelled pods, or no longer does, by dry runs that create no pod."""
     probe = {
         "apiVersion": "v1",
         "kind": "Pod",

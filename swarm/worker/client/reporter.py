@@ -69,7 +69,7 @@ class Reporter:
         """Set after each successful write."""
 
     def changed(self) -> None:
-        """Wake ``run`` after a change of jobs; it writes the acknowledgement if it differs."""
+        """Wake ``run`` after a change of jobs, to write the acknowledgement if it differs."""
         self._again.set()
 
     def renew(self) -> None:

@@ -32,7 +32,7 @@ class Reaper:
     def expect(self, pid: int) -> asyncio.Future[int]:
         """Return a future of a child's exit code in ``subprocess``' form: negative for a signal.
 
-        Call it in the same turn of the event loop in which the child was started.
+        Call it in the event loop turn that starts the child, or the exit code may be lost.
         """
         return self._expected.setdefault(pid, asyncio.get_running_loop().create_future())
 
