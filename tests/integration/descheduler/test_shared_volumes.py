@@ -71,7 +71,8 @@ async def test_drain_moves_volume_on_shared_storage_and_back(
 
     await command(upper, "uncordon", SMALL)
     async with cordoned(upper, LARGE):
-        await upper.kubectl("-n", namespace, "delete", "pod", "db-0")
+        # Without --wait=false, kubectl can wait forever for the new pod: kubernetes/kubernetes#135562.
+        await upper.kubectl("-n", namespace, "delete", "pod", "db-0", "--wait=false")
         await run_on(upper, namespace, SMALL, count=1)
     await becomes(used_in, "lower1", what="only the home cluster uses the volume")
 
