@@ -44,7 +44,7 @@ class App:
     """Runs the lower clusters of the configuration until cancelled."""
 
     def __init__(self, options: Options, *, worker: Worker | None = None) -> None:
-        """Create without any IO; a worker is this process as one of ``--workers``."""
+        """Create without any IO; ``worker`` is set in a process of ``--workers``."""
         self._options = options
         self._worker = worker
         self._config = options.config
@@ -60,7 +60,7 @@ class App:
         self._elector: LeaderElector | None = None
         self._shards: Shards | None = None
         self._changing = asyncio.Lock()
-        """Held while clusters are stopped and started, because the configuration and the shards may change at once."""
+        """Held while clusters stop and start: the configuration and the shards may change at the same time."""
         self._health: ProcessHealth | None = None
         self.clusters = self._supervisor.clusters
         """The running lower clusters, by name."""
@@ -187,7 +187,7 @@ class App:
                 if self._health is not None:
                     await stack.enter_async_context(lifecycle.beside(self._health.run()))
                 if self._shards is not None:
-                    # In a task group, because a failure of this task must end the process, unlike one of the health task.
+                    # In a task group, because a failure of this task must end the process. A failed health task must not.
                     group = await stack.enter_async_context(asyncio.TaskGroup())
                     group.create_task(self._shards.run(), name="shards")
                 self._apply(endpoints)
@@ -202,7 +202,7 @@ class App:
         self._supervisor.apply(self._own, cluster_id=self._cluster_id, endpoints=endpoints)
 
     async def _hand_over(self, clusters: Collection[str], endpoints: KubeletEndpoints) -> None:
-        """Stop clusters that another replica will run. They accept new streams until that replica's address is published."""
+        """Stop clusters that another replica will run. Their kubelet APIs accept new streams for some seconds."""
         async with self._changing:
             endpoints.begin_shutdown(lame_duck=self._lame_duck)
             try:
@@ -211,7 +211,7 @@ class App:
                 endpoints.begin_work()
 
     def _identity(self) -> Identity | None:
-        """Return the holder of the virtual nodes' Leases that all replicas share; None: the process itself."""
+        """Return the identity under which all replicas hold the virtual nodes' Leases; None: one per process."""
         election = self._config.leader_election
         # Not the same for both modes, because during an upgrade replicas of both modes run.
         suffix = "/shards" if election.mode == SHARDED else ""
@@ -223,7 +223,7 @@ class App:
         return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
 
     def elsewhere(self) -> Mapping[str, str]:
-        """Return the replica that runs each lower cluster that this one does not run, by cluster."""
+        """Return the names of the other replicas that run lower clusters, by cluster."""
         return self._shards.elsewhere() if self._shards else {}
 
     def checks(self) -> Mapping[str, Check]:
@@ -238,9 +238,9 @@ class App:
         return {"ping": lambda: None, "clusters": clusters}
 
     async def _follow_config_standing_by(self, endpoints: KubeletEndpoints) -> None:
-        """While standing by, report an unusable configuration file, and keep a usable one for leading.
+        """While standing by, report an unusable configuration file, and store a usable one for the later work.
 
-        Always end the streams of clusters that this replica gave away when they are removed or changed.
+        Also while leading: end the streams here of handed-over clusters that were removed or changed.
         """
         while True:
             await asyncio.sleep(_CONFIG_POLL)

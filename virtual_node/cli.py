@@ -102,7 +102,7 @@ def _forget_output() -> None:
 
 def _command(command: str, arguments: list[str]) -> int:
     if module := _MODULES.get(command):
-        # Collections while modules are imported and thousands of objects are decoded find nothing.
+        # Garbage collections during imports and the decoding of thousands of objects find nothing.
         gc.set_threshold(200_000)
         # Imported here: only commands for users need rich, the daemon does not.
         code: int = importlib.import_module(module).main(arguments[1:])

@@ -1,4 +1,4 @@
-"""Follows the configuration file, and reports a rejected one by a log line, a metric and an event of the pod."""
+"""Follows the configuration file, and reports rejected content by a log line, a metric and an event of the pod."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ConfigStatus:
             self._changed.set()
 
     async def publish(self, upper: Client) -> None:
-        """Write events about the replica's pod until cancelled.
+        """Write events about the replica's pod until cancelled; return at once without a pod.
 
         Args:
             upper: the upper cluster.
@@ -138,7 +138,7 @@ def _loaded(path: str) -> Config | None:
 
 
 def _differing(old: Config | None, new: Config) -> list[str]:
-    """Return the names in the file of the fields that differ and that a running process does not apply."""
+    """Return the fields, as named in the file, that differ and that a running process does not apply."""
     fields = zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True)
     return [
         shown

@@ -42,7 +42,7 @@ class Waiting:
         """Begin with options whose configuration was rejected, or names files that cannot be used.
 
         Args:
-            options: the readable part of their configuration has the addresses and the upper cluster.
+            options: the valid part of their configuration names the addresses and the upper cluster.
             parse: reads the same command line and file again.
         """
         self.options, self.is_over = options, False

@@ -52,7 +52,7 @@ class ClientAuthority:
             )
 
     async def follow(self) -> None:
-        """Read the CA periodically until cancelled: the upper cluster may start later, and may change its CA."""
+        """Read the CA periodically until cancelled, because it may change; return at once if it is a file."""
         while not self._file:
             await asyncio.sleep(_REFRESH_SECONDS if self.known else _RETRY)
             try:

@@ -24,7 +24,7 @@ _TIMEOUT = 5.0
 
 
 def of_webhooks(cluster: str, configuration: Mapping[str, Any]) -> list[Expiry]:
-    """Return when the CA certificates of a webhook configuration expire: of several of a webhook, the last one.
+    """Return the expiry of each webhook's CA; a bundle expires with its last certificate.
 
     Args:
         cluster: the cluster's name in the report.
@@ -123,7 +123,7 @@ async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
 
 
 async def _served(cluster: str, name: str, *, host: str, port: int, server_name: str) -> Expiry | None:
-    # The certificate is only read here; the clients that use the connection verify it.
+    # The certificate is only read here; the clients of the server verify it.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

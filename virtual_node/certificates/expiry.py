@@ -9,10 +9,10 @@ from virtual_node.health import certificates
 
 
 def limits_of(limits: ExpiryLimits, one: Expiry) -> tuple[timedelta, timedelta]:
-    """Return the remaining time below which an expiry is a warning, and below which it is an error.
+    """Return the remaining times below which an expiry is a warning and an error.
 
     A renewed credential with a lifetime below the warning limit, such as a pod's token that is valid for an
-    hour, would always be reported. So it is a warning only in the last tenth of its lifetime.
+    hour, would always be reported. So it is a warning only in the last tenth of its lifetime, and an error after it.
     """
     if one.renewed and one.starts is not None:
         life = one.ends - one.starts

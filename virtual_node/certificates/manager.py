@@ -66,7 +66,7 @@ class NodeCertificates:
         *,
         record_event: RecordEvent,
     ) -> list[asyncio.Task[None]]:
-        """Start to reload the certificate's files, or with CSR to request and renew it in the upper cluster.
+        """Start to reload the certificate and the CA from files, and with ``CSR`` to request and renew it.
 
         Args:
             reloader: returned by ``reloader``.

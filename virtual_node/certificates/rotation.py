@@ -67,7 +67,7 @@ class Issued:
 
 
 class ServingCertificate:
-    """Requests a virtual node's certificate and renews it in time, while it runs.
+    """Requests a virtual node's certificate and renews it while ``run`` runs.
 
     Args:
         client: client of the upper cluster.
@@ -259,7 +259,7 @@ class ServingCertificate:
         self._record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
-        """Delete the requests that we made; a later call tries those again that cannot be deleted now."""
+        """Delete the requests that we made; a later call retries the deletions that fail."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DELETE_TIMEOUT):
                 for name, uid in list(self._made.items()):

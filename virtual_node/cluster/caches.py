@@ -44,10 +44,10 @@ class ClusterCaches:
     foreign_pods: Informer
     """Lower pods that are not ours, reduced to what capacity needs."""
     claims: dict[str, Informer]
-    """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``. They
-    decide nothing, because the lower cluster may not serve them."""
+    """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``.
+    ``deciding`` omits them, because the lower cluster may not serve these kinds."""
     accounts: Informer | None
-    """Upper ServiceAccounts without content; None unless pods share tokens."""
+    """Upper ServiceAccounts, metadata only; None unless pods share tokens."""
 
     def deciding(self) -> Iterator[Informer]:
         """Yield the informers that decide what is created and deleted; those for capacity are left out."""

@@ -23,7 +23,7 @@ from virtual_node.controllers.volumes.facade import Volumes
 
 
 class ClusterControllers:
-    """The controllers that mirror pods and what pods need; those of the virtual nodes are not among them.
+    """The controllers that mirror pods and what pods need, without the controllers of the virtual nodes.
 
     Attributes:
         pods: mirrors the pods.

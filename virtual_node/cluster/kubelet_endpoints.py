@@ -57,7 +57,7 @@ class KubeletService:
         Args:
             lame_duck: seconds for which new streams are still accepted.
             grace: seconds for which open streams may continue; None: the server's default.
-            after: these seconds begin when the event is set; None: now.
+            after: ``grace`` begins when this event is set; None: now.
         """
         for task in self._tasks:
             task.cancel()
@@ -123,14 +123,14 @@ class KubeletEndpoints:
         await self._certificates.close()
 
     def begin_work(self) -> None:
-        """Close listeners at once from now on, because clusters restart in this process and need their ports.
+        """From now on close listeners at once, because clusters that restart in this process need their ports.
 
-        Called when a replica starts to lead. A replica that led before called ``begin_shutdown`` at the end.
+        Called when a replica starts to lead; reverts ``begin_shutdown`` of an earlier leadership.
         """
         self._lame_duck, self._another_works = 0.0, False
 
     def begin_shutdown(self, *, lame_duck: float) -> None:
-        """Stop clusters that another process will run, if there is one.
+        """From now on expect that another process, if there is one, will run the clusters that stop here.
 
         For some seconds they accept new streams, until callers know the address of the other process. Open streams
         continue until this process ends, or until ``keep`` is called without their cluster.
@@ -138,9 +138,9 @@ class KubeletEndpoints:
         self._lame_duck, self._another_works = lame_duck, True
 
     def keep(self, clusters: Sequence[LowerClusterConfig]) -> None:
-        """End the open streams of handed-over clusters after ``drainTimeout``, except those of configured clusters.
+        """End the open streams of handed-over clusters that are not in ``clusters``, after ``drainTimeout``.
 
-        Those of a changed cluster end, too, because its owner restarts it.
+        A changed cluster is a different one here: the replica that runs it restarts it and ends its streams.
         """
         for cluster, ending in self._handed_over:
             if cluster not in clusters:

@@ -88,7 +88,7 @@ def refuse_files(kubelet: KubeletConfig) -> None:
 
 
 async def unusable(config: Config) -> str:
-    """Return which file that a configuration names cannot be used, and why; empty: all can.
+    """Return why a file named in the configuration cannot be used; empty: all files can.
 
     Lower clusters' kubeconfigs are not read here, because a bad one does not stop the other clusters.
     """

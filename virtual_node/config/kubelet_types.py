@@ -21,13 +21,14 @@ class KubeletLimits(_Base):
     """Maximum open connections. If all are in use, a new connection closes one without a request."""
     unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
     """Maximum connections of clients that are not authorized yet. If all are in use, a new connection closes
-    the oldest of the address that has the most of them."""
+    the oldest one of the client address that has the most."""
     streams: Annotated[int, Meta(ge=1)] = 1000
     """Maximum open streams (exec, attach, port-forward, logs), about 200 KiB each. Further streams are
     refused. The last fifth is reserved for namespaces with at most 5 streams, half of it for namespaces with
     none."""
     streams_per_namespace: Annotated[int, Meta(ge=1)] = 100
-    """Maximum open streams to pods of one upper namespace. The API server does not send the name of the user."""
+    """Maximum open streams to pods of one upper namespace. A limit per user is not possible, because the API server
+    does not send the user's name."""
 
 
 class KubeletConfig(_Base):

@@ -18,7 +18,7 @@ from virtual_node.config.types import LowerClusterConfig, NamespaceConfig
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED_PREFIX = "kube-"
 _SYSTEM = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""Namespaces of every cluster. A lower one is used only for the upper one of its name, if ``adopt`` allows it."""
+"""Namespaces of every cluster. A lower one is used only for the upper namespace of that name, if ``adopt`` allows it."""
 
 
 def problems(clusters: Sequence[LowerClusterConfig]) -> Iterator[str]:

@@ -97,7 +97,7 @@ def add_flags(groups: Mapping[str, argparse._ActionsContainer], kind: type[msgsp
 
 
 def apply(target: msgspec.Struct, flags: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Set the fields of a structure whose flag or environment variable is given.
+    """Set each field of a structure for which a flag or environment variable is given.
 
     Args:
         target: the structure; changed in place.

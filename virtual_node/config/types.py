@@ -182,7 +182,7 @@ class LimitsConfig(_Base):
     more waits with event ``TooManyReferences``."""
     references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
     """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod
-    with which they would be more waits with the same event. Other namespaces are not affected."""
+    that would exceed the limit waits with the same event. Other namespaces are not affected."""
     bytes_per_namespace: Annotated[int, Meta(gt=0)] = 64 * 1024**2
     """Maximum bytes, as JSON, of ConfigMaps and Secrets that one upper namespace's pods reference in one
     lower cluster. Further objects are not mirrored, and pods that need them wait with the same event.
@@ -272,7 +272,7 @@ class Config(_Base):
     full_resync_period: Annotated[
         float, Meta(ge=0), Setting(PODS, "--full-resync-period D", parse=duration)
     ] = 600.0
-    """Time between comparisons of all mirrored pods, from the caches; in the file in seconds. 0: never."""
+    """Time between reconciliations of all pods, from the caches; in the file in seconds. 0: never."""
     metrics_address: Annotated[str, Setting(PROCESS, "--metrics-addr HOST:PORT", parse=address)] = ""
     """host:port for /healthz, /readyz and /metrics. Empty: not served."""
     web_address: Annotated[str, Setting(PROCESS, "--web-addr HOST:PORT", parse=address)] = ""

@@ -11,12 +11,12 @@ from msgspec import Meta
 class SecretReference(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """A Secret in this cluster."""
+    """A Secret in the lower cluster."""
 
     name: str
-    """Its name."""
+    """Name of the Secret."""
     namespace: str
-    """Its namespace."""
+    """Namespace of the Secret."""
 
 
 class SharedStorage(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SOON = timedelta(days=7)
 """Time before a certificate's expiry at which a fault is reported; ``inspect`` then reports an error."""
 _SHARE = 10
-"""Divisor of a lifetime: a fault is reported in its last tenth at most, as short-lived certificates renew late."""
+"""Divisor of a lifetime: no fault is reported before its last tenth. Short-lived certificates are renewed late."""
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:

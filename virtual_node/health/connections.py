@@ -12,7 +12,7 @@ _SERVER = re.compile(r"https?://\S+: ")
 
 
 class Failure(enum.Enum):
-    """Why a request failed."""
+    """Why a request failed; "it" is the server."""
 
     UNTRUSTED = "its certificate is not trusted"
     TLS = "the TLS handshake fails"
