@@ -30,7 +30,7 @@ class KubeconfigStatus:
         self._changes.changed(_files(clusters))
 
     async def reread(self, clusters: Sequence[LowerClusterConfig]) -> list[str]:
-        """Return the clusters whose kubeconfig has changed and can be used; log and remember the others.
+        """Return the clusters whose changed kubeconfig can be used; log and remember unusable changed ones.
 
         Args:
             clusters: the running clusters.

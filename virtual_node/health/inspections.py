@@ -14,7 +14,7 @@ NEW: Literal["new"] = "new"
 PERSISTING: Literal["persisting"] = "persisting"
 FIXED: Literal["fixed"] = "fixed"
 UNKNOWN: Literal["unknown"] = "unknown"
-"""States of a finding. Unknown: the previous run had it, and this run could not read what it is about."""
+"""States of a finding. Unknown: the previous run had it, and this run could not read its object."""
 
 
 class RecordedFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Judges an installation from facts. Each tool reads as many facts as it can, so all tools report alike."""
+"""Judges an installation from facts. All tools use it and report alike, as far as each can read the facts."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _GRACE = 60.0
 
 
 def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
-    """Yield lower clusters that do not answer or do not run, according to the process or the virtual nodes."""
+    """Yield the faults of lower clusters that do not answer or whose controllers do not run."""
     lost: dict[str, str] = {}
     failed: set[str] = set()
     for cluster in facts.clusters:
@@ -48,7 +48,7 @@ def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
 
 
 def node_faults(facts: HealthFacts) -> Iterator[Fault]:
-    """Yield virtual nodes that are missing, silent, not Ready or closed."""
+    """Yield the faults of virtual nodes: missing, silent, not Ready or closed."""
     nodes = {node["metadata"]["name"]: node for node in facts.nodes or ()}
     for name, node in sorted(nodes.items()):
         yield from _node(facts, name, node)
@@ -83,7 +83,7 @@ def silence(facts: HealthFacts, name: str, *, ready: bool) -> str:
     Args:
         facts: everything that was read.
         name: name of the virtual node.
-        ready: whether the node is Ready, which adds a hint to clocks that differ.
+        ready: whether the node is Ready; if so, the text may ask whether clocks differ.
     """
     if facts.leases is None:
         return ""

@@ -84,7 +84,7 @@ def sign(pod: Json) -> PodSign | None:
 
 
 def silent_lower_scheduler(pod: Json) -> str:
-    """Return the lower scheduler that has not tried a mirrored pod; empty: it has, or the pod is not pending.
+    """Return the lower scheduler that has not tried a pending mirrored pod; empty: there is none.
 
     A mirrored pod has the conditions of its lower pod, so PodScheduled is set by the lower scheduler.
     """
@@ -135,7 +135,7 @@ def _only_taints(message: str) -> bool:
 
 
 def _container_trouble(container: Json) -> tuple[str, str] | None:
-    """Return reason and cause of a container that cannot start or crashes repeatedly; None: neither is so."""
+    """Return reason and cause if a container cannot start or crashes repeatedly, otherwise None."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason") or ""
     if reason in _STARTING:

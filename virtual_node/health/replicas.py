@@ -73,7 +73,7 @@ def explanation(events: Iterable[Json]) -> str:
     """Return the message of the newest warning that explains why a replica is not Ready; empty: there is none.
 
     A failed probe is only an effect, so it counts only without other warnings. A rejected configuration does
-    not count after a later one was applied.
+    not count if a later one was applied.
     """
     found = sorted(events, key=_last_seen)
     applied = max((_last_seen(event) for event in found if event.get("reason") == APPLIED), default="")

@@ -106,7 +106,7 @@ def subject_access_review(user: UserInfo, attributes: Attributes, *, node_name: 
 
 
 def request_attributes(method: str, path: str) -> list[Attributes]:
-    """Return the accesses of which one suffices to allow a request, the most specific first.
+    """Return the accesses of which any one allows a request, the most specific first.
 
     Args:
         method: The request's method.

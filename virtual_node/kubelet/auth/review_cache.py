@@ -47,7 +47,7 @@ class ReviewCache(Generic[K, V]):
             ask: Requests the review.
 
         Raises:
-            ApiError: The review failed and no result is cached.
+            ApiError: The review failed, and no cached result may be used.
         """
         now = asyncio.get_running_loop().time()
         entry = self._entries.get(key)
@@ -88,7 +88,7 @@ class ReviewCache(Generic[K, V]):
     def _asked(self, key: K, task: asyncio.Task[V]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # the callers handle it; retrieved, or asyncio logs it if all of them were cancelled
+            task.exception()  # retrieved, because asyncio would log it if all callers were cancelled
 
     async def close(self) -> None:
         """Cancel the reviews in progress."""

@@ -50,7 +50,7 @@ class Backend(Protocol):
         """Return the upper pods bound to this node, as plain dicts (a generator may decode them lazily)."""
 
     def running_pods(self) -> Iterable[Mapping[str, Any]]:
-        """Return the pods that run in the lower cluster for this node, as plain dicts."""
+        """Return the upper pods of this node whose lower pods run, as plain dicts."""
 
 
 def container_names(pod: Mapping[str, Any]) -> frozenset[str]:

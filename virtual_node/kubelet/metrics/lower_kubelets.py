@@ -19,7 +19,7 @@ _TIMEOUT = 4.0
 _PATIENCE = 8.0
 """Seconds for all kubelets, because scrapers wait at most ten seconds."""
 _REFUSED = 60.0
-"""Seconds before a path that all kubelets refused is requested again."""
+"""Seconds after which a path that all kubelets refused is requested again."""
 _AT_ONCE = 32
 _MOST_NODES = 5000
 """Maximum number of nodes to request, because a hostile lower cluster may list any number."""
@@ -37,7 +37,7 @@ class Answers(Generic[T]):
 
     Attributes:
         by_node: Results of the kubelets that answered.
-        refused: Whether all kubelets were refused, because permissions or the node proxy are missing.
+        refused: Whether all requests were refused, because permissions or the node proxy are missing.
     """
 
     by_node: dict[str, T]
