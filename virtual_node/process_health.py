@@ -40,7 +40,7 @@ _INSPECTION_INTERVAL = 60.0
 
 
 class ProcessHealth:
-    """Evaluates what this process runs. Changed pods are read in slices in the background.
+    """Evaluates the health of all that this process runs; changed pods in slices in the background.
 
     Args:
         app: the running process.
@@ -89,7 +89,7 @@ class ProcessHealth:
         self._found_waiting: list[PodSign] | None = None
         """Problems of pods without a node from the last pass; None before the first pass."""
         self._names: frozenset[str] = frozenset()
-        """Names of the virtual nodes that existed when pods without a node were evaluated."""
+        """Names of the virtual nodes at the last pass; a change re-evaluates pods without a node."""
         self._log = structlog.get_logger(component=COMPONENT)
 
     async def run(self) -> None:
@@ -210,9 +210,9 @@ class ProcessHealth:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Return a pod without a node unchanged if it may be for virtual nodes, otherwise without spec and status.
+    """Drop spec and status of a waiting pod that cannot be for virtual nodes; return other pods unchanged.
 
-    Users may create any number of pods that wait for real nodes.
+    This saves memory, because users may create any number of pods that wait for real nodes.
     """
     whole = pod.to_dict()
     spec = whole.get("spec") or {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def serving(
     app: App, config: Config, *, upper: Client, worker: Worker | None
 ) -> AsyncIterator[ProcessHealth | None]:
-    """Serve until the context ends; yield what evaluates the health of the process, None if nothing shows it.
+    """Serve until the context ends; yield the evaluator of health, or None if nothing is configured to serve.
 
     Args:
         app: the process.

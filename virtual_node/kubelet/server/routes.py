@@ -128,7 +128,7 @@ HANDLER_ARGS: dict[str, Any] = {
     "max_field_size": 64 * 1024,
     "lingering_time": 0.5,
 }
-"""Arguments of aiohttp's protocol. Only authorized clients can send it a second head (`Gate`, ``hold``)."""
+"""Arguments of aiohttp's protocol. It gets a second head only from authorized clients (`Gate`, ``hold``)."""
 
 
 def _get_and_post(path: str, handler: Handler) -> list[web.RouteDef]:

@@ -154,7 +154,7 @@ class KubeletServer:
 
         Args:
             grace: Maximum seconds to wait; None: the constructor's value.
-            after: These seconds begin when the event is set; None: now.
+            after: ``grace`` begins when this event is set; None: now.
         """
         if self._listener is not None:
             self._listener.close()

@@ -125,7 +125,7 @@ async def read_error_body(answer: Answer) -> bytes:
 
 
 class _BodyReader(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader. Set after the TLS handshake, it cannot detect that TLS has no half-close."""
+    """Feeds a stream reader. The base class misses that TLS has no half-close if set after the handshake."""
 
     def eof_received(self) -> bool:
         super().eof_received()

@@ -22,8 +22,8 @@ REFUSED = prometheus_client.Counter(
     ["limit"],
 )
 _LONG_HEAD = 64 * 1024
-"""A request counts as one more stream for each of these bytes of its target, because an exec may contain a
-script of a megabyte."""
+"""Bytes of a request's target that count as one more stream, because an exec may contain a script of a
+megabyte."""
 _RESERVES = ((5, 5), (10, 1))
 """(divisor, streams): the last total/divisor streams are reserved for namespaces that have at most this many
 streams, including the new one."""

@@ -63,11 +63,11 @@ class StreamRegistry:
                 self._changed.set()
 
     async def drain(self, grace: float, *, after: asyncio.Event | None = None) -> int:
-        """Accept no more streams, wait for open ones to end, then cancel them.
+        """Accept no more streams, wait for open ones to end, then cancel the rest.
 
         Args:
             grace: Maximum seconds to wait.
-            after: These seconds begin when the event is set; None: now.
+            after: ``grace`` begins when this event is set; None: now.
 
         Returns:
             The number of cancelled streams.

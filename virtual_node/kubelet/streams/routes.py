@@ -178,7 +178,7 @@ async def _relay(answer: Answer, target: PodTarget) -> web.Response:
 
 
 def _take_over(request: web.Request) -> tuple[Connection, bytes] | None:
-    """Detach the client's connection from aiohttp; return it and the bytes read; None: it is closed.
+    """Detach the client's connection from aiohttp; return it and the bytes already read, or None if closed.
 
     When the request is done, aiohttp is notified of the connection's end. Otherwise it would count the
     connection forever.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from controller_runtime.serving.raw_connection import Connection, tune_socket
 
 HIGH_WATER = 256 * 1024
-"""Bytes waiting to be written to one side from which on reading from the other side is paused."""
+"""If this many bytes wait to be written to one side, reading from the other side is paused."""
 
 _DRAIN_CHECK, _DRAIN_CHECK_MAX = 0.02, 1.0
 
