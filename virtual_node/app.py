@@ -223,7 +223,7 @@ class App:
         return self._elector.leader.partition("_")[0] if self._standby and self._elector is not None else ""
 
     def elsewhere(self) -> Mapping[str, str]:
-        """Return the names of the other replicas that run lower clusters, by cluster."""
+        """Return the host names of the other replicas that run lower clusters, by cluster."""
         return self._shards.elsewhere() if self._shards else {}
 
     def checks(self) -> Mapping[str, Check]:

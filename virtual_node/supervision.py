@@ -103,7 +103,7 @@ class Supervisor:
                 self._tasks[cluster.name] = asyncio.create_task(work, name=f"lower cluster {cluster.name}")
 
     async def stop(self, clusters: Iterable[str]) -> None:
-        """Stop those of the clusters that were started, and drop their failures and metrics."""
+        """Stop the given clusters that were started, and drop their failures and metrics."""
         names = [name for name in clusters if name in self._tasks]
         tasks = [self._tasks.pop(name) for name in names]
         for name in names:

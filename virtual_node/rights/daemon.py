@@ -136,7 +136,7 @@ UPPER_CSR_APPROVAL: tuple[Right, ...] = (
 """Needed in the upper cluster, in addition to ``UPPER_CSR``, with ``kubelet.approveServingCertificate``."""
 
 UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
-"""Needed in the upper cluster, in addition to ``UPPER``, with ``clusterProfiles``. ``<profiles>`` is its namespace."""
+"""Needed in the upper cluster, in addition to ``UPPER``, with ``clusterProfiles``. ``<profiles>`` is their namespace."""
 
 UPPER_PROFILES_ANY: tuple[Right, ...] = (
     Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile"),
@@ -155,7 +155,7 @@ names to a prefix. The chart's ValidatingAdmissionPolicy does."""
 
 
 def upper(config: Config) -> tuple[Right, ...]:
-    """Return all permissions that a configuration needs in the upper cluster, for its own names."""
+    """Return all permissions that a configuration needs in the upper cluster, with its object names."""
     tables = [*UPPER]
     election = config.leader_election
     if election.enabled:
@@ -275,12 +275,12 @@ multi-scheduler."""
 LOWER_VIEWER_METRICS_API: tuple[Right, ...] = (
     Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (MetricsAPI)"),
 )
-"""Also granted to that account by ``lower-cluster register --usage-source MetricsAPI``."""
+"""Also granted to the multi-scheduler's account by ``lower-cluster register --usage-source MetricsAPI``."""
 
 LOWER_VIEWER_KUBELETS: tuple[Right, ...] = (
     Right("", "nodes", ("get",), "usage of lower nodes (Summary, Resource)", "proxy"),
 )
-"""Also granted to that account by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
+"""Also granted to the multi-scheduler's account by ``lower-cluster register --usage-source Summary`` or ``Resource``."""
 
 LOWER_RENEWAL: tuple[Right, ...] = (
     Right(

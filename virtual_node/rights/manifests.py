@@ -65,7 +65,7 @@ def renewal(namespace: str, rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def legacy_token(namespace: str, *, name: str = NAME) -> dict[str, Any]:
-    """Return a Secret that the lower cluster fills with a token of the account that never expires."""
+    """Return a Secret that the lower cluster fills with a never-expiring token of the account."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -19,14 +19,14 @@ RELAXED = 0.05
 OLD = 30.0
 """Age of the oldest waiting work in seconds above which a replica counts as overloaded, if it also is ``BUSY``."""
 FRESH = 5.0
-"""Age in seconds below which a replica may take clusters back although it is busy."""
+"""Age of the oldest waiting work in seconds below which a busy replica may take clusters back."""
 BUSY = 0.7
-"""Share of a core that the event loop uses, above which old work is a sign of overload. Work also becomes old because of
-a slow API server or a rate limit, and would on any other replica, too."""
+"""Share of a core that the event loop uses, above which old work is a sign of overload. Behind a slow API server or a
+rate limit, work becomes old on every replica."""
 LEAST = 0.125
 """Smallest share. A share is never 0, because a slow replica is better than none."""
 _WINDOW = 30.0
-"""Seconds between two reductions, because the start of a moved cluster needs some of them."""
+"""Seconds between two reductions of the share, because moved clusters take time to start."""
 _FIRST_PAUSE = 300.0
 _LONGEST_PAUSE = 3600.0
 
@@ -58,7 +58,7 @@ class Member:
     """This replica.
 
     Attributes:
-        name: unique; no other process ever has it.
+        name: unique; only a restarted worker gets the name of an earlier process.
         share: weight of this replica in ``assignment.assign``: 1 normally, halved while the load is high.
     """
 
@@ -85,11 +85,11 @@ class Member:
     def evaluate(self, load: Load, now: float) -> None:
         """Reduce or raise the share.
 
-        It rises after a pause, which doubles with each first reduction. So a replica on a slow machine does not take
-        the same clusters every few minutes and lose them again.
+        It rises after a pause, which doubles at each later reduction from 1. So a replica on a slow machine does not
+        take the same clusters every few minutes and lose them again.
 
         Args:
-            load: of this replica.
+            load: this replica's load.
             now: monotonic time in seconds.
         """
         since = float("inf") if self._decided_at is None else now - self._decided_at
@@ -112,7 +112,7 @@ def lease_of(election: str, member: str) -> str:
 
 
 def host_of(member: str) -> str:
-    """Return the host name of a replica, in a cluster the name of its pod; of a worker with ``.`` and its number."""
+    """Return a replica's host name (in a cluster, its pod's name); a worker's ends with ``.`` and its number."""
     return member.rpartition("-")[0]
 
 

@@ -118,7 +118,7 @@ class Shards:
                         await self._changed.wait()
 
     def _owners(self, working: Collection[str]) -> dict[str, str]:
-        """Return the working replica that runs each cluster, as far as the cache shows; others are absent."""
+        """Return the working replica of each cluster as the cache shows it; clusters without one are absent."""
         found = {
             cluster: holder
             for lease in self._leases.store.list()
@@ -128,7 +128,7 @@ class Shards:
         return found | dict.fromkeys(self.held, self._member.name)
 
     def elsewhere(self) -> dict[str, str]:
-        """Return the host name of the replica that runs each cluster that this one does not run."""
+        """Return the host names of the other replicas that run clusters, by cluster."""
         return {
             cluster: host_of(owner)
             for cluster, owner in self._owners(self._working()).items()
@@ -177,7 +177,7 @@ class Shards:
         taken = {cluster for cluster in self.held if self._is_taken(cluster)}
         if going := {cluster for cluster in self.held if cluster not in mine} | taken:
             self._log.info("giving clusters away", clusters=sorted(going))
-            # Not held any more from now on, so that nothing starts them again.
+            # Not held from now on, so that nothing starts these clusters again.
             leases = {cluster: self._drop(cluster) for cluster in going}
             await self._stop(going)
             await self._release_all(
@@ -229,7 +229,7 @@ class Shards:
             else:
                 self.held[cluster] = await self._client.update(resources.LEASES, body)
         except (AlreadyExists, Conflict, NotFound):
-            return False  # the cache is old; its next change calls again
+            return False  # the cache is old; its next change causes a new pass
         _OWNED.labels(cluster).set(1)
         return True
 
@@ -245,10 +245,10 @@ class Shards:
         return found
 
     async def _has_ended(self, member: str) -> bool:
-        """Report whether a replica works no more; read from the API server, because the cache may be old.
+        """Report whether a replica no longer works; read from the API server, because the cache may be old.
 
-        A Lease that does not exist counts as one that is not renewed, because its replica may not know yet that it
-        was deleted.
+        A deleted Lease counts as not renewed since it was last seen, because its replica may not know yet of the
+        deletion.
         """
         name = lease_of(self._election.name, member)
         lease = await find(self._client, resources.LEASES, name, namespace=self._election.namespace)
@@ -266,7 +266,7 @@ class Shards:
         return _time() < known[1] + float(duration)
 
     async def _forget_ended(self, working: Collection[str]) -> None:
-        """Delete the Leases of replicas that ended long ago; only the first replica does it."""
+        """Delete the Leases of replicas that ended long ago; only the first replica by name does it."""
         if self._member.name != min(working):
             return
         for lease in self._leases.store.list():

@@ -14,7 +14,7 @@ _MOST = 50
 
 
 def inspection_table(inspection: Inspection) -> dict[str, Any]:
-    """Return the last run as counts, its first findings, errors and new ones first, and the number of all."""
+    """Return the last run's counts, its first findings (errors, then new ones, lead) and their total number."""
     found = sorted(inspection.findings, key=lambda one: (one.severity, _ORDER.index(one.state), one.identity))
     return {
         "run": msgspec.to_builtins(inspection.runs[-1]) if inspection.runs else None,

@@ -72,9 +72,9 @@ def page(
         config: of the process, with ``webAddress``.
         upper: client of the upper cluster.
         clusters: the running lower clusters, by name.
-        health: evaluates them.
+        health: evaluates the health of this process.
         leader: returns the leader's host name while this replica stands by; empty: this replica works.
-        elsewhere: returns the replica that runs each lower cluster that this one does not run, by cluster.
+        elsewhere: returns the host names of the other replicas that run lower clusters, by cluster.
         failures: returns why lower clusters do not run, by name.
         worker: number of this process with ``--workers``. The first one serves the page at ``webAddress``, and each
             further one at the next port.

@@ -18,7 +18,7 @@ from virtual_node.health.swarms import swarm_state
 _AGE = 10.0
 """Seconds after which Swarms are read again."""
 _ABSENT = 300.0
-"""The same if the API server does not know Swarms, or if reading them is forbidden."""
+"""Seconds until the next read if the API server does not know Swarms or forbids the read."""
 _STALE = 60.0
 """Seconds without a browser after which the Swarms of the last read are not used."""
 _COUNTS = {"workerCount": "workers", "jobCount": "jobs", "runningCount": "running"}
@@ -31,7 +31,7 @@ class Swarms:
     """Reads Swarms in the background; never waits for the API server.
 
     Args:
-        client: of the upper cluster.
+        client: client of the upper cluster.
     """
 
     def __init__(self, client: Client) -> None:
@@ -42,7 +42,7 @@ class Swarms:
         self._log = structlog.get_logger(component="page")
 
     def known(self) -> Sequence[Json] | None:
-        """Return the Swarms of the last read, and start to read them again; None: not read yet."""
+        """Return the Swarms of the last read, and start a read if it is due; None: no recent read."""
         now = asyncio.get_running_loop().time()
         if now >= self._due and (self._reading is None or self._reading.done()):
             if now > self._due + _STALE:

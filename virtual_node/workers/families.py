@@ -55,7 +55,7 @@ def merged(own: CollectorRegistry, workers: Mapping[int, bytes]) -> CollectorReg
     """Return a registry with the metrics of this process and of workers.
 
     Args:
-        own: of this process; its samples stay as they are.
+        own: the metrics of this process; their samples get no label.
         workers: what ``encoded`` returned in the workers, by number. Their samples get the label ``worker``.
     """
     registry = CollectorRegistry(auto_describe=False)

@@ -51,7 +51,7 @@ class Parent:
 
         Args:
             config: the configuration; ``workers`` is more than 1.
-            arguments: the daemon's own, which every worker gets.
+            arguments: the daemon's arguments, which every worker gets.
         """
         self._config = config
         self._workers = [

@@ -46,7 +46,7 @@ class Worker:
         return socket.socket(fileno=self.listener)
 
     def stop_with_parent(self) -> None:
-        """Send SIGTERM to this process when the parent ends, even if that was killed.
+        """Send SIGTERM to this process when the parent ends, even if the parent was killed.
 
         Standard input is a pipe to which the parent writes nothing, so it becomes readable when the parent ends.
         """
