@@ -110,7 +110,7 @@ def cluster_caches(context: ClusterContext) -> ClusterCaches:
 
 
 def shrink_foreign(pod: Object) -> Object:
-    """Return a pod that is not ours with only what capacity needs, because there may be many thousands."""
+    """Reduce a pod that is not ours to what capacity needs, because there may be many thousands."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {
         kind: [

@@ -18,7 +18,7 @@ class KubeletLimits(_Base):
     """Limits of the kubelet APIs, shared by all virtual nodes of the process."""
 
     connections: Annotated[int, Meta(ge=10)] = 1200
-    """Maximum open connections. If all are in use, a new connection closes one without a request."""
+    """Maximum open connections. If all are in use, an unauthorized or idle one is closed, else the new one."""
     unauthorized_connections: Annotated[int, Meta(ge=10)] = 128
     """Maximum connections of clients that are not authorized yet. If all are in use, a new connection closes
     the oldest one of the client address that has the most."""

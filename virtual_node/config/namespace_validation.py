@@ -67,7 +67,7 @@ def _of_one(where: str, config: NamespaceConfig) -> Iterator[str]:
 
 
 def _unmapped(lower: str, config: NamespaceConfig) -> str:
-    """Return the upper namespace that maps to a lower one without an entry in ``map``; empty: none."""
+    """Return the upper namespace that maps to ``lower`` without an entry in ``map``; empty: none."""
     upper = lower.removeprefix(config.prefix)
     is_led_here = lower.startswith(config.prefix) and _LABEL.fullmatch(upper) and upper not in config.map
     return upper if is_led_here and namespace_map.allowed(upper, config.allowed) else ""
@@ -89,6 +89,6 @@ def _meeting(one: NamespaceConfig, other: NamespaceConfig) -> str:
 
 
 def _may_begin(prefix: str, patterns: Sequence[str]) -> bool:
-    """Report whether a name with that prefix may match one of the shell patterns; without patterns, it does."""
+    """Report whether a name with that prefix may match a shell pattern; no patterns match every name."""
     beginnings = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
     return not patterns or any(one.startswith(prefix) or prefix.startswith(one) for one in beginnings)

@@ -168,7 +168,7 @@ class LowerClusterConfig(_Base):
 
 
 class ServicesConfig(_Base):
-    """Upper Services that are mirrored in lower clusters, in addition to those of namespaces with pods there."""
+    """Upper Services that are mirrored in lower clusters, in addition to the Services of namespaces with pods there."""
 
     always: list[str] = msgspec.field(default_factory=lambda: ["default/kubernetes", "kube-system/*"])
     """Shell patterns of Services: ``namespace/name``. Lower kube-system gets no other Services."""

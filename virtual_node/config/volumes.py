@@ -25,7 +25,7 @@ class SharedStorage(
     """Storage that several lower clusters reach: all clusters with an entry of the same name."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-    """Name of the storage, the same in all clusters. It is part of a label of their virtual nodes."""
+    """Name of the storage, the same in all clusters. Labels of the virtual nodes contain it."""
     drivers: Annotated[list[str], Meta(min_length=1)]
     """CSI drivers whose volume handles mean the same volume in all of these clusters."""
     secret: SecretReference | None = None

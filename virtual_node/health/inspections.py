@@ -18,7 +18,7 @@ UNKNOWN: Literal["unknown"] = "unknown"
 
 
 class RecordedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """An error or a warning of the last run, or one that the run before it had."""
+    """An error or warning of the last run or, if fixed or unknown, of the run before."""
 
     state: Literal["new", "persisting", "fixed", "unknown"]
     since: str

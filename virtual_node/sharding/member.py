@@ -63,7 +63,7 @@ class Member:
     """
 
     def __init__(self, election: LeaderElectionConfig, *, name: str = "") -> None:
-        """Create with the election that the replica takes part in; an empty name: a new one."""
+        """Create for an election; an empty ``name`` means a new random name."""
         self.name = name or f"{local_host()}-{secrets.token_hex(4)}"
         self.share = 1.0
         self._election = election.name

@@ -125,7 +125,7 @@ async def read_error_body(answer: Answer) -> bytes:
 
 
 class _BodyReader(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader. The base class misses that TLS has no half-close if set after the handshake."""
+    """Feeds a stream reader. Closes at the end of input: TLS has no half-close, and the base class cannot see TLS."""
 
     def eof_received(self) -> bool:
         super().eof_received()
