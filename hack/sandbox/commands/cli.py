@@ -43,11 +43,6 @@ class Reporter:
             f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {line}", highlight=False, soft_wrap=True
         )
 
-    @property
-    def elapsed(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._started
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,8 +118,3 @@ def kwok_node(
         "spec": {"taints": [dict(taint) for taint in taints]},
         "status": {"capacity": resources, "allocatable": resources},
     }
-
-
-def render(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Return objects as one list that kubectl reads."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Sequence
 from typing import Protocol
@@ -169,16 +168,6 @@ class KubeletServer:
         for reviewer in self._reviewers:
             await reviewer.close()
         self._listener = None
-
-    async def run(self) -> None:
-        """Serve until cancelled, then stop within the grace period."""
-        await self.start()
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
-            # A second cancellation can interrupt stop only after the port is closed.
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.stop()
 
     @web.middleware
     async def _leave_outdated(self, request: web.Request, handler: Handler) -> web.StreamResponse:
