@@ -1,7 +1,7 @@
 """Mark lower objects with the upper object they were created for, and decide whether a lower object is owned.
 
 Only data on the lower object counts, because users can write to upper objects and could name any lower object
-there. Translation overwrites our labels and annotations, so users cannot set them on lower objects through an
+in them. Translation overwrites our labels and annotations, so users cannot set them on lower objects through an
 upper one.
 """
 

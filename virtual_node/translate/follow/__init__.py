@@ -1,1 +1,1 @@
-"""Lower copies of the objects that ``follow`` of a lower cluster names."""
+"""Lower copies of objects of the kinds in a lower cluster's ``follow`` setting."""

@@ -1,7 +1,7 @@
-"""The addresses in the status of copies, and what the upper object reports of them.
+"""The addresses in the status of copies, which are reported in the status of the upper object.
 
-Several lower clusters write to the status of one upper object. Each removes only addresses that it has written, which an
-annotation of its copy records.
+Several lower clusters write to the status of one upper object. An annotation of each copy records the addresses that its
+cluster wrote. A cluster removes only these.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from controller_runtime.api import names
 from controller_runtime.api.decoding import decode
 
 _MAX_ADDRESSES = 50
-"""Per lower cluster."""
+"""Maximum per lower cluster."""
 _LONGEST = 253
 
 
 @dataclass(frozen=True, slots=True)
 class AddressField:
-    """Where a kind has its addresses."""
+    """Where the status of a kind has its addresses."""
 
     path: tuple[str, ...]
     """Field names below ``status``; the value is a list."""
@@ -31,14 +31,14 @@ class AddressField:
     """Maximum length of the list."""
 
     def present(self, body: Mapping[str, Any]) -> list[Any]:
-        """Return the list as it is."""
+        """Return the list in an object; empty: there is none."""
         value: Any = body.get("status")
         for field in self.path:
             value = (value or {}).get(field)
         return value or []
 
     def read(self, body: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the addresses of a copy, each once."""
+        """Return the addresses in a copy's first 50 entries, each once."""
         found: list[dict[str, str]] = []
         for one in self.present(body)[:_MAX_ADDRESSES]:
             if (address := self.entry(one)) and address not in found:
@@ -48,12 +48,12 @@ class AddressField:
     def merged(
         self, upper: Mapping[str, Any], current: Iterable[dict[str, str]], earlier: Iterable[dict[str, str]]
     ) -> list[Any]:
-        """Return the upper list with the addresses of a lower cluster.
+        """Return the upper list, updated with the addresses of one lower cluster.
 
         Args:
             upper: the upper object. Addresses that others wrote are kept.
             current: the addresses in the lower cluster.
-            earlier: those that this lower cluster has reported; they are removed unless they are current.
+            earlier: addresses that this lower cluster reported before; removed unless they are current.
         """
         current = list(current)
         stale = [entry for entry in earlier if entry not in current]
@@ -84,5 +84,5 @@ def report(entries: Iterable[Mapping[str, str]]) -> str:
 
 
 def is_short(value: object) -> bool:
-    """Report whether a value is a text of the length of an address."""
+    """Report whether a value is a text with the length of an address: 1 to 253."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST

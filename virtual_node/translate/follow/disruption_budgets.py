@@ -1,6 +1,6 @@
 """The lower copy of a PodDisruptionBudget, so that evictions in the lower cluster respect the upper budget.
 
-Lower pods have no controller there, so the lower cluster cannot evaluate percentages and ``maxUnavailable``. The copy
+Lower pods have no controller, so the lower cluster cannot evaluate percentages and ``maxUnavailable``. The copy
 has a number instead: the healthy pods that the upper budget needs, minus those that run elsewhere. It changes only if
 the budget or the pods elsewhere change.
 """
@@ -24,10 +24,10 @@ NONE_ALLOWED = 2**31 - 1
 
 
 def lower_budget(upper: Mapping[str, Any], view: View) -> Translation:
-    """Return the copy of a PodDisruptionBudget; no spec if no pod here is selected.
+    """Return the copy of a PodDisruptionBudget; no spec if it selects no pod of this lower cluster.
 
     Raises:
-        UntranslatableError: lower pods cannot be selected.
+        UntranslatableError: the selector is too long, or uses labels that lower pods do not have.
         ValueError: the selector is malformed.
     """
     spec = upper.get("spec") or {}
@@ -60,10 +60,10 @@ def allows_more(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
 
 
 def _least(upper: Mapping[str, Any], here: int) -> int:
-    """Return the number of pods that must stay healthy in the lower cluster.
+    """Return the number of pods that must stay healthy here; ``NONE_ALLOWED`` if the upper status is not current.
 
-    Pods here that are not healthy count as healthy, so that a pod that has just been evicted and that the upper status
-    still counts does not look like a pod elsewhere.
+    All pods here count as healthy. Otherwise a pod that was just evicted here, but still counts in the upper status,
+    would count as healthy elsewhere.
     """
     status = upper.get("status") or {}
     desired, healthy = status.get("desiredHealthy"), status.get("currentHealthy")
@@ -76,7 +76,7 @@ def _least(upper: Mapping[str, Any], here: int) -> int:
 
 
 def _has_failed(status: Mapping[str, Any]) -> bool:
-    """Report whether the upper controller could not evaluate the budget, so that its numbers are old."""
+    """Report whether the upper controller could not evaluate the budget, so that the status has old numbers."""
     return any(
         one.get("type") == "DisruptionAllowed" and one.get("reason") == "SyncFailed"
         for one in status.get("conditions") or ()

@@ -31,7 +31,7 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of a Gateway, with the Secrets of its certificates.
 
     Raises:
-        UntranslatableError: no listener can be copied.
+        UntranslatableError: no listener can be copied, or a selector is too long.
     """
     spec, namespace = upper["spec"], upper["metadata"]["namespace"]
     notes: list[str] = []
@@ -65,7 +65,7 @@ def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of an HTTPRoute; no spec if none of its Services has a copy in the lower cluster.
 
     Raises:
-        UntranslatableError: it has no parent that can be referenced.
+        UntranslatableError: no parent can be referenced, or a field is unknown.
     """
     spec, namespace = upper.get("spec") or {}, upper["metadata"]["namespace"]
     notes: list[str] = []
@@ -130,7 +130,7 @@ def _is_local(reference: Mapping[str, Any], kind: str, namespace: str) -> bool:
 
 
 def _routes_of(namespaces: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Return the lower namespaces from which routes are accepted."""
+    """Return ``allowedRoutes.namespaces`` of the copy: the lower namespaces from which routes are accepted."""
     found: list[str] = []
     match namespaces.get("from", "Same"):
         case "Same":

@@ -24,7 +24,7 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of an Ingress; no spec if none of its Services has a copy in the lower cluster.
 
     Raises:
-        UntranslatableError: no rule can be copied.
+        UntranslatableError: none of its backends is a Service.
     """
     spec, metadata = upper.get("spec") or {}, upper["metadata"]
     notes: list[str] = []
@@ -62,7 +62,7 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
 
 
 def _address(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return an entry without its ports."""
+    """Return the IP and hostname of an entry; empty: neither is valid."""
     return {key: entry[key] for key in ("ip", "hostname") if is_short(entry.get(key))}
 
 

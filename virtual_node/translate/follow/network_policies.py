@@ -1,11 +1,11 @@
 """The lower copy of a NetworkPolicy. It never allows traffic that the upper policy does not allow.
 
 A NetworkPolicy isolates the pods that it selects, and its rules allow traffic. So a rule, peer or port that cannot be
-translated is left out, and less traffic is allowed. A selector of the isolated pods that cannot be translated is
-widened, and then the copy has no rules at all.
+translated is left out, and less traffic is allowed. If the selector of the isolated pods cannot be translated, the
+copy selects more pods and has no rules.
 
 Namespace selectors are evaluated against the labels of upper namespaces, because lower namespaces have other labels.
-All pod selectors also require the ownership label, so that lower pods of others are neither isolated nor admitted.
+All pod selectors also require the ownership label, so that other lower pods are neither isolated nor admitted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Labels = Mapping[str, str]
 
 
 class UntranslatableError(Exception):
-    """An object that has no copy in the lower cluster; the message says why and what to do."""
+    """An object cannot be copied to the lower cluster; the message says why and what to do."""
 
 
 MAX_REQUIREMENTS = 50
@@ -95,7 +95,7 @@ class View:
         }
 
     def only_ours(self, selector: Mapping[str, Any], *, on_our_nodes: bool = False) -> dict[str, Any]:
-        """Return a selector that also requires that a lower pod was created for this upper cluster."""
+        """Return a selector limited to pods of this upper cluster, and with ``on_our_nodes`` of ``nodes``."""
         found = {
             "matchLabels": {
                 **(selector.get("matchLabels") or {}),

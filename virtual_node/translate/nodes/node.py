@@ -24,7 +24,7 @@ _PRESSURES = (
 
 
 def is_real(node: Mapping[str, Any]) -> bool:
-    """Report whether a Node is not virtual, by a label that virtual nodes of tensile-kube have, too."""
+    """Report whether a Node is not virtual, by label ``type``, which tensile-kube's virtual nodes also have."""
     return (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL
 
 

@@ -33,7 +33,7 @@ class CounterSum:
         """Update the counters and return the sum.
 
         Args:
-            values: the counters by node. A node that is not in it has left or did not answer.
+            values: the counters by node. A node that is missing has left or did not answer.
         """
         past = sum(values.values()) if self._past is None else self._past
         for node in [node for node in self._nodes if node not in values]:

@@ -1,1 +1,1 @@
-"""Copies of ConfigMaps and Secrets, and lower namespaces."""
+"""Copies of ConfigMaps, Secrets and ResourceClaims, and lower namespaces."""

@@ -26,7 +26,7 @@ def lower_spec(
     """Return the spec of the lower copy of a ResourceClaim or ResourceClaimTemplate.
 
     Claims that the lower cluster generates from a template get the labels and annotations in the template.
-    Those of this project are replaced, so that users cannot mark a generated claim as our copy.
+    Reserved ones of this project are left out, so that users cannot mark a generated claim as our copy.
 
     Args:
         upper: the upper object.
@@ -64,7 +64,7 @@ def allocated(claim: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def record(devices: Mapping[str, list[dict[str, str]]]) -> str:
-    """Return the annotation with the devices of a pod, by the claim's name in the pod; empty: none is allocated."""
+    """Return an annotation's value: at most 64 devices of a pod, by the claim's name in the pod; empty: none."""
     left, kept = _MOST_DEVICES, {}
     for name, found in sorted(devices.items()):
         if found[:left]:

@@ -1,4 +1,4 @@
-"""The objects of a pod that are copied to the lower cluster with it, in all fields that can reference one."""
+"""The objects that a pod references in any of its fields, and that are copied to the lower cluster with the pod."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ single labels and annotations, resources), the reference is kept. If the value d
 - In a volume, the reference is changed to an annotation of the lower pod that holds the upper value. The
 kubelet writes changed annotations to the file, so a changed upper label changes the file in the container.
 
-``resourceFieldRef`` without a limit means the allocatable of the node that runs the pod. That is the lower
-node's, which is the right basis for a heap size.
+``resourceFieldRef`` without a limit returns the allocatable of the lower node, which is the right basis for a
+heap size.
 
 Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
 """
@@ -24,7 +24,7 @@ ANNOTATION_UID = f"{names.DOMAIN}/downward-uid"
 ANNOTATION_LABELS = f"{names.DOMAIN}/downward-labels"
 ANNOTATION_ANNOTATIONS = f"{names.DOMAIN}/downward-annotations"
 _LONGEST = 100 * 1024
-"""Maximum size in bytes of annotations that are copied; all annotations of an object may have 256 KiB."""
+"""Maximum bytes of the upper annotations in a file. If they have more, the file has the lower pod's annotations."""
 _SIMPLE_ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
     "\\": r"\\", '"': r"\"",
@@ -34,7 +34,7 @@ _SIMPLE_ESCAPES = {
 def literal(
     variable: Mapping[str, Any], upper: Mapping[str, Any], tripped: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """Return an environment variable for the lower pod. The upper value replaces a reference that has another value there.
+    """Return an environment variable for the lower pod: the upper value if the reference would give another value.
 
     Args:
         variable: variable of a container of the upper pod.

@@ -1,7 +1,7 @@
 """Translation of an upper pod to the pod to create in the lower cluster.
 
-Fields that refer to the *upper cluster* (node, scheduling, priority, owners, identity) are not copied as they
-are. Fields that describe the *workload* are copied unchanged, including unknown fields.
+Fields that refer to the *upper cluster* (node, scheduling, priority, owners, identity) are translated or left
+out. Fields that describe the *workload* are copied unchanged, including unknown fields.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
-    """Return the lower pod of an upper pod, as its user requests it; the policy applies to it.
+    """Return the lower pod of an upper pod without overrides, as the user requests it and the policy checks it.
 
-    ``controller_runtime.api.pod.lower_spec`` documents its scheduling fields. ``overridden`` returns the pod to create.
+    ``controller_runtime.api.pod.lower_spec`` documents the scheduling fields. ``overridden`` returns the pod to create.
     """
     metadata = upper["metadata"]
     carried, tripped = label_record.trip(metadata.get("labels"), options.ignore_labels)
@@ -69,8 +69,8 @@ def lower_pod(upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
 def overridden(requested: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions) -> dict[str, Any]:
     """Return the lower pod to create: the result of ``lower_pod`` with the operator's overrides.
 
-    The digest in its annotation stays that of the requested spec, so that a changed override alone does not change
-    running pods.
+    The digest in annotation ``applied`` stays that of the requested spec. So a changed override alone does not
+    change running pods.
     """
     found = options.overrides.of(upper)
     if not found:
@@ -155,8 +155,8 @@ def _literal_fields(
 def _with_claims(spec: dict[str, Any], pod: Mapping[str, Any]) -> None:
     """Rewrite generic ephemeral volumes of a lower pod spec, in place, to claims that the upper cluster created.
 
-    The upper pod owns such a claim. If the volume stayed as it is, the lower cluster would create a claim of
-    its own.
+    The upper pod owns such a claim. If the volume were not rewritten, the lower cluster would create another
+    claim.
     """
     volumes = spec.get("volumes")
     if not volumes or not any("ephemeral" in volume for volume in volumes):

@@ -23,10 +23,10 @@ def allowed_changes(
 ) -> tuple[PodChanges, list[Violation]]:
     """Return the allowed part of the changes, and the violations that the refused part would add.
 
-    Debug containers are checked one by one, because users cannot remove a refused one. All other changes of
-    the spec are allowed or refused together. The lower pod's annotation does not record a refused spec change
-    as requested, so the change is tried again. Annotations are checked one by one, and their removal is
-    always allowed.
+    Each debug container is allowed or refused alone, because users cannot remove a refused one. All other
+    changes of the spec are allowed or refused together. The lower pod's annotation does not record a refused
+    spec change as requested, so the change is tried again. Each annotation is allowed or refused alone, and
+    its removal is always allowed.
 
     Args:
         lower: the current lower pod.
@@ -51,7 +51,7 @@ def allowed_changes(
         debuggers = (requested.ephemeral_containers or debugging)["spec"]["ephemeralContainers"]
         found = added("spec", {"ephemeralContainers": debuggers})
         refused += found
-        # All are judged at once, because a pod can have thousands, and one by one is quadratic.
+        # All are checked in one call, because a pod can have thousands, and a call for each is quadratic.
         forbidden = {one.field.removeprefix(_DEBUGGER).partition("]")[0] for one in found}
         is_of_pod = any(not one.field.startswith(_DEBUGGER) for one in found)
         allowed = [

@@ -1,4 +1,4 @@
-"""Reads why a lower cluster has no room for a pod, as the reason with which a kubelet rejects it."""
+"""Translates the lower scheduler's message about a pod without room to the reason of a kubelet's rejection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from controller_runtime.api.pod.conditions import condition
 
 OTHER = "UnexpectedAdmissionError"
-"""The kubelet's reason for a failure that it has no other reason for."""
+"""The kubelet's reason for all other failures."""
 _CAUSES = (
     (re.compile(r"(\d{1,9}) Insufficient ([-./a-zA-Z0-9]*[a-zA-Z0-9])"), r"OutOf\2"),
     (re.compile(r"(\d{1,9}) Too many pods"), "OutOfpods"),
@@ -24,9 +24,9 @@ _LONGEST = 4096
 
 
 def rejection(lower: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return reason and message with which a kubelet would reject a pod for which its cluster has no room.
+    """Return the reason and message with which a kubelet would reject a pod that is unschedulable.
 
-    The reason is that of most lower nodes. None: the lower scheduler has not refused the pod, or makes room for it.
+    The reason is that of most lower nodes. None: the pod is not unschedulable, is being deleted, or preempts others.
 
     Args:
         lower: the lower pod.

@@ -56,7 +56,7 @@ def token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[TokenSecr
 
 
 def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> Iterator[TokenSecret]:
-    """Yield the Secrets that a pod may use: its own, and those that it shares, because the option may have changed."""
+    """Yield the Secrets that a pod may use: its own and shared ones, because ``shared_tokens`` may have changed."""
     if options.service_accounts:
         for is_shared in (False, True):
             yield from token_secrets(pod, replace(options, shared_tokens=is_shared))
@@ -124,8 +124,8 @@ def token_owner(name: str, labels: Mapping[str, str]) -> str:
 def is_token_secret_of(name: str, labels: Mapping[str, str], of: str) -> bool:
     """Report whether an owned lower Secret has the name of the token Secret of that id, and the id in one of two labels.
 
-    Copies of users' Secrets are never accepted, whatever their name, because these labels do not have the
-    id there.
+    Copies of users' Secrets are never accepted, whatever their name, because neither of their labels has the
+    id.
     """
     is_named_so = name.endswith(f"-token-{of[:8]}")
     return is_named_so and of in {labels.get(names.LABEL_TOKEN_OF), labels.get(names.LABEL_UPPER_UID)}

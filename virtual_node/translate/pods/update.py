@@ -75,8 +75,8 @@ def is_already_requested(
 def without_note(patch: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, Any]:
     """Return a patch of ``pod_patch`` that does not record the spec as requested, so that it is requested again.
 
-    The lower pod keeps its previous record. If the patch changes images, the record is emptied, so that it
-    matches neither the previous nor the desired spec and both count as a change later.
+    The lower pod keeps its previous record. If the patch changes the spec, the record is emptied, so that later
+    both the previous and the desired spec count as changes.
 
     Args:
         patch: patch of metadata and spec; may be empty.

@@ -25,8 +25,7 @@ def pod_row(upper: Mapping[str, Any], lower: Mapping[str, Any] | None) -> dict[s
 
     Returns:
         namespace, name, node, lowerNamespace, lowerNode, status (as kubectl prints it), why (empty: no
-        problem), ready (``1/2``), restarts, created (RFC 3339), trouble (bool: it neither runs nor succeeded,
-        nor starts normally).
+        problem), ready (``1/2``), restarts, created (RFC 3339), trouble (bool, from ``is_trouble``).
     """
     metadata, spec, status = upper["metadata"], upper["spec"], upper.get("status") or {}
     word, why = status_word(upper)

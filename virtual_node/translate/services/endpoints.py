@@ -213,7 +213,7 @@ def _subset(piece: Mapping[str, Any], namespace: str, find_pod: FindPod, known: 
             more["targetRef"] = _reference(pod)
             if pod.node_name:
                 more["nodeName"] = pod.node_name
-        # If absent, it is ready:
+        # Without the condition, an endpoint is ready:
         # https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#ready
         is_ready = (endpoint.get("conditions") or {}).get("ready", True) is not False
         (ready if is_ready else not_ready).extend({"ip": ip, **more} for ip in endpoint["addresses"])

@@ -117,7 +117,7 @@ def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> lis
 
 
 def address_refusal(message: str) -> str:
-    """Return why an API server refused to create a Service with given cluster IPs; empty: another reason.
+    """Return why an API server refused to create a Service with given cluster IPs; empty: not because of the IPs.
 
     The texts are those of pkg/registry/core/service/ipallocator; "does not match" comes from servers with
     ServiceCIDR objects.
@@ -138,7 +138,7 @@ def must_replace(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
     creation: having a cluster IP
     (https://kubernetes.io/docs/concepts/services-networking/service/#headless-services) or being of type
     ExternalName. A Service that only lost the label is not replaced. The first IP family is also fixed, but
-    the lower cluster chose it among its own families.
+    may differ, because the lower cluster chooses it.
     """
     old, new = lower["spec"], desired["spec"]
     uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]

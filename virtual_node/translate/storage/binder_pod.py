@@ -28,7 +28,7 @@ def binder_pod(
     containers), host ports and claims. It runs none of the pod's programs.
 
     Args:
-        lower_pod: the lower pod that ``lower_pod`` would create for the upper pod.
+        lower_pod: the lower pod that waits; it has not been created yet.
         uid: the upper pod's uid.
         cluster_id: the upper cluster's identity.
         claims: names of the lower claims.

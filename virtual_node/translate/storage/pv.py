@@ -40,7 +40,7 @@ def is_mirror(volume: Mapping[str, Any]) -> bool:
 
 
 def lower_name(mirror: Mapping[str, Any], cluster: str) -> str:
-    """Return the name of the lower volume that an upper volume mirrors; empty: it mirrors none of this cluster."""
+    """Return the name of the lower volume that an upper volume mirrors; empty: it mirrors no volume of this cluster."""
     csi = mirror["spec"].get("csi") or {}
     prefix = f"{cluster}/"
     handle = str(csi.get("volumeHandle") or "")
@@ -93,7 +93,7 @@ def upper_volume(
 
 
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: equal."""
+    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: nothing differs."""
     metadata = {
         field: missing
         for field in ("labels", "annotations")

@@ -56,7 +56,7 @@ def storage_of(lower: Mapping[str, Any], shared: Sequence[SharedStorage]) -> str
 
 
 def share(mirror: dict[str, Any], *, storage: str, cluster: str) -> dict[str, Any]:
-    """Return a mirror to create that all virtual nodes of a shared storage reach, and that its home cluster uses."""
+    """Return a mirror to create, changed: all virtual nodes of the storage reach it, and ``cluster`` uses it."""
     metadata, spec = mirror["metadata"], mirror["spec"]
     reaches = {"matchExpressions": [{"key": node_label(storage), "operator": "Exists"}]}
     terms = [*spec["nodeAffinity"]["required"]["nodeSelectorTerms"], reaches]
@@ -92,7 +92,7 @@ def used_in(mirror: Mapping[str, Any]) -> frozenset[str]:
 def blocked_by(mirror: Mapping[str, Any], claim: Mapping[str, Any], cluster: str) -> Collection[str]:
     """Return the other clusters that must stop using a volume before pods of this cluster may use it.
 
-    A volume can have more access modes than its claim, so both decide.
+    Empty if the access modes of both volume and claim allow several writers.
     """
     others = used_in(mirror) - {cluster}
     is_single = movable.is_single_writer(mirror) or movable.is_single_writer(claim)
@@ -102,7 +102,7 @@ def blocked_by(mirror: Mapping[str, Any], claim: Mapping[str, Any], cluster: str
 def use_patch(mirror: Mapping[str, Any], clusters: Collection[str], *, uses: bool) -> dict[str, Any] | None:
     """Return a merge patch that records whether clusters use a volume; None: it is recorded already.
 
-    Send it with the mirror's resourceVersion, so that of two clusters only one is first.
+    Send it with the mirror's resourceVersion, so that only one of two concurrent writes succeeds.
     """
     before = used_in(mirror)
     after = before.union(clusters) if uses else before.difference(clusters)
@@ -112,7 +112,7 @@ def use_patch(mirror: Mapping[str, Any], clusters: Collection[str], *, uses: boo
 
 
 def guest_volume_name(mirror_uid: str, cluster_id: str) -> str:
-    """Return the name of the volume in a guest cluster, the same for each call."""
+    """Return the name of a volume in guest clusters, always the same for a mirror."""
     text = f"{cluster_id}/{mirror_uid}"
     return f"virtual-node-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
@@ -138,7 +138,7 @@ def guest_claim(
 
     Args:
         upper: the upper claim.
-        mirror: the mirror that it is bound to.
+        mirror: the mirror that the upper claim is bound to.
         namespace: the lower namespace.
         owner: upper cluster and virtual node, for the ownership labels.
     """
