@@ -19,7 +19,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class BadReviewError(ValueError):
-    """The body is not an AdmissionReview; the text says why."""
+    """The body is not a supported AdmissionReview; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class Request:
     name: str
     object: Mapping[str, Any]
     old: msgspec.Raw
-    """The oldObject of an update, not decoded, because few responses need it and decoded it takes 30 times
-    the memory."""
+    """The oldObject of an update, not decoded. Few responses need it, and decoding takes 30 times the memory."""
     dry_run: bool
 
     @property
@@ -55,7 +54,7 @@ def parse(body: bytes) -> Request:
     """Return the request of an AdmissionReview.
 
     Raises:
-        BadReviewError: the body is not an AdmissionReview.
+        BadReviewError: the body is not a supported AdmissionReview.
     """
     if not body:
         raise BadReviewError("the body is empty; an AdmissionReview was expected")

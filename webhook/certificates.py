@@ -129,7 +129,7 @@ class CertificateKeeper:
             name="serving-certificate",
         )
         self._seen: Certificates | None = None
-        """Last valid content of the Secret; if it is deleted, the certificate stays in use."""
+        """Last valid content of the Secret. If the Secret is deleted, this certificate stays in use."""
         self._written: tuple[str, float] | None = None
         """resourceVersion that our last write replaced, and the time of the write; None: the cache shows all
         our writes."""

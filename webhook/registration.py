@@ -72,7 +72,7 @@ class Registrar:
         return None
 
     async def announce(self, ca_bundle: bytes) -> None:
-        """Write the configurations, or only the CA bundle into them, if they differ.
+        """Create or update the configurations; without a ``client_config`` only their CA, if they request it.
 
         Raises:
             ApiError: a request failed.

@@ -35,7 +35,7 @@ _SECONDS = Histogram(
 
 
 class Caches(Knowledge, Protocol):
-    """``Knowledge`` that comes from caches, which must have been read before it is used."""
+    """``Knowledge`` from caches. Call ``wait`` first, because the caches may not have been read."""
 
     async def wait(self, seconds: float) -> str:
         """Wait at most ``seconds`` for the caches; return which have not been read yet; empty if all have."""

@@ -1,4 +1,4 @@
-"""State of the upper cluster from caches: virtual nodes, claims, volumes and frozen nodes.
+"""State of the upper cluster from caches: virtual nodes, claims, volumes and frozen (avoided) nodes.
 
 All state is read from the API, so all replicas have the same state, even after a restart. Claims that the
 cache does not show yet are ignored; the scheduler still considers them.

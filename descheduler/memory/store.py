@@ -29,7 +29,7 @@ _PRUNE_SLACK = 5.0
 """Seconds to wait after an expiry, so that later expiries are pruned with the same write."""
 
 _MAX_OWNERS = 2000
-"""Maximum number of owners per ConfigMap (1 MiB). Above it, the oldest entry of the largest namespace is
+"""Maximum number of owners per ConfigMap (1 MiB). Then the oldest entry of the namespace with most entries is
 dropped."""
 
 
@@ -102,8 +102,8 @@ class Memory:
         """Make an owner's future pods avoid nodes.
 
         Raises:
-            ApiError: this is not stored. The owner's pods must then stay, because their successors would use
-                the same nodes.
+            ApiError: the nodes are not stored. The owner's pods must then stay, because their successors would
+                use these nodes.
         """
         moment = self._now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
@@ -178,7 +178,7 @@ class Memory:
             on_thaw()
 
     async def _reduce(self, rest_of: Callable[[str, dict[str, datetime]], dict[str, datetime]]) -> bool:
-        """Keep of each owner only the nodes that ``rest_of`` returns; return whether any was removed."""
+        """Keep only the nodes that ``rest_of`` returns for each owner; return whether any was removed."""
         kept = {
             key: (namespace, rest)
             for key, (namespace, nodes) in self._frozen.items()

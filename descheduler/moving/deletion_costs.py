@@ -1,4 +1,4 @@
-"""Writes the deletion costs of pods with a division (``view/deletion_costs.py``), one ReplicaSet at a time."""
+"""Writes deletion costs of pods that are divided over lower clusters (``view/deletion_costs.py``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASPECTS: tuple[Callable[[Object], object], ...] = (
 
 
 class DeletionCosts:
-    """Keeps divisions while ReplicaSets scale down.
+    """Keeps the division of pods over lower clusters while their ReplicaSet scales down.
 
     Args:
         client: client of the upper cluster.
@@ -70,7 +70,7 @@ class DeletionCosts:
             self._controller.queue.add_after(key, _SETTLE)
 
     async def _reconcile(self, key: str) -> Result | None:
-        # Users can bind pods to any node name, so other nodes would make the number of clusters unlimited.
+        # Only virtual nodes: users can bind pods to any node name, so the number of clusters would be unlimited.
         found = {
             pod.name: pod
             for pod in self._view.pods.store.by_index(pods.INDEX_DIVISION, key)
@@ -82,8 +82,8 @@ class DeletionCosts:
             try:
                 is_complete &= await self._write(found[name], cost)
             except (Forbidden, Invalid) as error:
-                # The other pods would be refused, too: without the right, or because a user's annotations fill the
-                # limit. More refused pods than a batch would be tried again every second, without end.
+                # Stop: without the right, or if a user's annotations fill the limit, the other pods would be refused,
+                # too. More than a batch of them would be tried again every second, without end.
                 self._log.warning("deletion costs not written", replica_set=key, error=str(error))
                 return None
         return None if is_complete else Result(requeue_after=_RETRY)

@@ -104,7 +104,7 @@ class Endings:
         """Return why a pod whose eviction failed must stay; None: try again.
 
         Raises:
-            ApiError: the error, if it is unexpected and the departure's time is not over.
+            ApiError: ``error``, if it is not a refusal and the deadline is not over or the server did not respond.
         """
         is_late = self._now() >= timestamps.parse(one.deadline)
         if eviction.is_final(error) or (is_late and eviction.is_budget(error)):

@@ -27,7 +27,7 @@ class Plan:
 
     how: How
     wait: str = ""
-    """Why it cannot leave now; empty: it can."""
+    """Why the pod cannot leave now; empty: it can."""
     is_total: bool = False
     """Whether ``wait`` applies to all pods, and not only to those of its owner."""
     need: int = 0
@@ -42,7 +42,7 @@ async def plan(
     Args:
         client: client of the upper cluster.
         pod: cached pod.
-        active: all pods whose replacements are not Ready yet.
+        active: the departures of all pods whose replacements are not Ready yet.
         wave: maximum number of pods in ``active``; for one namespace half of it, rounded up, so that replacements
             of one tenant that do not become Ready do not delay other tenants.
         now: wall clock.

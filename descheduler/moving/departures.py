@@ -2,7 +2,7 @@
 
 ``view/departure.py`` decides the steps from pods just read from the API server, and explains how a pod is released. Each
 released pod has a durable record. After a crash the next leader loads the records and continues. There is one queue key per
-owner, so the departures of one owner never use the same spare pod twice.
+owner, so two departures of one owner never count on the same spare pod.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REPLACING = Gauge(
 )
 
 Key = tuple[str, str, bool]
-"""Namespace, and the UID of an owner; or namespace, name of a pod, and True."""
+"""(namespace, UID of an owner, False), or (namespace, name of a pod, True)."""
 
 
 class Departures:
@@ -100,7 +100,7 @@ class Departures:
         """Register a callback for ended departures; return a function that removes it.
 
         Args:
-            ended: called with the departure and why its pod stays; empty: the pod was evicted.
+            ended: called with the departure and why its pod stays; empty: the pod was evicted or deleted.
         """
         self._listeners.append(ended)
         return lambda: self._listeners.remove(ended)
@@ -172,7 +172,7 @@ class Departures:
         )
 
     async def _load(self) -> None:
-        """Load the records of earlier leaders; retry until the key is readable."""
+        """Load the records of earlier leaders; retry until the key of their hashes is readable."""
         for found in self._store.informer.store.list():
             while True:
                 try:

@@ -89,7 +89,7 @@ class Mover:
 
         Args:
             pod: cached pod.
-            local_storage: whether it may move although it loses its local storage, besides the options.
+            local_storage: True: the pod may lose its local storage, even if the options forbid it.
         """
         if pod.uid in self._view.leaving:
             return "its replacement is already being started"
@@ -190,7 +190,7 @@ class Mover:
         await asyncio.sleep(_SETTLE)
 
     async def _plan(self, pod: Object, request: Move) -> Plan:
-        """Return how the pod leaves. A lost cluster, and a pod that is not Ready, need no replacement first."""
+        """Return how the pod leaves. A pod that is not Ready or in a lost cluster needs no replacement first."""
         owner = pods.controller_of(pod)
         if self._options.make_before_break and owner and pods.is_ready(pod) and not request.force:
             return await self.departures.plan(pod)

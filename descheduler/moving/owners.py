@@ -1,4 +1,4 @@
-"""Reads the owner of a pod and its pods from the API server, so that no decision uses stale caches."""
+"""Reads a pod's owner and the owner's pods from the API server, so that no decision uses stale caches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Owned:
 async def read(client: Client, namespace: str, *, kind: str, name: str, uid: str) -> Owned | None:
     """Return a ReplicaSet or StatefulSet with its pods; None: it was deleted or is being deleted with its pods.
 
-    The owner must exist in the namespace of the pod with this UID, because users can write any ownerReference.
+    An object with another UID is not the owner, because users can write any ownerReference.
 
     Raises:
         ApiError: a request failed.
@@ -60,7 +60,7 @@ async def read_pods(client: Client, departures: Iterable[Departure]) -> dict[str
 
 
 async def deployment_of(client: Client, replica_set: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the Deployment of a ReplicaSet; None: it has none.
+    """Return the Deployment of a ReplicaSet; None: it has none, or the Deployment was deleted.
 
     Raises:
         ApiError: the request failed.

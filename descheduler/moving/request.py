@@ -24,7 +24,7 @@ class Move:
     timeout: float = 300.0
     """Seconds in which the replacement must be Ready, if it starts before the pod is evicted."""
     drain: str = ""
-    """Text of the drain request that the move is part of; empty: none. The move ends with the request."""
+    """Text of the drain request that the move is part of; empty: none. Without the request the move is cancelled."""
     local_storage: bool = False
     """Whether the pod may move although it loses its local storage."""
 

@@ -1,6 +1,6 @@
 """Replaces pending pods that avoid nodes longer than needed, because a pod's affinity cannot be changed.
 
-A pending pod of the upper cluster that avoids nodes is replaced (*released*) when their freeze period is
+A pending pod of the upper cluster that avoids nodes is replaced (*released*) when a node's freeze period is
 over. The descheduler re-creates a bare pod; it evicts a pod with a controller, which then creates another
 pod.
 """
@@ -25,7 +25,7 @@ from descheduler.view import pods, replacement
 from descheduler.view.cluster import ClusterView
 
 _FRESH = 10.0
-"""Seconds after its creation before a pending pod may be replaced."""
+"""Minimum age in seconds of a pending pod that may be replaced."""
 _PAUSE, _LONGEST_PAUSE = 30.0, 7200.0
 """Seconds until the successor of a released pod may be released, too; doubles each time up to the second
 value."""
@@ -104,7 +104,7 @@ class Releaser:
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:
-        """Evict a controller's pod that avoids a node which is no longer frozen, so that it is replaced."""
+        """Evict a controller's pod if a node that it avoids is usable and no longer frozen, so that it is replaced."""
         thawed = replacement.avoided_names(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
         if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
             return None

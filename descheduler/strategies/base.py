@@ -1,6 +1,6 @@
 """Base classes of strategies. Strategies run concurrently and request moves of pods from the mover.
 
-To add one, write a module with a ``Strategy`` subclass and register it in the entry-point group
+To add a strategy, write a module with a ``Strategy`` subclass and register it in the entry-point group
 ``virtual_node.descheduler``. Its parameters are a msgspec struct, against which the policy file is checked. A
 strategy that is not periodic calls ``mover.waiting.settle`` for pods that no longer need a requested move.
 """
@@ -137,7 +137,7 @@ class Strategy(abc.ABC):
         return ((pod.spec or {}).get("priority") or 0) < self._priority
 
     async def try_move(self, pod: Object, request: Move) -> Outcome:
-        """Request a move in a pass over many pods; an error for one pod must not stop the pass.
+        """Request a move in a pass over many pods; return an error for one pod as its outcome.
 
         Raises:
             ConnectionFailed: the API server does not answer, so the pass cannot continue.

@@ -1,6 +1,6 @@
 """Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
 
-The request and its status are in ``controller_runtime/api/moving/drain.py``. A drain moves only off a cordoned node. If a replacement is
+The request and its status are in ``controller_runtime/api/moving/drain.py``. A drain moves pods only off a cordoned node. If a replacement is
 not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
 stop it. A changed request starts the drain again.
 """
@@ -150,7 +150,7 @@ class Drain(Strategy):
         return Result(requeue_after=_POLL)
 
     def _drain_of(self, node: Object, text: str) -> _Drain:
-        """Return the state of a node's drain; if an earlier leader began it, with its number of moved pods."""
+        """Return the state of a node's drain; a new state continues the count of moved pods in the node's status."""
         found = self._drains.get(node.name)
         if found is None or found.text != text:
             before = drain.status_of(node.annotations)
@@ -190,7 +190,7 @@ class Drain(Strategy):
             moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
-        """Report whether a pod counts for the wave. It stops counting if it ends late or never, as its author may decide."""
+        """Report whether a pod counts for the wave. A deleted pod counts for ``_ENDING`` seconds, even if it ends later."""
         if pod.metadata.deletion_timestamp is None:
             return pod.uid in self.context.mover.departures.active
         return self._overdue(pod) + (pod.metadata.deletion_grace_period_seconds or 0) < _ENDING

@@ -31,7 +31,7 @@ from descheduler.view.heartbeat import Heartbeats
 
 _LEASE_NAMESPACE = "kube-node-lease"
 _NO_READY_NODES = "NoReadyLowerNodes"
-"""Reason of the Ready condition if the lower cluster responds but none of its nodes admits pods (all cordoned)."""
+"""Reason of the Ready condition if the lower cluster responds, but no node is Ready and schedulable. Ready pods stay."""
 _PROOF_RETRY = 2.0
 _WORKERS = 4
 
@@ -47,8 +47,8 @@ class StaleClusterParams(Params):
     burst: Annotated[int, msgspec.Meta(ge=1)] = 10
     """Number of moves before ``podsPerSecond`` limits their rate."""
     disruption_budget_timeout_seconds: NotNegative = 0.0
-    """Seconds after which pods are deleted even if a disruption budget refuses their eviction, as by taint
-    eviction; 0: never."""
+    """Seconds after the loss from which pods are deleted even if a disruption budget refuses their eviction;
+    0: never."""
 
 
 @dataclass(slots=True)
@@ -247,7 +247,7 @@ class StaleCluster(Strategy):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
-        """Return the pod and its node if the pod must be moved now; otherwise end its wait and return None."""
+        """Return the pod and its node if the pod must be moved now; otherwise None, and the pod no longer waits."""
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None

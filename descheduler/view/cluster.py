@@ -47,7 +47,7 @@ class ClusterView:
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
 
     def lower_cluster(self, name: str) -> str:
-        """Return the lower cluster of a virtual node, as its labels name it; otherwise the node's name."""
+        """Return the lower cluster that a virtual node's labels name; the node's name if they name none."""
         node = self.nodes.store.get(name)
         labels = node.labels if node is not None else {}
         return labels.get(names.LABEL_LOWER_CLUSTER) or labels.get(names.LABEL_CLUSTER_ID) or name
@@ -88,7 +88,7 @@ class ClusterView:
         return [node for node in self.open_nodes_for(pod) if node.name != here]
 
     def pods_on(self, node: str) -> list[Object]:
-        """Return the pods bound to a node that are neither finished nor being deleted nor replaced."""
+        """Return the pods bound to a node that are not finished, being deleted or being replaced."""
         return [
             pod
             for pod in self.pods.store.by_index(pods.INDEX_NODE, node)

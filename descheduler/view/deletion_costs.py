@@ -1,4 +1,4 @@
-"""The deletion costs of a ReplicaSet's pods that keep their division over lower clusters when it scales down. No IO.
+"""Deletion costs that keep a ReplicaSet's division over lower clusters when the ReplicaSet scales down. No IO.
 
 A ReplicaSet deletes pods with a lower cost first. The annotation holds this cost; a second annotation of ours records
 the value that we wrote, because a cost that a user wrote is never changed.
@@ -14,8 +14,8 @@ from controller_runtime.objects import Object
 from descheduler.view import pods
 
 _FIRST = 1_000_000
-"""Cost of the pod that is deleted last. A new pod has the cost 0 until its cost is written, so it is deleted first, as
-younger pods are without costs."""
+"""Cost of the pod that is deleted last. A new pod has the cost 0 until its cost is written, so it is deleted first.
+Kubernetes also deletes younger pods first."""
 _MOST_WORK = 200_000
 """Maximum product of a ReplicaSet's pods and lower clusters, which takes 0.1 s. Above it, nothing is written."""
 _TRIED = 20
@@ -29,7 +29,7 @@ def is_ours(pod: Object) -> bool:
 
 
 def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict[str, int]:
-    """Return by pod name the deletion costs that must be written. Costs that are still correct are not among them.
+    """Return the deletion costs to write, by pod name. Pods with a correct cost are left out.
 
     Args:
         found: pods of one ReplicaSet with a division, on virtual nodes.
@@ -68,6 +68,6 @@ def _weights(found: Sequence[Object], counts: Counter[str]) -> dict[str, int] | 
         except ValueError:
             continue
         if declared is not None:
-            # Room and prices change all the time, so the numbers of existing pods are the weights.
+            # A division by room or price has no weights. Use the numbers of pods, because room and prices change.
             return dict(declared.weights) or division.proportions(counts)
     return None

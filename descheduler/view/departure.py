@@ -44,7 +44,7 @@ class Departure:
     template_hash: str
     """Value of the pod's label before the release."""
     need: int
-    """Available pods of the owner at the release. The eviction must leave as many, or as many as the owner wants."""
+    """Available pods of the owner at the release. The eviction must leave as many, or the owner's replicas if fewer."""
     deadline: str
     """RFC 3339: when the pod gets its label back if its replacement is not Ready."""
     request: str = ""
@@ -81,7 +81,7 @@ class Step(enum.Enum):
     EVICT = enum.auto()
     """Evict the pod: its owner does not need it any more."""
     DELETE = enum.auto()
-    """Delete the pod as garbage collection would: its owner was deleted, and the pod has no owner to be collected by."""
+    """Delete the pod: its owner was deleted. Garbage collection ignores the pod, which has no ownerReference."""
     RESTORE = enum.auto()
     """Restore the label, so that the ReplicaSet adopts the pod again."""
     FORGET = enum.auto()
@@ -107,7 +107,7 @@ def decide(
 ) -> list[Decision]:
     """Return the next step of each departure of one owner.
 
-    The evictions together never leave fewer available pods than the owner wants now, or had at the release.
+    Together, the evictions leave as many available pods as the owner had at the release, or wants now if fewer.
 
     Args:
         departures: all departures of the owner.

@@ -40,7 +40,7 @@ def of(
 
     Args:
         pod: the old pod from the API server.
-        avoid: nodes that the old pod avoids and still must avoid, each with the time since when.
+        avoid: nodes of the old pod that the replacement must still avoid, each with the time since when.
         node: additional node to avoid from now on; empty: none.
         usable: names of the ready virtual nodes. If all of them would be avoided, only the latest is avoided,
             and none if there is only one.

@@ -43,7 +43,7 @@ class Surroundings:
     """Whether pods with moved selectors may run on virtual nodes only, because a real upper node does not
     apply the moved fields."""
     move_resource_claims: bool = False
-    """Whether ResourceClaims move to an annotation, because no device of a lower cluster is known to the upper scheduler."""
+    """Whether ResourceClaims move to an annotation, because the upper scheduler does not know lower devices."""
     scheduler_name: str = ""
     """Scheduler that calls the multi-scheduler, for pods that name none. Empty: unchanged."""
 
@@ -114,7 +114,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
 
 
 def _move_claims(spec: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a spec without ResourceClaims that only virtual nodes can run, and the annotation with the claims."""
+    """Move ResourceClaims to an annotation; return the spec without them, limited to virtual nodes, and its value."""
     try:
         rest, claims = resource_claims.move(spec)
     except resource_claims.InvalidError as error:
@@ -173,7 +173,7 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
             "nodeSelectorTerms": selectors.conjunction(existing, moved.required)
         }
         if moved.upper_required or cluster_selector.UPPER_TERMS in present:
-            # In the order of the required terms that ``conjunction`` has returned.
+            # Combined as the required terms, so that both lists have the same order.
             first = present.get(cluster_selector.UPPER_TERMS) or [{}] * len(existing)
             second = moved.upper_required or [{}] * len(moved.required)
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(first, second)
