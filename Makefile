@@ -79,9 +79,9 @@ generate: $(STAMP) ## write all generated files: reference, chart, golden files,
 
 venv: $(STAMP) ## .venv with all libraries and tools
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hack/constraints.txt
 	@echo "preparing $(VENV) (packages from PyPI)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --upgrade pip
-	@$(BIN)/pip install --quiet --editable . --group dev
+	@$(BIN)/pip install --quiet --constraint hack/constraints.txt --upgrade pip
+	@$(BIN)/pip install --quiet --constraint hack/constraints.txt --editable . --group dev
 	@touch $@

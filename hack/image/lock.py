@@ -1,8 +1,9 @@
-"""``python -m hack.image.lock``: write the hashes of all wheels that the image is made from.
+"""``python -m hack.image.lock``: write the versions of all libraries of the image and of ``make venv``.
 
-The files name each library in one version, with the SHA-256 of its wheel for every architecture of the image.
-``pip install --require-hashes`` then refuses all other files that a package index serves. ``--upgrade`` takes
-the newest versions that pyproject.toml allows.
+The image's files name each library in one version, with the SHA-256 of its wheel for every architecture of the image.
+``pip install --require-hashes`` then refuses all other files that a package index serves. The constraints of ``make venv``
+have no hashes, because pip refuses hashes together with ``--editable``. They keep a new version on PyPI from changing
+the result of a test. ``--upgrade`` takes the newest versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hack.image.commands import BuildError
-from hack.image.python_packages import BACKEND, LIBRARIES, project, wheels_for
+from hack.image.python_packages import BACKEND, CONSTRAINTS, LIBRARIES, project, wheels_for
 
 MACHINES = ("x86_64", "aarch64")
 _HEAD = "# Made by `python -m hack.image.lock`; newer versions: with --upgrade. Do not edit.\n"
@@ -25,7 +27,7 @@ Found = dict[str, tuple[str, set[str]]]
 
 
 def render(found: Mapping[str, tuple[str, Iterable[str]]]) -> str:
-    """Return a requirements file with hashes."""
+    """Return a requirements file, with the hashes of libraries that have some."""
     lines = [_HEAD]
     for name, (version, hashes) in sorted(found.items()):
         lines.append(
@@ -71,24 +73,38 @@ def _resolve(requirements: Sequence[str], machine: str) -> dict[str, Any]:
     return report
 
 
+def _write(file: Path, requirements: Sequence[str], *, has_hashes: bool = True) -> None:
+    reports = [_resolve(requirements, machine) for machine in MACHINES]
+    found = {
+        name: (version, known if has_hashes else ()) for name, (version, known) in hashes(reports).items()
+    }
+    file.write_text(render(found), encoding="utf-8")
+    print(f"wrote {file}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write both files; return the exit code."""
+    """Write the three files; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.image.lock", description=__doc__.splitlines()[0])
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that are allowed")
     upgrade: bool = parser.parse_args(argv).upgrade
     declared = project()
-    wanted = {LIBRARIES: declared["project"]["dependencies"], BACKEND: declared["build-system"]["requires"]}
-    for file, requirements in wanted.items():
-        held = (
-            [f"{name}=={version}" for name, version in pins(file.read_text()).items()] if not upgrade else []
-        )
-        try:
-            reports = [_resolve([*requirements, *held], machine) for machine in MACHINES]
-            file.write_text(render(hashes(reports)), encoding="utf-8")
-        except BuildError as error:
-            print(f"lock: {error}", file=sys.stderr)
-            return 1
-        print(f"wrote {file}")
+    libraries, backend = declared["project"]["dependencies"], declared["build-system"]["requires"]
+
+    def held(file: Path) -> list[str]:
+        return [f"{name}=={version}" for name, version in pins(file.read_text(encoding="utf-8")).items()]
+
+    def kept(file: Path) -> list[str]:
+        return [] if upgrade else held(file)
+
+    try:
+        _write(LIBRARIES, [*libraries, *kept(LIBRARIES)])
+        _write(BACKEND, [*backend, *kept(BACKEND)])
+        # Tests run with the versions of the image.
+        tools = ["pip", *declared["dependency-groups"]["dev"], *held(LIBRARIES), *held(BACKEND)]
+        _write(CONSTRAINTS, [*tools, *kept(CONSTRAINTS)], has_hashes=False)
+    except BuildError as error:
+        print(f"lock: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

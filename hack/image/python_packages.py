@@ -23,6 +23,10 @@ BACKEND = Path(__file__).with_name("backend.txt")
 """The build backend of the project's own wheel, in one version with hashes."""
 
 
+CONSTRAINTS = SOURCE / "hack" / "constraints.txt"
+"""Every library and tool of a developer's virtual environment in one version (``make venv``)."""
+
+
 def project() -> dict[str, Any]:
     """Return the content of pyproject.toml."""
     return tomllib.loads((SOURCE / "pyproject.toml").read_text(encoding="utf-8"))

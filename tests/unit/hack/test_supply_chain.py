@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from hack.image import lock, python_packages, sbom
 from hack.image.commands import BuildError
-from hack.image.python_packages import BACKEND, LIBRARIES, SITE, SOURCE, project
+from hack.image.python_packages import BACKEND, CONSTRAINTS, LIBRARIES, SITE, SOURCE, project
 from tests.thorough import only_thorough, some
 
 HASH = "a" * 64
@@ -22,10 +22,12 @@ HASH = "a" * 64
 
 def _declared(lock_file: Path) -> list[str]:
     whole = project()
-    found: list[str] = (
-        whole["project"]["dependencies"] if lock_file == LIBRARIES else whole["build-system"]["requires"]
-    )
-    return found
+    found: dict[Path, list[str]] = {
+        LIBRARIES: whole["project"]["dependencies"],
+        BACKEND: whole["build-system"]["requires"],
+        CONSTRAINTS: whole["dependency-groups"]["dev"],
+    }
+    return found[lock_file]
 
 
 @pytest.mark.parametrize("file", [LIBRARIES, BACKEND], ids=lambda file: file.name)
@@ -35,7 +37,7 @@ def test_every_locked_library_has_a_hash(file):
         assert re.fullmatch(r"[a-z0-9-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", entry), entry
 
 
-@pytest.mark.parametrize("file", [LIBRARIES, BACKEND], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [LIBRARIES, BACKEND, CONSTRAINTS], ids=lambda file: file.name)
 def test_locked_versions_match_the_declared_dependencies(file):
     """A new dependency or range needs a new lock."""
     pins = lock.pins(file.read_text(encoding="utf-8"))
@@ -43,6 +45,12 @@ def test_locked_versions_match_the_declared_dependencies(file):
         assert requirement.specifier.contains(pins[requirement.name]), (
             f"python -m hack.image.lock: {requirement}"
         )
+
+
+def test_tests_run_with_the_libraries_of_the_image():
+    """In the same versions; a new version on PyPI does not change the result of a test."""
+    text = "".join(file.read_text(encoding="utf-8") for file in (LIBRARIES, BACKEND))
+    assert lock.pins(text).items() <= lock.pins(CONSTRAINTS.read_text(encoding="utf-8")).items()
 
 
 def test_compiled_libraries_are_locked_for_every_architecture():
