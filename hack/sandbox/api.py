@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import aiohttp
 
 from hack.sandbox.errors import SandboxError
+from hack.sandbox.process import Process
 
 _SECONDS = 30.0
 """Time limit of a request. It is long because a machine under load is slow."""
+_HEALTHY_SECONDS = 150.0
 
 
 class Api:
@@ -84,3 +87,26 @@ class Api:
             connector=aiohttp.TCPConnector(ssl=self._context),
             timeout=aiohttp.ClientTimeout(total=_SECONDS),
         )
+
+
+async def wait_healthy(process: Process, url: str) -> None:
+    """Wait until a process returns 200 at a URL; its certificate is not verified.
+
+    Raises:
+        SandboxError: the process ended, or did not return 200 in time; quotes its last response and log line.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _HEALTHY_SECONDS
+    said = "no answer"
+    async with aiohttp.ClientSession() as session:
+        while loop.time() < deadline:
+            process.check()
+            try:
+                async with session.get(url, ssl=False) as answer:
+                    if answer.status == 200:
+                        return
+                    said = await answer.text()
+            except aiohttp.ClientError as error:
+                said = str(error)
+            await asyncio.sleep(0.1)
+    raise SandboxError(f"{process.name} is not ready: {said}: {process.last_line()} (log: {process.log})")

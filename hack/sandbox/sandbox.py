@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from hack.sandbox import directory as folder
 from hack.sandbox import etcd, inotify
+from hack.sandbox.api import wait_healthy
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.packages import ensure_packages
 from hack.sandbox.builds.programs import Progress, control_planes, with_servers
@@ -283,7 +284,7 @@ class Sandbox:
             self.binaries["etcd"], self.directory, dies_with_parent=not self._keep
         )
         await self.etcd.start()
-        await etcd.wait_healthy(self.etcd, self._etcd_url)
+        await wait_healthy(self.etcd, f"{self._etcd_url}/health")
 
     def _save(self) -> None:
         """Write the state that other commands need to show and stop the sandbox; processes have pid files of their own."""

@@ -38,5 +38,7 @@ def statuses(pod: Json) -> Iterator[Json]:
 
 def one_line(text: str, limit: int = 300) -> str:
     """Return the text in one line of at most ``limit`` characters, without control characters for terminals."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
+from hack.sandbox.api import wait_healthy
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.ports import free_ports
@@ -155,7 +154,7 @@ async def start_multi_scheduler(
         ],
     )  # fmt: skip
     url = f"{'https' if tls else 'http'}://{LOOPBACK}:{port}"
-    await _wait_ready(process, f"{url}/readyz")
+    await wait_healthy(process, f"{url}/readyz")
     if tls:
         await _write_client_files(sandbox)
     ca, certificate, key = (str(sandbox.directory / f"extender-{key}") if tls else "" for key in _KEYS)
@@ -173,19 +172,3 @@ async def _write_client_files(sandbox: Sandbox) -> None:
         file = sandbox.directory / f"extender-{key}"
         file.touch(mode=0o600)
         file.write_bytes(base64.b64decode(json.loads(done.stdout)["data"][key]))
-
-
-async def _wait_ready(process: Process, url: str) -> None:
-    said = "no answer"
-    async with aiohttp.ClientSession() as session:
-        for _ in range(_READY_SECONDS * 10):
-            process.check()
-            try:
-                async with session.get(url, ssl=False) as answer:
-                    said = await answer.text()
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientError as error:
-                said = str(error)
-            await asyncio.sleep(0.1)
-    raise SandboxError(f"{process.name} is not ready: {said} (log: {process.log})")

@@ -11,18 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from controller_runtime.tls.key_pairs import sign
 from controller_runtime.tls.pem import KeyPair
+from hack.sandbox.api import wait_healthy
 from hack.sandbox.cluster import Cluster
-from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes.network import Bridge
 from hack.sandbox.process import Process
 
 PROGRAMS = ("kube-proxy", "coredns")
 _READY_PORT = 8181
-_READY_SECONDS = 150.0
 _PORTS = ({"name": "dns", "protocol": "UDP", "port": 53}, {"name": "dns-tcp", "protocol": "TCP", "port": 53})
 
 
@@ -70,28 +67,12 @@ class NodeServices:
         await self.dns.start()
         self._cluster.nodes[:0] = [self.proxy, self.dns]
         await self._cluster.apply(*self._dns_service())
-        await self._wait_for_dns()
+        await wait_healthy(self.dns, f"http://{self._bridge.node_address}:{_READY_PORT}/ready")
+        self.proxy.check()
 
     async def stop(self) -> None:
         """Stop both; their rules are removed with the namespace."""
         await asyncio.gather(self.proxy.kill(), self.dns.kill())
-
-    async def _wait_for_dns(self) -> None:
-        deadline = asyncio.get_running_loop().time() + _READY_SECONDS
-        async with aiohttp.ClientSession() as session:
-            while asyncio.get_running_loop().time() < deadline:
-                self.proxy.check()
-                self.dns.check()
-                try:
-                    async with session.get(
-                        f"http://{self._bridge.node_address}:{_READY_PORT}/ready"
-                    ) as answer:
-                        if answer.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.1)
-        raise SandboxError(f"CoreDNS is not ready: {self.dns.last_line()} (log: {self.dns.log})")
 
     def _proxy_arguments(self, node: str) -> list[str]:
         return [
