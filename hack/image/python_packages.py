@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,7 +51,7 @@ def install_project(site: Path) -> None:
         backend = Path(work) / "backend"
         # An installed build backend is used, so that a test needs no network. Not pip's isolated environment,
         # which would install any version without a check of hashes.
-        if not _importable("hatchling"):
+        if find_spec("hatchling") is None:
             _install_locked(BACKEND, backend)
         path = {"PYTHONPATH": str(backend)} if backend.exists() else {}
         _pip(
@@ -103,15 +103,6 @@ def wheels_for(machine: str) -> list[str]:
         PYTHON.removeprefix("python"),
     ]
     return [*flags, *(word for platform in platforms for word in ("--platform", platform))]
-
-
-def _importable(module: str) -> bool:
-    return (
-        subprocess.run(
-            [sys.executable, "-c", f"import {module}"], check=False, capture_output=True
-        ).returncode
-        == 0
-    )
 
 
 def _pip(command: str, *arguments: str, env: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -51,7 +51,6 @@ class Cluster:
         self.name = name
         self.directory = directory
         self.address = address
-        self.number = number
         self.service_cidr = f"10.{96 + number}.0.0/16"
         self.service_ip = f"10.{96 + number}.0.1"
         self._binaries = binaries

@@ -271,7 +271,6 @@ class Sandbox:
             bridge=bridge,
             binaries=self.binaries,
             dies_with_parent=not self._keep,
-            progress=self._progress,
         )
         self._remains.append({"directory": str(cluster.directory / "node"), "cgroup": node.cgroup})
         self._save()
@@ -289,10 +288,8 @@ class Sandbox:
     def _save(self) -> None:
         """Write the state that other commands need to show and stop the sandbox; processes have pid files of their own."""
         state = {
-            "directory": str(self.directory),
             "clusters": {cluster.name: str(cluster.kubeconfig) for cluster in self.clusters},
             "real_nodes": self._remains,
             "bridges": [bridge.name for bridge in self._bridges],
-            "kubectl": str(self.binaries.get("kubectl", "")),
         }
         (self.directory / folder.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")

@@ -18,7 +18,6 @@ from pathlib import Path
 from controller_runtime.tls.key_pairs import sign
 from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.builds import images
-from hack.sandbox.builds.programs import Progress
 from hack.sandbox.cluster import Cluster
 from hack.sandbox.errors import SandboxError
 from hack.sandbox.nodes.network import Bridge, run
@@ -39,13 +38,11 @@ class RealNode:
         bridge: Bridge,
         binaries: Mapping[str, Path],
         dies_with_parent: bool,
-        progress: Progress,
     ) -> None:
         self.name = f"{cluster.name}-node"
         self._cluster = cluster
         self._bridge = bridge
         self._binaries = binaries
-        self._progress = progress
         self._directory = cluster.directory / "node"
         self._socket = self._directory / "c.sock"
         digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
