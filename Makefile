@@ -42,7 +42,7 @@ prepare: $(STAMP) ## find or build Kubernetes, etcd, Helm and others, once
 # Expensive tests use few inputs here and all in `make test`, see tests/thorough.py. An empty PYTHONDONTWRITEBYTECODE keeps
 # compiled tests, because compiling takes a third of pytest's collection time.
 unit: $(STAMP) ## unit tests
-	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=3 --dist=worksteal
+	THOROUGH=$(THOROUGH) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest tests/unit --numprocesses=4 --dist=worksteal
 
 bench: $(STAMP) ## all benchmarks, about 4 h on an idle machine; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks
