@@ -21,6 +21,10 @@ _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _START_SECONDS = 90
 _ANSWER_SECONDS = 90
 _END_SECONDS = 5
+_NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+"""Chromium aborts all requests with this error when a network interface changes, such as the bridge of another test."""
+_RELOAD_SECONDS = 5
+"""Time in which a page whose request was aborted may recover by itself."""
 _LOG_TAIL = 300
 """Characters of the browser's log that an error quotes."""
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
@@ -46,8 +50,9 @@ class Page:
         self._socket = socket
         self._ended = ended
         self._last = 0
+        self._aborted = False
         self.console: list[str] = []
-        """Errors that the page has logged."""
+        """Errors that the page has logged, except requests that a changed network aborted."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send one command of the protocol and return its result.
@@ -63,7 +68,11 @@ class Page:
             if message.get("method") == "Inspector.targetCrashed":
                 raise SandboxError(f"chromium: {method}: the tab crashed, often because of too little memory")
             if message.get("method") == "Log.entryAdded":
-                self.console.append(message["params"]["entry"]["text"])
+                text = message["params"]["entry"]["text"]
+                if _NETWORK_CHANGED in text:
+                    self._aborted = True
+                else:
+                    self.console.append(text)
             if message.get("method") == "Runtime.exceptionThrown":
                 self.console.append(json.dumps(message["params"]["exceptionDetails"]))
             if message.get("id") == self._last:
@@ -89,7 +98,8 @@ class Page:
         await self.call("Inspector.enable")
         await self.call("Log.enable")
         await self.call("Runtime.enable")
-        await self.call("Page.navigate", url=url)
+        answer = await self.call("Page.navigate", url=url)
+        self._aborted = _NETWORK_CHANGED in answer.get("errorText", "")
         return self
 
     async def evaluate(self, expression: str) -> Any:
@@ -100,14 +110,18 @@ class Page:
         return answer["result"].get("value")
 
     async def wait_for(self, expression: str, *, seconds: float = 90.0) -> None:
-        """Wait until an expression is true.
+        """Wait until an expression is true; reload the page if a changed network aborted one of its requests.
 
         Raises:
             SandboxError: it did not become true in time.
         """
-        deadline = asyncio.get_running_loop().time() + seconds
+        now = asyncio.get_running_loop().time
+        deadline, reload = now() + seconds, now() + _RELOAD_SECONDS
         while not await self.evaluate(expression):
-            if asyncio.get_running_loop().time() > deadline:
+            if self._aborted and now() > reload:
+                self._aborted, reload = False, now() + _RELOAD_SECONDS
+                await self.call("Page.reload")
+            if now() > deadline:
                 text = await self.evaluate("document.body.innerText")
                 raise SandboxError(f"the page never showed {expression}; its text: {text!r}, {self.console}")
             await asyncio.sleep(0.1)
