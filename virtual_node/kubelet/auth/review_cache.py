@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from controller_runtime.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
+from virtual_node.kubelet.base.single_flight import SharedAnswers
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -37,9 +38,9 @@ class ReviewCache(Generic[K, V]):
         self._stale = stale
         self._size = size
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
-        self._asking: dict[K, asyncio.Task[V]] = {}
+        self._asking: SharedAnswers[K, V] = SharedAnswers(fresh=0)
 
-    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+    async def get(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
         """Return the cached result or request a review; cancelling one caller does not affect the others.
 
         Args:
@@ -56,7 +57,7 @@ class ReviewCache(Generic[K, V]):
             if now < entry.expires:
                 return entry.value
         try:
-            return await self._ask_once(key, ask)
+            return await self._asking.get(key, lambda: self._ask(key, ask))
         except (Unavailable, TooManyRequests, TimeoutError) as error:
             if entry is not None and now < entry.expires + self._stale:
                 return entry.value
@@ -64,15 +65,7 @@ class ReviewCache(Generic[K, V]):
                 raise
             raise ServerTimeout("no answer in time", code=504, reason="Timeout") from error
 
-    async def _ask_once(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        task = self._asking.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(key, ask))
-            self._asking[key] = task
-            task.add_done_callback(lambda done: self._asked(key, done))
-        return await asyncio.shield(task)
-
-    async def _ask(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+    async def _ask(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
         async with asyncio.timeout(_TIMEOUT):
             value = await ask()
         ttl = self._ttl(value)
@@ -85,14 +78,6 @@ class ReviewCache(Generic[K, V]):
             self._entries.pop(key, None)
         return value
 
-    def _asked(self, key: K, task: asyncio.Task[V]) -> None:
-        del self._asking[key]
-        if not task.cancelled():
-            task.exception()  # retrieved, because asyncio would log it if all callers were cancelled
-
     async def close(self) -> None:
         """Cancel the reviews in progress."""
-        tasks = tuple(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._asking.close()

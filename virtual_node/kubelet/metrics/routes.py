@@ -18,9 +18,9 @@ from aiohttp import web
 from controller_runtime.api.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.serving.metrics_page import MetricsPage
+from virtual_node.kubelet.base.single_flight import SharedAnswers
 from virtual_node.kubelet.metrics.lower_kubelets import LowerKubelets
 from virtual_node.kubelet.metrics.metrics_api import MetricsApi
-from virtual_node.kubelet.metrics.single_flight import SharedAnswers
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.prometheus_text import Exposition, PodNames, Pods
 from virtual_node.translate.nodes.usage import CounterSum
@@ -59,8 +59,8 @@ class MetricsRoutes:
         # One sum per source, because samples of two sources have different times, and a decrease looks like a
         # reboot.
         self._resource_cpu, self._summary_cpu = CounterSum(), CounterSum()
-        self._answers: SharedAnswers[bytes] = SharedAnswers(fresh=_FRESH)
-        self._usage: SharedAnswers[str] = SharedAnswers(fresh=_FRESH)
+        self._answers: SharedAnswers[str, bytes] = SharedAnswers(fresh=_FRESH)
+        self._usage: SharedAnswers[str, str] = SharedAnswers(fresh=_FRESH)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes to serve."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class SharedAnswers(Generic[T]):
+class SharedAnswers(Generic[K, T]):
     """Caches results by key for a short time, and computes the result of a key only once at a time.
 
     Args:
@@ -18,9 +19,9 @@ class SharedAnswers(Generic[T]):
 
     def __init__(self, *, fresh: float) -> None:
         self._fresh = fresh
-        self._tasks: dict[str, asyncio.Task[T]] = {}
+        self._tasks: dict[K, asyncio.Task[T]] = {}
 
-    async def get(self, question: str, find_out: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def get(self, question: K, find_out: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return a cached or computed result. Cancelling one caller does not affect the others.
 
         Args:
@@ -33,8 +34,15 @@ class SharedAnswers(Generic[T]):
             task.add_done_callback(lambda done: self._answered(question, done))
         return await asyncio.shield(task)
 
-    def _answered(self, question: str, task: asyncio.Task[T]) -> None:
+    def _answered(self, question: K, task: asyncio.Task[T]) -> None:
         if task.cancelled() or task.exception() is not None:
             del self._tasks[question]
         else:
             task.get_loop().call_later(self._fresh, self._tasks.pop, question)
+
+    async def close(self) -> None:
+        """Cancel the computations in progress."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
