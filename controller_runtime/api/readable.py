@@ -43,6 +43,13 @@ def count(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
+def some(names: Iterable[str], *, limit: int = 3) -> str:
+    """Return the first few names: ``a, b, c and 4 more``."""
+    listed = list(names)
+    more = len(listed) - limit
+    return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
 def guess(word: str, known: Iterable[str]) -> str:
     """Return ``, did you mean status?`` to append to a message about an unknown word.
 

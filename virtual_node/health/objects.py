@@ -1,4 +1,4 @@
-"""Reads fields of Nodes and Pods for the health model and the commands."""
+"""Reads fields of objects for the health model and the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ Json = Mapping[str, Any]
 
 def is_virtual(node: Json) -> bool:
     """Report whether a Node is a virtual node."""
-    return bool((node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL)
+    return labels_of(node).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
+
+
+def labels_of(one: Json) -> Mapping[str, str]:
+    """Return an object's labels."""
+    found: Mapping[str, str] = one["metadata"].get("labels") or {}
+    return found
+
+
+def annotations_of(one: Json) -> Mapping[str, str]:
+    """Return an object's annotations."""
+    found: Mapping[str, str] = one["metadata"].get("annotations") or {}
+    return found
+
+
+def is_deleting(one: Json) -> bool:
+    """Report whether an object is being deleted."""
+    return bool(one["metadata"].get("deletionTimestamp"))
 
 
 def taints(node: Json) -> Iterator[Json]:
@@ -20,10 +37,10 @@ def taints(node: Json) -> Iterator[Json]:
     yield from (node.get("spec") or {}).get("taints") or ()
 
 
-def key(thing: Json) -> str:
-    """Return ``namespace/name``."""
-    metadata = thing["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}"
+def key(one: Json) -> str:
+    """Return ``namespace/name``, or ``name`` of a cluster-scoped object."""
+    metadata = one["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 def statuses(pod: Json) -> Iterator[Json]:

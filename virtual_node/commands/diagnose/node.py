@@ -7,7 +7,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.api.readable import count
+from controller_runtime.api.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.probe import Probe
@@ -16,7 +16,7 @@ from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding
 from virtual_node.commands.doctor import nodes, presence, read_installation
 from virtual_node.commands.doctor.facts import DoctorFacts, Installation
-from virtual_node.commands.doctor.links import State, some
+from virtual_node.commands.doctor.links import State
 from virtual_node.config import program
 from virtual_node.health.objects import Json, key
 from virtual_node.translate.printers.pods import pod_row

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api.pod.conditions import condition, is_true
-from controller_runtime.api.readable import count
+from controller_runtime.api.readable import count, some
 from controller_runtime.resources import Resource
 from virtual_node.commands.common.permissions import refusal
 from virtual_node.commands.common.reader import Reader
@@ -54,12 +54,11 @@ def judge(
             first.setdefault(findings[0].title, findings[0])
     for title, pods in sorted(by_title.items(), key=lambda item: -len(item[1])):
         one = first[title]
-        more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
         found.append(
             DiagnoseFinding(
                 one.rank,
                 f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
-                [f"{', '.join(pods[:3])}{more}", *one.evidence],
+                [some(pods), *one.evidence],
                 one.next_steps,
                 code=one.code,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from virtual_node.commands.doctor.facts import DoctorFacts
@@ -74,10 +74,3 @@ def skipped(detail: str, next_step: str = "") -> Outcome:
 def unknown(detail: str) -> Outcome:
     """Return the outcome of a link that could not be read."""
     return Outcome(State.UNKNOWN, detail)
-
-
-def some(names: Iterable[str], *, limit: int = 3) -> str:
-    """Return the first few names: ``a, b, c and 4 more``."""
-    listed = list(names)
-    more = len(listed) - limit
-    return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from controller_runtime.api import matching, names
-from controller_runtime.api.readable import count
+from controller_runtime.api.readable import count, some
 from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
-from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.verdict import faults, of_faults
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import Kind

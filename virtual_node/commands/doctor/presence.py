@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller_runtime.api.readable import count
+from controller_runtime.api.readable import count, some
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, DoctorFacts, virtual_nodes
 from virtual_node.commands.doctor.installation import installation_trouble
-from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some, unknown
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, unknown
 from virtual_node.commands.doctor.verdict import faults, of_faults, unless
 from virtual_node.health.faults import Kind
 

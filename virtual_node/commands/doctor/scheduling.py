@@ -10,7 +10,7 @@ from datetime import datetime
 from controller_runtime.api import quantity, readable, timestamps
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import condition
-from controller_runtime.api.readable import count
+from controller_runtime.api.readable import count, some
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
@@ -19,7 +19,7 @@ from virtual_node.commands.doctor.facts import (
     ready_nodes,
     waiting,
 )
-from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, some
+from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.nodes import targets_virtual_nodes
 from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program

@@ -93,7 +93,7 @@ async def run(
             facts = await reading.read(opened, limits, silent=silent)
             for rule, found in registry.look(facts, rules).items():
                 looked[rule] = registry.confirmed(looked[rule], found)
-        findings = [one for one in registry.ordered(looked) if one.check not in ignore]
+        findings = [one for one in registry.ordered(looked) if one.subject.check not in ignore]
         if not target:
             return facts, findings, None
         if in_config_map and facts.upper.error:

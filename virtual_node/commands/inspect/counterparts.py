@@ -9,9 +9,10 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from virtual_node.commands.inspect.facts import ClusterFacts, annotations_of, is_virtual_node, labels_of
+from virtual_node.commands.inspect.facts import ClusterFacts
 from virtual_node.commands.inspect.listing import all_of, lease_into, list_into
 from virtual_node.commands.inspect.packed import PackedObjects
+from virtual_node.health.objects import annotations_of, is_virtual, labels_of
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Names that a node or a namespace can have."""
@@ -67,5 +68,5 @@ def _add_counterparts(lower: ClusterFacts, nodes: set[str], sources: Mapping[str
 
 def virtual_nodes(upper: ClusterFacts, lowers: Iterable[ClusterFacts]) -> set[str]:
     """Return the names of the registered virtual nodes and of those that are configured for lower clusters."""
-    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual_node(node)}
+    registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual(node)}
     return registered | {name for lower in lowers for name in lower.nodes}

@@ -11,6 +11,7 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.api.autoscaling import Autoscaling
 from virtual_node.certificates.expiry import Expiry, ExpiryLimits
 from virtual_node.commands.inspect.packed import PackedObjects
+from virtual_node.health.objects import annotations_of, labels_of
 from virtual_node.translate.base.options import PodOptions
 
 FOREIGN_POD = "ForeignPod"
@@ -37,33 +38,49 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
 
 
-class Subject(NamedTuple):
-    """What a finding is about."""
-
-    cluster: str
-    kind: str
-    object: str
-    """``namespace/name``, or ``name``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InspectFinding:
     """One reported problem or remark, and the next step."""
 
     severity: str
     """``error``, ``warning``, or ``info``, which never fails a check."""
-    check: str
-    """Name of the check, such as leaked, missing or drift; stable, for programs."""
     subject: Subject
     message: str
     next_step: str = ""
     transient: bool = False
     """Whether the finding also occurs briefly in healthy systems during a change, so that two reads must have it."""
 
-    @property
-    def identity(self) -> tuple[str, Subject]:
-        """Key that is equal for the same finding of two reads."""
-        return self.check, self.subject
+
+class Subject(NamedTuple):
+    """What a finding is about; equal for the same finding of two reads."""
+
+    check: str
+    """Name of the check, such as leaked, missing or drift; stable, for programs."""
+    cluster: str
+    kind: str
+    object: str
+    """``namespace/name``, or ``name``."""
+
+    def finding(
+        self, severity: str, message: str, next_step: str = "", *, transient: bool = False
+    ) -> InspectFinding:
+        """Return a finding about this subject."""
+        return InspectFinding(severity, self, message, next_step, transient)
+
+    def error(self, message: str, next_step: str = "", *, transient: bool = False) -> InspectFinding:
+        """Return an error about this subject."""
+        return self.finding(ERROR, message, next_step, transient=transient)
+
+    def warning(self, message: str, next_step: str = "", *, transient: bool = False) -> InspectFinding:
+        """Return a warning about this subject."""
+        return self.finding(WARNING, message, next_step, transient=transient)
+
+    def info(self, message: str, next_step: str = "") -> InspectFinding:
+        """Return information about this subject."""
+        return self.finding(INFO, message, next_step)
+
+
+Findings = Iterator[InspectFinding]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,36 +183,8 @@ class InspectFacts:
         return self.now - timestamps.parse(moment) if moment else timedelta()
 
 
-def is_virtual_node(one: Mapping[str, Any]) -> bool:
-    """Report whether a Node is a virtual node of any installation."""
-    return labels_of(one).get(names.LABEL_NODE_TYPE) == names.NODE_TYPE_VIRTUAL
-
-
-def labels_of(one: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return an object's labels."""
-    found: Mapping[str, str] = one["metadata"].get("labels") or {}
-    return found
-
-
-def annotations_of(one: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return an object's annotations."""
-    found: Mapping[str, str] = one["metadata"].get("annotations") or {}
-    return found
-
-
-def key(one: Mapping[str, Any]) -> str:
-    """Return ``namespace/name``, or ``name`` of a cluster-scoped object."""
-    metadata = one["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
-
-
 def webhook_services(configuration: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield a configuration's webhooks that are reached by a Service, with ``namespace/name`` of the Service."""
     for webhook in configuration.get("webhooks") or ():
         if service := webhook["clientConfig"].get("service"):
             yield webhook, f"{service['namespace']}/{service['name']}"
-
-
-def is_deleting(one: Mapping[str, Any]) -> bool:
-    """Report whether an object is being deleted."""
-    return bool(one["metadata"].get("deletionTimestamp"))

@@ -13,7 +13,7 @@ from controller_runtime import resources
 from controller_runtime.api import timestamps
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, ConfigError, NotFound
-from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding
+from virtual_node.commands.inspect.facts import ERROR, INFO, OPTIONAL, InspectFacts, InspectFinding, Subject
 from virtual_node.health.inspections import (
     FIXED,
     KEY,
@@ -60,13 +60,10 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
                 state=NEW if is_new else PERSISTING,
                 since=now if is_new else earlier.since if earlier else before.runs[-1].time,
                 severity=severity,
-                check=one.check,
-                cluster=one.subject.cluster,
-                kind=one.subject.kind,
-                object=identity(one)[-1],
+                **identity(one)._asdict(),
                 message=_cut(one.message, _MESSAGE),
             )
-    is_complete = not any(one.check == "rule" for one in findings)
+    is_complete = not any(one.subject.check == "rule" for one in findings)
     for key, earlier in known.items():
         if key not in found:
             is_judged = is_complete and _is_judged(facts, earlier)
@@ -83,9 +80,9 @@ def compare(before: Inspection, facts: InspectFacts, findings: Sequence[InspectF
     return Inspection(findings=recorded[:_FINDINGS], runs=[*before.runs, run][-_RUNS:])
 
 
-def identity(finding: InspectFinding) -> tuple[str, str, str, str]:
+def identity(finding: InspectFinding) -> Subject:
     """Return the identity of a finding in the history, in which long names of objects are cut off."""
-    return finding.check, finding.subject.cluster, finding.subject.kind, _cut(finding.subject.object, _OBJECT)
+    return finding.subject._replace(object=_cut(finding.subject.object, _OBJECT))
 
 
 def _limited(one: RecordedFinding) -> RecordedFinding:

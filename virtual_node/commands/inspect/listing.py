@@ -23,10 +23,10 @@ from virtual_node.commands.inspect.facts import (
     SERVICE_BACKEND,
     WEBHOOKS,
     ClusterFacts,
-    key,
     webhook_services,
 )
 from virtual_node.commands.inspect.packed import PackedObjects, Packer
+from virtual_node.health.objects import key
 
 _PARALLEL = 8
 _KEPT: Mapping[str, Sequence[str]] = {
@@ -69,14 +69,7 @@ async def all_of(reading: Iterable[Awaitable[None]]) -> None:
 
 
 async def list_into(
-    client: Client,
-    cluster: ClusterFacts,
-    resource: Resource,
-    *,
-    namespace: str | None = None,
-    label_selector: str | None = None,
-    field_selector: str | None = None,
-    kind: str = "",
+    client: Client, cluster: ClusterFacts, resource: Resource, *, kind: str = "", **selection: Any
 ) -> None:
     """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
 
@@ -84,23 +77,15 @@ async def list_into(
         client: client of the cluster.
         cluster: receives the objects, in addition to earlier objects of the same kind.
         resource: resource to list.
-        namespace: None: all namespaces.
-        label_selector: None: all objects.
-        field_selector: None: all objects.
         kind: key in ``Cluster.objects``; empty: the resource's kind.
+        selection: ``namespace``, ``label_selector`` and ``field_selector``; without them, all objects.
 
     Raises:
         ApiError: the cluster does not answer.
     """
     kind = kind or resource.kind
     try:
-        found, _ = await client.list_as(
-            resource,
-            Packer(partial(_json, kind=kind)),
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
+        found, _ = await client.list_as(resource, Packer(partial(_json, kind=kind)), **selection)
     except (Forbidden, NotFound) as error:
         cluster.unread[kind] = str(error)
         return

@@ -28,12 +28,7 @@ from virtual_node.commands.inspect.facts import (
     ClusterFacts,
     InspectFacts,
 )
-from virtual_node.commands.inspect.listing import (
-    all_of,
-    list_into,
-    read_backends,
-    read_version,
-)
+from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.health.pods import WAITING

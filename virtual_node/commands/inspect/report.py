@@ -61,7 +61,7 @@ def show(
     }
     if history:
         data |= {
-            state: [_past(one) for one in history.findings if one.state == state]
+            state: [msgspec.to_builtins(one) for one in history.findings if one.state == state]
             for state in (FIXED, UNKNOWN)
         }
         data["runs"] = msgspec.to_builtins(history.runs)
@@ -77,12 +77,7 @@ def _table(
     headers: bool,
 ) -> None:
     past = [
-        InspectFinding(
-            severity=one.severity,
-            check=one.check,
-            subject=Subject(one.cluster, one.kind, one.object),
-            message=one.message,
-        )
+        Subject(one.check, one.cluster, one.kind, one.object).finding(one.severity, one.message)
         for one in recorded.values()
         if one.state in {FIXED, UNKNOWN}
     ]
@@ -91,13 +86,13 @@ def _table(
     rows, entries = [], []
     for one in (*findings, *past):
         state = _state(facts, recorded.get(identity(one))) if has_history else ""
-        subject = (one.severity, one.subject.cluster, one.check, *one.subject[1:])
-        rows.append((*([state] if has_history else []), *subject, one.message, one.next_step))
+        check, cluster, kind, name = one.subject
+        row = (one.severity, cluster, check, kind, name, one.message, one.next_step)
+        rows.append((state, *row) if has_history else row)
         entries.append(
             output.Entry(
                 output.GOOD if state == FIXED else _MARKS[one.severity],
-                f"{one.severity} {one.subject.cluster}: {one.check} {one.subject.kind} {one.subject.object}"
-                + (f" ({state})" if state else ""),
+                f"{one.severity} {cluster}: {check} {kind} {name}" + (f" ({state})" if state else ""),
                 [one.message],
                 [one.next_step] if one.next_step else [],
             )
@@ -110,9 +105,9 @@ def _state(facts: InspectFacts, recorded: RecordedFinding | None) -> str:
     """Return the state, or its age if it persists; empty: severity info, which is not recorded."""
     if recorded is None:
         return ""
-    return (
-        span(facts.now - timestamps.parse(recorded.since)) if recorded.state == PERSISTING else recorded.state
-    )
+    if recorded.state == PERSISTING:
+        return span(facts.now - timestamps.parse(recorded.since))
+    return recorded.state
 
 
 def _row(finding: InspectFinding, recorded: RecordedFinding | None) -> dict[str, Any]:
@@ -120,13 +115,7 @@ def _row(finding: InspectFinding, recorded: RecordedFinding | None) -> dict[str,
     return {
         **({"state": recorded.state, "since": recorded.since} if recorded else {}),
         "severity": finding.severity,
-        "check": finding.check,
         **finding.subject._asdict(),
         "message": finding.message,
         "nextStep": finding.next_step,
     }
-
-
-def _past(one: RecordedFinding) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(one)
-    return row

@@ -16,6 +16,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import is_finished
+from controller_runtime.api.readable import some
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError, NotFound
@@ -41,7 +42,6 @@ from virtual_node.translate.nodes.node import is_real
 
 _GONE_SECONDS = 5.0
 """Seconds within which a process that is still terminating may register its Node again."""
-_NAMED = 5
 _NEXT = (
     "Move the pods away first, then run the command again: 'kubectl drain {nodes} --ignore-daemonsets "
     "--delete-emptydir-data'. With --force the pods are deleted, and data of volumes stays in the lower cluster"
@@ -209,9 +209,8 @@ class Leave:
             for node in open_:
                 await self._upper.patch(resources.NODES, node, {"spec": {"unschedulable": None}})
                 self._progress("upper")(f"node {node} uncordoned")
-            more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
             raise ConfigError(
-                f"cluster {self._options.name} is in use: {', '.join(held[:_NAMED])}{more}. "
+                f"cluster {self._options.name} is in use: {some(held, limit=5)}. "
                 + (_LOST_NEXT if self._lower is None else _NEXT.format(nodes=" ".join(nodes)))
             )
         # Pods of a lost cluster cannot terminate gracefully, so they are force-deleted at once.

@@ -48,3 +48,8 @@ def test_shows_a_quantity_in_its_usual_unit(name: str, value: str, shown: str):
 def test_singular_and_plural(number: int, words: tuple[str, ...], shown: str):
     """The noun, and the verb if there is one, agree with the number."""
     assert readable.count(number, *words) == shown
+
+
+def test_many_names_are_cut():
+    """To one line."""
+    assert readable.some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

@@ -132,7 +132,7 @@ def worries(
     if change is not None:
         change(facts)
     found = registry.inspect(facts)
-    return [(one.severity, one.check, *one.subject[1:]) for one in found if one.severity != "info"]
+    return [(one.severity, one.subject.check, *one.subject[2:]) for one in found if one.severity != "info"]
 
 
 def leaking(kind: str, **more: Any) -> Change:

@@ -5,7 +5,7 @@ A virtual node promises, as its allocatable, the sum of its lower nodes, but a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,14 +20,14 @@ from virtual_node.commands.inspect.facts import (
     INFO,
     WARNING,
     ClusterFacts,
+    Findings,
     InspectFacts,
     InspectFinding,
     Subject,
     VirtualNode,
-    key,
-    labels_of,
 )
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
+from virtual_node.health.objects import key, labels_of
 from virtual_node.translate.nodes.capacity import PODS, Capacity, node_counts
 
 _CAPACITY_TOLERANCE = 1.01
@@ -39,7 +39,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 """Conditions of nodes that are True in case of a problem."""
 
 
-def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
+def lower_nodes(facts: InspectFacts) -> Findings:
     """Yield lower nodes of our virtual nodes that take no pods."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
@@ -52,32 +52,23 @@ def lower_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
             else:
                 message = f"is not Ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
                 step = f"kubectl describe node {name}, in the lower cluster"
-            yield InspectFinding(
-                severity=WARNING,
-                check="capacity",
-                subject=Subject(lower.name, "Node", name),
-                message=message,
-                next_step=step,
-            )
+            yield Subject("capacity", lower.name, "Node", name).warning(message, step)
 
 
-def pressure(facts: InspectFacts) -> Iterator[InspectFinding]:
+def pressure(facts: InspectFacts) -> Findings:
     """Yield lower nodes of our virtual nodes that run out of memory, disk or processes, or have no network."""
     for lower in facts.lowers:
         for node in lower.of("Node"):
             found = [kind for kind in _PRESSURES if is_true(node.get("status"), kind)]
             if found and any(_selects(one, node) for one in lower.nodes.values()):
                 name = node["metadata"]["name"]
-                yield InspectFinding(
-                    severity=WARNING,
-                    check="pressure",
-                    subject=Subject(lower.name, "Node", name),
-                    message=f"reports {', '.join(found)}: it takes no new pods and may evict pods",
-                    next_step=f"kubectl describe node {name}, in the lower cluster",
+                yield Subject("pressure", lower.name, "Node", name).warning(
+                    f"reports {', '.join(found)}: it takes no new pods and may evict pods",
+                    f"kubectl describe node {name}, in the lower cluster",
                 )
 
 
-def promises(facts: InspectFacts) -> Iterator[InspectFinding]:
+def promises(facts: InspectFacts) -> Findings:
     """Yield for each virtual node how much of its allocatable pods can use, and whether its lower nodes have less in sum."""
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
@@ -103,7 +94,7 @@ class Oversized(PodRule):
         self._rooms: dict[str, list[_Room]] = {}
         """Lower nodes that take pods, by virtual node."""
 
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod."""
         facts, lower, below = self.facts, pod.lower, pod.below
         if below is None or below["spec"].get("nodeName") or is_finished(below.get("status")):
@@ -121,15 +112,11 @@ class Oversized(PodRule):
         if not never and (waited <= facts.limits.grace or any(_fits(wanted, room.free) for room in rooms)):
             return
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
-        yield InspectFinding(
-            severity=ERROR if never else WARNING,
-            check="capacity",
-            subject=Subject(lower.name, "Pod", key(pod.upper)),
-            message=f"asks for {asked or 'a place'}; no lower node of {name} "
+        yield Subject("capacity", lower.name, "Pod", key(pod.upper)).finding(
+            ERROR if never else WARNING,
+            f"asks for {asked or 'a place'}; no lower node of {name} "
             + ("is that large" if never else f"has had that free for {span(waited)}"),
-            next_step="request less, or add a larger lower node"
-            if never
-            else "make room, or add a lower node",
+            "request less, or add a larger lower node" if never else "make room, or add a lower node",
             transient=True,
         )
 
@@ -184,7 +171,7 @@ def _fits(wanted: Mapping[str, int], available: Mapping[str, int]) -> bool:
 
 def _excess_capacity(
     lower: ClusterFacts, name: str, virtual: VirtualNode, promised: Mapping[str, Any]
-) -> Iterator[InspectFinding]:
+) -> Findings:
     capacity = Capacity(
         node_selector=virtual.selector, reserve=virtual.reserve, autoscaling=virtual.autoscaling
     )
@@ -203,12 +190,9 @@ def _excess_capacity(
         and quantity.of(one, promised[one]) > quantity.of(one, available.get(one, "0")) * _CAPACITY_TOLERANCE
     ]
     if too_much:
-        yield InspectFinding(
-            severity=WARNING,
-            check="capacity",
-            subject=Subject(lower.name, "Node", name),
-            message=f"promises more than its lower nodes have: {', '.join(too_much)}",
-            next_step="does the virtual node's process run? Its capacity is not up to date",
+        yield Subject("capacity", lower.name, "Node", name).warning(
+            f"promises more than its lower nodes have: {', '.join(too_much)}",
+            "does the virtual node's process run? Its capacity is not up to date",
             transient=True,
         )
 
@@ -233,12 +217,10 @@ def _usable(
             f"{_amount(one, promised.get(one, '0'))} "
             f"(largest place {readable.resource(one, largest)}, {lost:.0%} not usable)"
         )
-    return InspectFinding(
-        severity=WARNING if worst >= _UNUSABLE_SHARE else INFO,
-        check="capacity",
-        subject=Subject(lower.name, "Node", name),
-        message=f"promises {', '.join(parts)}",
-        next_step="repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
+    return Subject("capacity", lower.name, "Node", name).finding(
+        WARNING if worst >= _UNUSABLE_SHARE else INFO,
+        f"promises {', '.join(parts)}",
+        "repair or uncordon lower nodes" if worst >= _UNUSABLE_SHARE else "",
     )
 
 

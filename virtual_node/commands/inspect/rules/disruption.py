@@ -9,16 +9,8 @@ from typing import Any
 from controller_runtime.api import matching
 from controller_runtime.api.pod.conditions import is_finished
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import (
-    INFO,
-    WARNING,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    is_deleting,
-    key,
-    labels_of,
-)
+from virtual_node.commands.inspect.facts import INFO, WARNING, Findings, InspectFacts, Subject
+from virtual_node.health.objects import is_deleting, key, labels_of
 
 Json = Mapping[str, Any]
 NEEDS = ("Deployment", "StatefulSet", "PodDisruptionBudget")
@@ -26,7 +18,7 @@ NEEDS = ("Deployment", "StatefulSet", "PodDisruptionBudget")
 _HASH = "pod-template-hash"
 
 
-def disruption(facts: InspectFacts) -> Iterator[InspectFinding]:
+def disruption(facts: InspectFacts) -> Findings:
     """Yield workloads with pods on our virtual nodes that an update or a drain can interrupt."""
     ours = _workloads(facts)
     budgets, services = (_by_namespace(facts.upper.of(kind)) for kind in ("PodDisruptionBudget", "Service"))
@@ -38,13 +30,7 @@ def disruption(facts: InspectFacts) -> Iterator[InspectFinding]:
             namespace = workload["metadata"]["namespace"]
             known = budgets.get(namespace, ()) if facts.upper.knows("PodDisruptionBudget") else None
             for check, severity, message, step in _risks(workload, kind, known, services.get(namespace, ())):
-                yield InspectFinding(
-                    severity=severity,
-                    check=check,
-                    subject=Subject(UPPER, kind, key(workload)),
-                    message=message,
-                    next_step=step,
-                )
+                yield Subject(check, UPPER, kind, key(workload)).finding(severity, message, step)
 
 
 def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:

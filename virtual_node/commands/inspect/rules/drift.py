@@ -5,28 +5,16 @@ Drift is what the virtual node's translation would change now. Findings show key
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from controller_runtime.api import names, readable
-from virtual_node.commands.inspect.facts import (
-    ERROR,
-    INFO,
-    WARNING,
-    ClusterFacts,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    annotations_of,
-    is_deleting,
-    key,
-    labels_of,
-)
+from virtual_node.commands.inspect.facts import ERROR, WARNING, ClusterFacts, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
+from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.objects import copies
 from virtual_node.translate.pods import update
 
-_SHOWN = 5
 _CONTAINERS = ("containers", "initContainers")
 _BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)
 
@@ -46,7 +34,7 @@ class PodDrift(PodRule):
         self._rewritten: dict[str, list[str]] = {}
         """Keys of pods that lower admission has changed, by cluster."""
 
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod, or remember that lower admission has changed it."""
         upper, below = pod.upper, pod.below
         if below is None or is_deleting(upper) or is_deleting(below):
@@ -64,29 +52,24 @@ class PodDrift(PodRule):
         if not differing:
             return
         severe = bool(in_spec or added or (resized and not asked))
-        yield InspectFinding(
-            severity=ERROR if severe else WARNING,
-            check="drift",
-            subject=Subject(pod.lower.name, "Pod", key(below)),
-            message=f"differs from upper pod {key(upper)} in {_some(differing)}",
-            next_step="if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
+        yield Subject("drift", pod.lower.name, "Pod", key(below)).finding(
+            ERROR if severe else WARNING,
+            f"differs from upper pod {key(upper)} in {readable.some(differing, limit=5)}",
+            "if the lower cluster refuses the change, the upper pod has an event UpdateRefused; "
             "otherwise see the virtual node's log",
             transient=True,
         )
 
-    def of_all(self) -> Iterator[InspectFinding]:
+    def of_all(self) -> Findings:
         """Yield a finding for each cluster of which admission changes pods."""
         for cluster, pods in self._rewritten.items():
-            yield InspectFinding(
-                severity=INFO,
-                check="drift",
-                subject=Subject(cluster, "Cluster", cluster),
-                message="its admission has changed images, tolerations or deadlines of "
-                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {_some(pods)}",
+            yield Subject("drift", cluster, "Cluster", cluster).info(
+                "its admission has changed images, tolerations or deadlines of "
+                f"{readable.count(len(pods), 'pod')}, and the virtual node leaves them: {readable.some(pods, limit=5)}"
             )
 
 
-def copy_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
+def copy_drift(facts: InspectFacts) -> Findings:
     """Yield lower ConfigMaps and Secrets whose data differs from their upper source."""
     for lower in facts.lowers:
         for kind in ("ConfigMap", "Secret"):
@@ -100,12 +83,9 @@ def copy_drift(facts: InspectFacts) -> Iterator[InspectFinding]:
                 if source is None or source["metadata"]["uid"] != labels_of(copy).get(names.LABEL_UPPER_UID):
                     continue  # The source is gone or was replaced; the rule for leaks reports it.
                 if differing := _data_fields(copy, source, lower):
-                    yield InspectFinding(
-                        severity=ERROR,
-                        check="drift",
-                        subject=Subject(lower.name, kind, key(copy)),
-                        message=f"differs from upper {kind} {key(source)} in {_some(differing)}",
-                        next_step="does the virtual node's process run? A copy that no pod references is not "
+                    yield Subject("drift", lower.name, kind, key(copy)).error(
+                        f"differs from upper {kind} {key(source)} in {readable.some(differing, limit=5)}",
+                        "does the virtual node's process run? A copy that no pod references is not "
                         "updated: delete it in the lower cluster",
                         transient=True,
                     )
@@ -153,8 +133,3 @@ def _metadata_fields(changes: update.PodChanges) -> list[str]:
         # Our own bookkeeping annotations change with other fields, so they are not reported.
         found += [f"metadata.{field}[{name}]" for name in sorted(change) if name not in _BOOKKEEPING]
     return found
-
-
-def _some(fields: list[str]) -> str:
-    more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
-    return ", ".join(fields[:_SHOWN]) + more

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import (
-    COMPONENT_POD,
-    WAITING_POD,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    is_virtual_node,
-)
+from virtual_node.commands.inspect.facts import COMPONENT_POD, WAITING_POD, Findings, InspectFacts, Subject
 from virtual_node.health.facts import ClusterState, HealthFacts
 from virtual_node.health.faults import SWARMS, Fault, Kind, Severity
 from virtual_node.health.model import examine
+from virtual_node.health.objects import is_virtual
 from virtual_node.health.pods import sign, waiting_sign
 
 _CHECKS = {
@@ -34,21 +27,14 @@ _CHECKS = {
 }
 
 
-def faults(facts: InspectFacts) -> Iterator[InspectFinding]:
+def faults(facts: InspectFacts) -> Findings:
     """Yield a finding for every fault of the health model."""
     for fault in examine(_seen(facts)).faults:
         kind, _, name = fault.objects[0].partition(" ")
-        yield InspectFinding(
-            severity=fault.severity.value,
-            check=_CHECKS.get(fault.kind, "pods"),
-            subject=Subject(
-                UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER,
-                kind,
-                name or kind.lower(),
-            ),
-            message=_message(fault),
-            next_step=fault.next_step,
-            transient=fault.severity is Severity.ERROR,
+        check = _CHECKS.get(fault.kind, "pods")
+        cluster = UPPER if kind in {"Node", "Installation", "Configuration"} else fault.cluster or UPPER
+        yield Subject(check, cluster, kind, name or kind.lower()).finding(
+            fault.severity.value, _message(fault), fault.next_step, transient=fault.severity is Severity.ERROR
         )
 
 
@@ -60,7 +46,7 @@ def _message(fault: Fault) -> str:
 def _seen(facts: InspectFacts) -> HealthFacts:
     """Return the health model's facts from what was read of the upper cluster."""
     upper = facts.upper
-    nodes = [node for node in upper.of("Node") if is_virtual_node(node)]
+    nodes = [node for node in upper.of("Node") if is_virtual(node)]
     names = {node["metadata"]["name"] for node in nodes}
     pods = (pod for pod in upper.of("Pod") if pod["spec"].get("nodeName") in names)
     without = [waiting_sign(pod, names) for pod in upper.of(WAITING_POD)]

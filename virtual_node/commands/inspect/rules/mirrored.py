@@ -12,26 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from controller_runtime.api import names
-from virtual_node.commands.inspect.facts import ClusterFacts, InspectFacts, InspectFinding, labels_of
+from virtual_node.commands.inspect.facts import ClusterFacts, Findings, InspectFacts, InspectFinding
+from virtual_node.health.objects import labels_of
 from virtual_node.translate.base.options import PodOptions
 from virtual_node.translate.pods import lower_pod
 
 
+@dataclass
 class MirroredPod:
-    """An upper pod on one of our virtual nodes, with its lower cluster and its lower pod.
+    """An upper pod on one of our virtual nodes, with its lower cluster and its lower pod."""
 
-    Attributes:
-        upper: the upper pod.
-        lower: the lower cluster.
-        below: the lower pod; None: it does not exist.
-    """
-
-    def __init__(
-        self, upper: Mapping[str, Any], lower: ClusterFacts, below: Mapping[str, Any] | None
-    ) -> None:
-        self.upper = upper
-        self.lower = lower
-        self.below = below
+    upper: Mapping[str, Any]
+    lower: ClusterFacts
+    below: Mapping[str, Any] | None
+    """The lower pod; None: it does not exist."""
 
     @property
     def options(self) -> PodOptions:
@@ -58,10 +52,10 @@ class PodRule(abc.ABC):
         self.facts = facts
 
     @abc.abstractmethod
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield findings about a pod; each is about the pod's lower cluster."""
 
-    def of_all(self) -> Iterator[InspectFinding]:
+    def of_all(self) -> Findings:
         """Yield findings about all pods that were given; each is about a lower cluster."""
         yield from ()
 

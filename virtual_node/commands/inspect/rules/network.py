@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +16,18 @@ from virtual_node.commands.inspect.facts import (
     WARNING,
     WEBHOOKS,
     ClusterFacts,
+    Findings,
     InspectFacts,
-    InspectFinding,
     Subject,
-    is_deleting,
-    key,
-    labels_of,
     webhook_services,
 )
+from virtual_node.health.objects import is_deleting, key, labels_of
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 """Resources in a webhook's rules with which it can stop pods."""
 
 
-def services(facts: InspectFacts) -> Iterator[InspectFinding]:
+def services(facts: InspectFacts) -> Findings:
     """Yield upper Services that select pods on our virtual nodes and have no ready endpoint."""
     if not facts.upper.knows("Service", "EndpointSlice", "Pod"):
         return
@@ -51,12 +49,9 @@ def services(facts: InspectFacts) -> Iterator[InspectFinding]:
                 one.is_old |= facts.age(pod["metadata"].get("creationTimestamp")) > facts.limits.grace
     for one in unserved:
         if one.is_old:
-            yield InspectFinding(
-                severity=WARNING,
-                check="service",
-                subject=Subject(UPPER, "Service", key(one.service)),
-                message=f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes",
-                next_step=f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
+            yield Subject("service", UPPER, "Service", key(one.service)).warning(
+                f"has no ready endpoint, although it selects {one.pods} pods on virtual nodes",
+                f"kubectl -n {one.service['metadata']['namespace']} get pods,endpointslices: are the pods Ready?",
                 transient=True,
             )
 
@@ -72,7 +67,7 @@ class _Selection:
     """Whether one of the pods is older than ``--grace``."""
 
 
-def dns(facts: InspectFacts) -> Iterator[InspectFinding]:
+def dns(facts: InspectFacts) -> Findings:
     """Yield lower clusters whose DNS Service has no ready endpoint; pods there cannot resolve names."""
     for lower in facts.lowers:
         if not lower.knows(DNS_SERVICE, SERVICE_BACKEND):
@@ -80,17 +75,14 @@ def dns(facts: InspectFacts) -> Iterator[InspectFinding]:
         ready = _served(lower, SERVICE_BACKEND)
         for service in lower.of(DNS_SERVICE):
             if key(service) not in ready:
-                yield InspectFinding(
-                    severity=ERROR,
-                    check="dns",
-                    subject=Subject(lower.name, "Service", key(service)),
-                    message="has no ready endpoint: pods of this cluster cannot resolve names",
-                    next_step="kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster",
+                yield Subject("dns", lower.name, "Service", key(service)).error(
+                    "has no ready endpoint: pods of this cluster cannot resolve names",
+                    "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster",
                     transient=True,
                 )
 
 
-def webhooks(facts: InspectFacts) -> Iterator[InspectFinding]:
+def webhooks(facts: InspectFacts) -> Findings:
     """Yield admission webhooks that must answer (failurePolicy Fail) and whose Service has no ready endpoint."""
     for cluster in (facts.upper, *facts.lowers):
         slices = "EndpointSlice" if cluster is facts.upper else SERVICE_BACKEND
@@ -106,13 +98,12 @@ def webhooks(facts: InspectFacts) -> Iterator[InspectFinding]:
                         not _CREATED.isdisjoint(rule.get("resources") or ())
                         for rule in webhook.get("rules") or ()
                     )
-                    yield InspectFinding(
-                        severity=ERROR if stops_pods else WARNING,
-                        check="webhook",
-                        subject=Subject(cluster.name, kind, f"{key(configuration)}/{webhook['name']}"),
-                        message=f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
+                    name = f"{key(configuration)}/{webhook['name']}"
+                    yield Subject("webhook", cluster.name, kind, name).finding(
+                        ERROR if stops_pods else WARNING,
+                        f"its Service {service} has no ready endpoint: the API server refuses the requests that it "
                         f"reviews{', also for pods' if stops_pods else ''}",
-                        next_step=f"start the pods of Service {service}, or remove the webhook if its program is gone",
+                        f"start the pods of Service {service}, or remove the webhook if its program is gone",
                         transient=True,
                     )
 

@@ -13,18 +13,14 @@ from virtual_node.certificates.expiry import span
 from virtual_node.commands.inspect.facts import (
     ERROR,
     FOREIGN_POD,
-    INFO,
     WARNING,
     ClusterFacts,
+    Findings,
     InspectFacts,
-    InspectFinding,
     Subject,
-    annotations_of,
-    is_deleting,
-    key,
-    labels_of,
 )
 from virtual_node.controllers.follow.kinds import KINDS
+from virtual_node.health.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.token_secrets import token_secrets
 from virtual_node.translate.services import endpoints, services
@@ -40,7 +36,7 @@ _NEXT_STEP = {
 }
 
 
-def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
+def leaked(facts: InspectFacts) -> Findings:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     uids = {
         kind: {one["metadata"]["uid"] for one in facts.upper.heads(kind)}
@@ -59,17 +55,15 @@ def leaked(facts: InspectFacts) -> Iterator[InspectFinding]:
                     continue
                 if kind in {"ConfigMap", "Secret"} and (kind, key(one)) in read():
                     continue  # The copy stays as long as a pod may read it.
-                yield InspectFinding(
-                    severity=ERROR if kind == "Pod" else WARNING,
-                    check="leaked",
-                    subject=Subject(lower.name, kind, key(one)),
-                    message=_message(facts, one, uid),
-                    next_step=_NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster"),
+                yield Subject("leaked", lower.name, kind, key(one)).finding(
+                    ERROR if kind == "Pod" else WARNING,
+                    _message(facts, one, uid),
+                    _NEXT_STEP.get(kind, "nothing needs it: delete it in the lower cluster"),
                     transient=True,
                 )
 
 
-def leaked_namespaces(facts: InspectFacts) -> Iterator[InspectFinding]:
+def leaked_namespaces(facts: InspectFacts) -> Findings:
     """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
     if not facts.upper.knows("Namespace"):
         return
@@ -81,17 +75,14 @@ def leaked_namespaces(facts: InspectFacts) -> Iterator[InspectFinding]:
             upper_name = annotations_of(one).get(names.ANNOTATION_UPPER_NAMESPACE, one["metadata"]["name"])
             if upper_name in above or _is_new_or_deleting(facts, one):
                 continue
-            yield InspectFinding(
-                severity=WARNING,
-                check="leaked",
-                subject=Subject(lower.name, "Namespace", one["metadata"]["name"]),
-                message=f"made for upper namespace {upper_name}, which is gone",
-                next_step="it contains unmanaged objects or a claim: empty it and delete it in the lower cluster",
+            yield Subject("leaked", lower.name, "Namespace", one["metadata"]["name"]).warning(
+                f"made for upper namespace {upper_name}, which is gone",
+                "it contains unmanaged objects or a claim: empty it and delete it in the lower cluster",
                 transient=True,
             )
 
 
-def not_adopted(facts: InspectFacts) -> Iterator[InspectFinding]:
+def not_adopted(facts: InspectFacts) -> Findings:
     """Yield lower clusters with namespaces that contain our pods, but in which no new pod starts.
 
     We neither created nor adopted these namespaces; an earlier release, or another configuration, used them.
@@ -105,19 +96,16 @@ def not_adopted(facts: InspectFacts) -> Iterator[InspectFinding]:
         if not found:
             continue
         adopted = [] if isinstance(lower.adopt, bool) else list(lower.adopt)
-        yield InspectFinding(
-            severity=WARNING,
-            check="adopt",
-            subject=Subject(lower.name, "Cluster", lower.name),
-            message="virtual-node did not create these namespaces, which hold our pods: "
+        yield Subject("adopt", lower.name, "Cluster", lower.name).warning(
+            "virtual-node did not create these namespaces, which hold our pods: "
             + ", ".join(f"{name} ({pods[name]})" for name in found)
             + "; these pods keep running, new pods wait",
-            next_step=f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
+            f"set clusters[].namespaces.adopt of {lower.name} to [{', '.join([*adopted, *found])}], "
             "or move the pods to other namespaces",
         )
 
 
-def leaked_marks(facts: InspectFacts) -> Iterator[InspectFinding]:
+def leaked_marks(facts: InspectFacts) -> Findings:
     """Yield lower Services whose annotation names a virtual node that was renamed or removed by hand."""
     if not facts.upper.knows("Node"):
         return
@@ -125,19 +113,16 @@ def leaked_marks(facts: InspectFacts) -> Iterator[InspectFinding]:
     for lower in facts.lowers:
         for one in facts.owned(lower, "Service"):
             for node in sorted(services.wanted_by(annotations_of(one)) - present):
-                yield InspectFinding(
-                    severity=WARNING,
-                    check="leaked",
-                    subject=Subject(lower.name, "Service", key(one)),
-                    message=f"is kept for virtual node {node}, which is gone",
-                    next_step="if it does not come back, remove the annotation in the lower cluster: kubectl "
+                yield Subject("leaked", lower.name, "Service", key(one)).warning(
+                    f"is kept for virtual node {node}, which is gone",
+                    "if it does not come back, remove the annotation in the lower cluster: kubectl "
                     "annotate service "
                     f"{one['metadata']['name']} -n {one['metadata']['namespace']} {services.always_mark(node)}-",
                     transient=True,
                 )
 
 
-def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
+def doubled(facts: InspectFacts) -> Findings:
     """Yield lower pods that were created for an upper pod that has another lower pod."""
     numbers = Counter(uid for _, uid, _ in _made_pods(facts))
     places: dict[str, list[tuple[str, str]]] = {}
@@ -148,12 +133,9 @@ def doubled(facts: InspectFacts) -> Iterator[InspectFinding]:
     for uid, found in places.items():
         for cluster, name in found[1:]:
             first_cluster, first = found[0]
-            yield InspectFinding(
-                severity=ERROR,
-                check="doubled",
-                subject=Subject(cluster, "Pod", name),
-                message=f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
-                next_step="keep the one in the cluster of the upper pod's node; of two there, the older one",
+            yield Subject("doubled", cluster, "Pod", name).error(
+                f"made for upper uid {uid}, as {first} in cluster {first_cluster} is",
+                "keep the one in the cluster of the upper pod's node; of two there, the older one",
                 transient=True,
             )
 
@@ -166,7 +148,7 @@ def _made_pods(facts: InspectFacts) -> Iterator[tuple[str, str, Mapping[str, Any
                 yield lower.name, uid, pod
 
 
-def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
+def of_other_upper_clusters(facts: InspectFacts) -> Findings:
     """Yield the number of objects with our labels that belong to each other upper cluster."""
     if not facts.cluster_id:
         return
@@ -178,11 +160,8 @@ def of_other_upper_clusters(facts: InspectFacts) -> Iterator[InspectFinding]:
             if (owner := labels_of(one).get(names.LABEL_UPPER_CLUSTER)) and owner != facts.cluster_id
         )
         for owner, count in sorted(owners.items()):
-            yield InspectFinding(
-                severity=INFO,
-                check="others",
-                subject=Subject(lower.name, "Cluster", lower.name),
-                message=f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}",
+            yield Subject("others", lower.name, "Cluster", lower.name).info(
+                f"{readable.count(count, 'object belongs', 'objects belong')} to another upper cluster, {owner}"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -10,18 +10,10 @@ from typing import Any
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from virtual_node.certificates.expiry import UPPER, span
-from virtual_node.commands.inspect.facts import (
-    ERROR,
-    WARNING,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    annotations_of,
-    is_deleting,
-    key,
-)
+from virtual_node.commands.inspect.facts import ERROR, WARNING, Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
 from virtual_node.config import program
+from virtual_node.health.objects import annotations_of, is_deleting, key
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.printers.pods import status_word
@@ -36,7 +28,7 @@ class Missing(PodRule):
 
     name = "missing"
 
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod."""
         facts, upper = self.facts, pod.upper
         if (
@@ -56,12 +48,9 @@ class Missing(PodRule):
         mark = annotations_of(upper).get(names.ANNOTATION_LOWER_UID)
         if ownership.mirrored_as(mark, upper["metadata"]["uid"]):
             known = "; its lower pod existed before"
-        yield InspectFinding(
-            severity=ERROR,
-            check="missing",
-            subject=Subject(pod.lower.name, "Pod", key(upper)),
-            message=f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
-            next_step=program.name(f"diagnose pod {key(upper)}"),
+        yield Subject("missing", pod.lower.name, "Pod", key(upper)).error(
+            f"on virtual node {upper['spec']['nodeName']} for {span(waited)} without a lower pod{known}",
+            program.name(f"diagnose pod {key(upper)}"),
             transient=True,
         )
 
@@ -83,7 +72,7 @@ class StatusDrift(PodRule):
             if not is_true(node.get("status"), "Ready")
         }
 
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Yield the finding about a pod."""
         upper, below = pod.upper, pod.below
         if below is None or upper["spec"]["nodeName"] in self._silent:
@@ -95,18 +84,15 @@ class StatusDrift(PodRule):
         unchanged = self.facts.now - max(_last_change(upper), _last_change(below))
         if unchanged <= self.facts.limits.grace:
             return
-        yield InspectFinding(
-            severity=ERROR,
-            check="status",
-            subject=Subject(pod.lower.name, "Pod", key(upper)),
-            message=f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
-            next_step="does the virtual node's process run, and may it patch pods/status in the upper "
+        yield Subject("status", pod.lower.name, "Pod", key(upper)).error(
+            f"is {upper_state} in the upper cluster and has been {lower_state} in the lower cluster for {span(unchanged)}",
+            "does the virtual node's process run, and may it patch pods/status in the upper "
             "cluster? See its log",
             transient=True,
         )
 
 
-def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
+def stuck_pods(facts: InspectFacts) -> Findings:
     """Yield pods whose deletion is overdue by more than ``--grace``."""
     ours = facts.virtual_nodes()
     above = ((UPPER, pod) for pod in facts.upper.heads("Pod") if pod["spec"].get("nodeName") in ours)
@@ -118,16 +104,12 @@ def stuck_pods(facts: InspectFacts) -> Iterator[InspectFinding]:
             continue
         finalizers = pod["metadata"].get("finalizers")
         step = f"finalizers hold it: {', '.join(finalizers)}" if finalizers else "is its node alive?"
-        yield InspectFinding(
-            severity=WARNING,
-            check="stuck",
-            subject=Subject(cluster, "Pod", key(pod)),
-            message=f"should have ended {span(overdue)} ago",
-            next_step=step,
+        yield Subject("stuck", cluster, "Pod", key(pod)).warning(
+            f"should have ended {span(overdue)} ago", step
         )
 
 
-def stuck_claims(facts: InspectFacts) -> Iterator[InspectFinding]:
+def stuck_claims(facts: InspectFacts) -> Findings:
     """Yield claims with our finalizer that nothing removes, because all virtual nodes of the claim are gone."""
     if not facts.upper.knows("PersistentVolumeClaim", "Node"):
         return
@@ -140,12 +122,10 @@ def stuck_claims(facts: InspectFacts) -> Iterator[InspectFinding]:
         if not served or served & (present | facts.virtual_nodes().keys()):
             continue
         gone = ", ".join(sorted(served))
-        yield InspectFinding(
-            severity=ERROR if is_deleting(claim) else WARNING,
-            check="stuck",
-            subject=Subject(UPPER, "PersistentVolumeClaim", key(claim)),
-            message=f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
-            next_step="configure the virtual node again, or remove the finalizer by hand: its data stays in "
+        yield Subject("stuck", UPPER, "PersistentVolumeClaim", key(claim)).finding(
+            ERROR if is_deleting(claim) else WARNING,
+            f"belongs to virtual node {gone}, which is gone; finalizer {pvc.FINALIZER} holds it",
+            "configure the virtual node again, or remove the finalizer by hand: its data stays in "
             "the lower cluster",
         )
 

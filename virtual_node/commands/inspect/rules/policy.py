@@ -6,21 +6,11 @@ that before an upgrade, or before the policy becomes stricter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from controller_runtime.api.policy.decision import violations
-from virtual_node.commands.inspect.facts import (
-    WARNING,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    is_deleting,
-    key,
-)
+from controller_runtime.api.readable import some
+from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
 from virtual_node.commands.inspect.rules.mirrored import MirroredPod, PodRule
-
-_SHOWN = 3
-"""Number of pods that are named for each rule."""
+from virtual_node.health.objects import is_deleting, key
 
 
 class RefusedNext(PodRule):
@@ -33,7 +23,7 @@ class RefusedNext(PodRule):
         self._refused: dict[str, dict[str, list[str]]] = {}
         """Keys of pods by rule by cluster."""
 
-    def of_pod(self, pod: MirroredPod) -> Iterator[InspectFinding]:
+    def of_pod(self, pod: MirroredPod) -> Findings:
         """Remember a pod that could not be created again."""
         if pod.below is not None and not is_deleting(pod.upper):
             rules = pod.options.policy.of(pod.upper["metadata"]["namespace"])
@@ -41,20 +31,12 @@ class RefusedNext(PodRule):
                 self._refused.setdefault(pod.lower.name, {}).setdefault(rule, []).append(key(pod.upper))
         yield from ()
 
-    def of_all(self) -> Iterator[InspectFinding]:
+    def of_all(self) -> Findings:
         """Yield a finding for each cluster with such pods."""
         for name, by_rule in self._refused.items():
-            pods = {pod for some in by_rule.values() for pod in some}
-            yield InspectFinding(
-                severity=WARNING,
-                check="policy",
-                subject=Subject(name, "Cluster", name),
-                message=f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
-                + "; ".join(f"{rule} ({_some(some)})" for rule, some in sorted(by_rule.items())),
-                next_step=f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
+            pods = {pod for refused in by_rule.values() for pod in refused}
+            yield Subject("policy", name, "Cluster", name).warning(
+                f"its policy would refuse running pods ({len(pods)}); they keep running, new pods do not start: "
+                + "; ".join(f"{rule} ({some(sorted(refused))})" for rule, refused in sorted(by_rule.items())),
+                f"allow it in clusters[].policy of {name}, for all or by policy.namespaces, or change the pods",
             )
-
-
-def _some(pods: list[str]) -> str:
-    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
-    return ", ".join(sorted(pods)[:_SHOWN]) + more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import cast
@@ -14,6 +14,7 @@ from virtual_node.commands.inspect.facts import (
     SEVERITIES,
     WARNING,
     ClusterFacts,
+    Findings,
     InspectFacts,
     InspectFinding,
     Subject,
@@ -37,7 +38,7 @@ FAIL_ON = (WARNING, ERROR, "never")
 FINE, FOUND, INCOMPLETE = 0, 1, 3
 """Exit codes; 2 is for usage and configuration errors, as for every command."""
 
-Rule = Callable[[InspectFacts], Iterator[InspectFinding]]
+Rule = Callable[[InspectFacts], Findings]
 AnyRule = Rule | type[PodRule]
 Look = dict[AnyRule, list[InspectFinding]]
 """Findings by rule."""
@@ -74,42 +75,11 @@ RULES: tuple[AnyRule, ...] = (
     ownership.of_other_upper_clusters,
 )
 
-
 CHECKS = (
-    *(
-        "adopt",
-        "capacity",
-        "clock",
-        "cluster",
-        "component",
-        "configuration",
-        "dns",
-        "doubled",
-        "drift",
-        "expiry",
-    ),
-    *(
-        "leaked",
-        "max-unavailable",
-        "missing",
-        "no-disruption-budget",
-        "no-pre-stop",
-        "no-readiness-probe",
-        "node",
-    ),
-    *(
-        "others",
-        "pods",
-        "policy",
-        "pressure",
-        "release",
-        "rule",
-        "service",
-        "single-replica",
-        "status",
-        "stuck",
-    ),
-    *("swarm", "transport", "unread", "version", "webhook"),
+    *("adopt", "capacity", "clock", "cluster", "component", "configuration", "dns", "doubled", "drift"),
+    *("expiry", "leaked", "max-unavailable", "missing", "no-disruption-budget", "no-pre-stop"),
+    *("no-readiness-probe", "node", "others", "pods", "policy", "pressure", "release", "rule", "service"),
+    *("single-replica", "status", "stuck", "swarm", "transport", "unread", "version", "webhook"),
 )
 """Names of all checks. A check may have several rules."""
 
@@ -164,12 +134,9 @@ def _completed(facts: InspectFacts, outcome: Outcome) -> list[InspectFinding]:
 
 
 def _failure(rule: str, where: str, error: Exception) -> InspectFinding:
-    return InspectFinding(
-        severity=ERROR,
-        check="rule",
-        subject=Subject(UPPER, "Rule", rule),
-        message=f"failed, so its findings about {where} are missing: {type(error).__name__}: {error}",
-        next_step="report this as a bug",
+    return Subject("rule", UPPER, "Rule", rule).error(
+        f"failed, so its findings about {where} are missing: {type(error).__name__}: {error}",
+        "report this as a bug",
     )
 
 
@@ -196,8 +163,8 @@ def confirmed(first: Sequence[InspectFinding], second: Sequence[InspectFinding])
     In a healthy system, too, a lower pod exists for a moment after its upper pod was deleted. So a transient
     finding counts only if both reads have it.
     """
-    before = {finding.identity for finding in first}
-    return [finding for finding in second if not finding.transient or finding.identity in before]
+    before = {finding.subject for finding in first}
+    return [finding for finding in second if not finding.transient or finding.subject in before]
 
 
 def exit_code(facts: InspectFacts, findings: Sequence[InspectFinding], *, fail_on: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, limits_of, span
@@ -12,13 +11,12 @@ from virtual_node.commands.inspect.facts import (
     DNS_SERVICE,
     ERROR,
     FOREIGN_POD,
-    INFO,
     OPTIONAL,
     SERVICE_BACKEND,
     WAITING_POD,
     WARNING,
+    Findings,
     InspectFacts,
-    InspectFinding,
     Subject,
 )
 from virtual_node.config import program
@@ -47,51 +45,43 @@ _EXPIRY_STEPS = {
 }
 
 
-def clocks(facts: InspectFacts) -> Iterator[InspectFinding]:
+def clocks(facts: InspectFacts) -> Findings:
     """Yield clusters whose clock differs from this machine's, which also compares them with each other."""
     for cluster in (facts.upper, *facts.lowers):
         skew = cluster.clock_skew
         if skew is None or abs(skew) <= _CLOCK_WARNING:
             continue
-        yield InspectFinding(
-            severity=ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
-            check="clock",
-            subject=Subject(cluster.name, "Cluster", cluster.name),
-            message=f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
-            next_step="let NTP set the clocks of this machine and the cluster",
+        yield Subject("clock", cluster.name, "Cluster", cluster.name).finding(
+            ERROR if abs(skew) > _CLOCK_ERROR else WARNING,
+            f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours",
+            "let NTP set the clocks of this machine and the cluster",
         )
 
 
-def versions(facts: InspectFacts) -> Iterator[InspectFinding]:
+def versions(facts: InspectFacts) -> Findings:
     """Yield lower clusters with too much version skew, and virtual nodes that report an outdated version."""
     above = _minor(facts.upper.version)
     nodes = {node["metadata"]["name"]: node for node in facts.upper.of("Node")}
     for lower in facts.lowers:
         below = _minor(lower.version)
         if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
-            yield InspectFinding(
-                severity=WARNING,
-                check="version",
-                subject=Subject(lower.name, "Cluster", lower.name),
-                message=f"{lower.version} is more than {_MINORS} minor versions away from the upper {facts.upper.version}",
-                next_step=f"upgrade the {'lower' if below < above else 'upper'} cluster",
+            yield Subject("version", lower.name, "Cluster", lower.name).warning(
+                f"{lower.version} is more than {_MINORS} minor versions away from the upper {facts.upper.version}",
+                f"upgrade the {'lower' if below < above else 'upper'} cluster",
             )
         for name in lower.nodes:
             kubelet_version = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get(
                 "kubeletVersion"
             )
             if kubelet_version and lower.version and kubelet_version != lower.version:
-                yield InspectFinding(
-                    severity=WARNING,
-                    check="version",
-                    subject=Subject(lower.name, "Node", name),
-                    message=f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
-                    next_step="does the virtual node's process run, and lead to this very cluster?",
+                yield Subject("version", lower.name, "Node", name).warning(
+                    f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
+                    "does the virtual node's process run, and lead to this very cluster?",
                     transient=True,
                 )
 
 
-def lower_kubelets(facts: InspectFacts) -> Iterator[InspectFinding]:
+def lower_kubelets(facts: InspectFacts) -> Findings:
     """Yield lower nodes of a newer minor version than their API server, or of a version that is too old for it."""
     for lower in facts.lowers:
         server = _minor(lower.version)
@@ -99,37 +89,24 @@ def lower_kubelets(facts: InspectFacts) -> Iterator[InspectFinding]:
             version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
             kubelet = _minor(version)
             if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
-                yield InspectFinding(
-                    severity=WARNING,
-                    check="version",
-                    subject=Subject(lower.name, "Node", node["metadata"]["name"]),
-                    message=f"runs kubelet {version}, which its API server {lower.version} does not support",
-                    next_step=f"upgrade the {'node' if kubelet < server else 'API server'}",
+                yield Subject("version", lower.name, "Node", node["metadata"]["name"]).warning(
+                    f"runs kubelet {version}, which its API server {lower.version} does not support",
+                    f"upgrade the {'node' if kubelet < server else 'API server'}",
                 )
 
 
-def weak(facts: InspectFacts) -> Iterator[InspectFinding]:
+def weak(facts: InspectFacts) -> Findings:
     """Yield connections on which credentials can be read or the API server be impersonated."""
     for cluster, what, step in facts.weaknesses:
-        yield InspectFinding(
-            severity=WARNING,
-            check="transport",
-            subject=Subject(cluster, "Kubeconfig", cluster),
-            message=what,
-            next_step=step,
-        )
+        yield Subject("transport", cluster, "Kubeconfig", cluster).warning(what, step)
 
 
-def expiring(facts: InspectFacts) -> Iterator[InspectFinding]:
+def expiring(facts: InspectFacts) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
     for one in facts.expiries:
         if one.kind == LEGACY_TOKEN:
-            yield InspectFinding(
-                severity=INFO,
-                check="expiry",
-                subject=Subject(one.cluster, one.kind, one.name),
-                message="the token never expires",
-                next_step="virtual-node lower-cluster register makes one that is renewed",
+            yield Subject("expiry", one.cluster, one.kind, one.name).info(
+                "the token never expires", "virtual-node lower-cluster register makes one that is renewed"
             )
             continue
         left = one.ends - facts.now
@@ -137,12 +114,10 @@ def expiring(facts: InspectFacts) -> Iterator[InspectFinding]:
         if left >= warning:
             continue
         ended = left <= timedelta()
-        yield InspectFinding(
-            severity=ERROR if ended or left < error else WARNING,
-            check="expiry",
-            subject=Subject(one.cluster, one.kind, one.name),
-            message=f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
-            next_step=_EXPIRY_STEPS.get(one.kind, ""),
+        yield Subject("expiry", one.cluster, one.kind, one.name).finding(
+            ERROR if ended or left < error else WARNING,
+            f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
+            _EXPIRY_STEPS.get(one.kind, ""),
         )
 
 
@@ -151,16 +126,13 @@ def _minor(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
+def unread(facts: InspectFacts) -> Findings:
     """Yield clusters and kinds that could not be read, and an unknown upper identity."""
     for cluster in (facts.upper, *facts.lowers):
         if cluster.error:
-            yield InspectFinding(
-                severity=ERROR,
-                check="unread",
-                subject=Subject(cluster.name, "Cluster", cluster.name),
-                message=f"could not be read: {cluster.error}",
-                next_step=f"{program.name('check')}, with the same flags, says more",
+            yield Subject("unread", cluster.name, "Cluster", cluster.name).error(
+                f"could not be read: {cluster.error}",
+                f"{program.name('check')}, with the same flags, says more",
             )
             continue
         # Lists of one kind with different selectors fail for the same reason, so they are one finding.
@@ -168,26 +140,16 @@ def unread(facts: InspectFacts) -> Iterator[InspectFinding]:
             _KINDS.get(kind, kind): why for kind, why in cluster.unread.items() if kind not in OPTIONAL
         }
         for kind, why in sorted(unread_kinds.items()):
-            yield InspectFinding(
-                severity=WARNING,
-                check="unread",
-                subject=Subject(cluster.name, kind, "*"),
-                message=f"could not be listed: {why}",
-                next_step="grant get and list; without these rights they are not checked",
+            yield Subject("unread", cluster.name, kind, "*").warning(
+                f"could not be listed: {why}", "grant get and list; without these rights they are not checked"
             )
         if optional := [right for kind, right in OPTIONAL.items() if kind in cluster.unread]:
-            yield InspectFinding(
-                severity=INFO,
-                check="unread",
-                subject=Subject(cluster.name, "Right", "*"),
-                message=f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}",
-                next_step="grant these rights to the account of this command, if you want these checks",
+            yield Subject("unread", cluster.name, "Right", "*").info(
+                f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}",
+                "grant these rights to the account of this command, if you want these checks",
             )
     if not facts.cluster_id and not facts.upper.error:
-        yield InspectFinding(
-            severity=WARNING,
-            check="unread",
-            subject=Subject(UPPER, "Namespace", "kube-system"),
-            message="could not be read, so owned objects in lower clusters cannot be recognized",
-            next_step="grant get on namespace kube-system, or give --cluster-id",
+        yield Subject("unread", UPPER, "Namespace", "kube-system").warning(
+            "could not be read, so owned objects in lower clusters cannot be recognized",
+            "grant get on namespace kube-system, or give --cluster-id",
         )

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from controller_runtime.api import names
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import (
-    COMPONENT_POD,
-    WARNING,
-    InspectFacts,
-    InspectFinding,
-    Subject,
-    is_deleting,
-    labels_of,
-)
+from virtual_node.commands.inspect.facts import COMPONENT_POD, Findings, InspectFacts, Subject
+from virtual_node.health.objects import is_deleting, is_virtual, labels_of
 
 _LABEL_COMPONENT = "app.kubernetes.io/component"
 _LABEL_RELEASE = "app.kubernetes.io/version"
 _SAME = "upgrade the older one: all components must have the same version"
 
 
-def of_nodes(facts: InspectFacts) -> Iterator[InspectFinding]:
+def of_nodes(facts: InspectFacts) -> Findings:
     """Yield virtual nodes of another release than this command, because their translation may look like drift."""
     for node in facts.upper.of("Node"):
         labels = labels_of(node)
-        if labels.get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL or not facts.release:
+        if not is_virtual(node) or not facts.release:
             continue
         node_version = labels.get(names.LABEL_VERSION, "")
         name = node["metadata"]["name"]
         # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
         if node_version != facts.release and (node_version or name in facts.virtual_nodes()):
-            yield InspectFinding(
-                severity=WARNING,
-                check="release",
-                subject=Subject(UPPER, "Node", name),
-                message=f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
+            yield Subject("release", UPPER, "Node", name).warning(
+                f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
                 f"this command has version {facts.release}, and may report differences between the two "
                 f"versions as drift",
-                next_step=_SAME,
+                _SAME,
                 transient=True,
             )
 
 
-def of_components(facts: InspectFacts) -> Iterator[InspectFinding]:
+def of_components(facts: InspectFacts) -> Findings:
     """Yield namespaces whose components, by the chart's labels, run different releases."""
     found: dict[str, dict[str, set[str]]] = {}
     for pod in facts.upper.of(COMPONENT_POD):
@@ -57,11 +45,8 @@ def of_components(facts: InspectFacts) -> Iterator[InspectFinding]:
             versions = "; ".join(
                 f"{release}: {', '.join(sorted(them))}" for release, them in sorted(releases.items())
             )
-            yield InspectFinding(
-                severity=WARNING,
-                check="release",
-                subject=Subject(UPPER, "Namespace", namespace),
-                message=f"its components run different versions: {versions}",
-                next_step=f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
+            yield Subject("release", UPPER, "Namespace", namespace).warning(
+                f"its components run different versions: {versions}",
+                f"kubectl -n {namespace} get deployments: is a rollout stuck? Otherwise {_SAME}",
                 transient=True,
             )

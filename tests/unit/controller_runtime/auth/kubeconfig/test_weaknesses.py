@@ -60,5 +60,9 @@ def test_inspect_warns():
         upper=upper, lowers=[], cluster_id="", now=datetime.now(UTC), weaknesses=[("lower1", "weak", "mend")]
     )
     (finding,) = weak(facts)
-    assert (finding.severity, finding.check, finding.subject.cluster) == ("warning", "transport", "lower1")
+    assert (finding.severity, finding.subject.check, finding.subject.cluster) == (
+        "warning",
+        "transport",
+        "lower1",
+    )
     assert (finding.message, finding.next_step) == ("weak", "mend")

@@ -22,7 +22,7 @@ from tests.unit.virtual_node.health.health_objects import lease
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.doctor.chain import examine, first_broken
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
-from virtual_node.commands.doctor.links import State, some
+from virtual_node.commands.doctor.links import State
 from virtual_node.health.connections import Failure, failure
 
 
@@ -142,8 +142,3 @@ def test_the_status_of_the_lower_pod_wins():
 def test_kinds_of_failures_are_distinguished(text: str, kind: Failure):
     """In messages of Go and aiohttp."""
     assert failure(text) is kind
-
-
-def test_many_names_are_cut():
-    """To one line."""
-    assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

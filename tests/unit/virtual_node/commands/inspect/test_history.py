@@ -25,12 +25,7 @@ def found(
     name: str, check: str = "leaked", cluster: str = "paris", severity: str = "warning"
 ) -> InspectFinding:
     """Return a finding about an object."""
-    return InspectFinding(
-        severity=severity,
-        check=check,
-        subject=Subject(cluster, "Pod", f"shop/{name}"),
-        message=f"{name} is bad",
-    )
+    return Subject(check, cluster, "Pod", f"shop/{name}").finding(severity, f"{name} is bad")
 
 
 def runs(*steps: tuple[list[InspectFinding], dict[str, Any]]) -> Inspection:

@@ -38,7 +38,7 @@ def test_a_pod_without_free_room_is_a_warning():
 def test_capacity_names_the_largest_node_and_the_difference():
     """Eight cores in sum may have no room for a pod of five: the report has the largest possible pod."""
     found = registry.inspect(healthy())
-    (usable,) = [one for one in found if one.check == "capacity"]
+    (usable,) = [one for one in found if one.subject.check == "capacity"]
     assert usable.severity == "info"
     assert "8 cpu (largest place 4, 0% not usable)" in usable.message
 
@@ -50,7 +50,7 @@ def test_values_of_copies_are_never_shown():
     lower_copy = copies.lower_copy(secret, OPTIONS)
     facts.upper.objects["Secret"].append(secret)
     facts.lowers[0].objects["Secret"].append({**lower_copy, "data": {"token": "b2xk", "more": "eA=="}})
-    (drift,) = [one for one in registry.inspect(facts) if one.check == "drift"]
+    (drift,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
     assert drift.message == "differs from upper Secret shop/key in data[more], data[token]"
 
 
@@ -58,7 +58,7 @@ def test_objects_of_other_upper_clusters_are_only_counted():
     facts = healthy()
     leaking("ConfigMap", labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
     leaking(FOREIGN_POD, labels={"virtual-node.io/upper-cluster": "somebody"})(facts)
-    (others,) = [one for one in registry.inspect(facts) if one.check == "others"]
+    (others,) = [one for one in registry.inspect(facts) if one.subject.check == "others"]
     assert (others.severity, others.message) == (
         "info",
         "2 objects belong to another upper cluster, somebody",
@@ -82,11 +82,11 @@ def test_a_second_read_drops_transient_findings():
         return registry.inspect(facts)
 
     first = look(leaking("Pod"))
-    assert next(one.check for one in registry.confirmed(first, look(leaking("Pod")))) == "leaked"
-    assert "leaked" not in {one.check for one in registry.confirmed(first, look())}
-    assert "leaked" not in {one.check for one in registry.confirmed(look(), first)}
+    assert next(one.subject.check for one in registry.confirmed(first, look(leaking("Pod")))) == "leaked"
+    assert "leaked" not in {one.subject.check for one in registry.confirmed(first, look())}
+    assert "leaked" not in {one.subject.check for one in registry.confirmed(look(), first)}
     clock = look(lambda facts: setattr(facts.upper, "clock_skew", 9.0))
-    assert "clock" in {one.check for one in registry.confirmed(look(), clock)}
+    assert "clock" in {one.subject.check for one in registry.confirmed(look(), clock)}
 
 
 def test_a_second_read_applies_only_rules_with_transient_findings():

@@ -79,7 +79,7 @@ def test_a_pod_that_cannot_be_decoded_concerns_only_its_cluster() -> None:
         body = msgspec.json.encode({**below, "spec": msgspec.Raw(text)})
         rome.objects["Pod"].extend(map(Packer(Object.to_json), [decode_object(body)]))
         found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
-        assert [one.subject.cluster for one in found if one.check == "drift"] == ["paris"]
-        failures = [one.message for one in found if one.check == "rule"]
+        assert [one.subject.cluster for one in found if one.subject.check == "drift"] == ["paris"]
+        failures = [one.message for one in found if one.subject.check == "rule"]
         assert failures
         assert all("findings about rome are missing" in one for one in failures)

@@ -163,9 +163,12 @@ async def test_refusals_are_reported_and_judge_nothing(refused):
     below = {refused: below[refused]} if refused in below else {}
     facts = await reading.read(opened(FakeClient({}, refuses=(refused,)), FakeClient(below)), ExpiryLimits())
     found = registry.inspect(facts)
-    assert [one.subject.kind.lower() + "s" for one in found if one.check == "unread"] == [refused]
-    assert not [one for one in found if one.check == "leaked"]
-    assert registry.exit_code(facts, [one for one in found if one.check == "unread"], fail_on="error") == 0
+    assert [one.subject.kind.lower() + "s" for one in found if one.subject.check == "unread"] == [refused]
+    assert not [one for one in found if one.subject.check == "leaked"]
+    assert (
+        registry.exit_code(facts, [one for one in found if one.subject.check == "unread"], fail_on="error")
+        == 0
+    )
 
 
 async def test_rights_of_a_disabled_controller_are_not_required():
@@ -174,7 +177,7 @@ async def test_rights_of_a_disabled_controller_are_not_required():
     refuses = ("persistentvolumeclaims", "persistentvolumes", "endpointslices")
     clusters = opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=refuses), config)
     facts = await reading.read(clusters, ExpiryLimits())
-    assert not [one for one in registry.inspect(facts) if one.check == "unread"]
+    assert not [one for one in registry.inspect(facts) if one.subject.check == "unread"]
     assert not facts.upper.knows("PersistentVolumeClaim")
 
 
@@ -194,7 +197,7 @@ async def test_with_an_unreachable_upper_cluster_lower_nodes_are_read():
     facts = await reading.read(opened(FakeClient({}, silent=True), lower), ExpiryLimits())
     assert facts.upper.error == "http://127.0.0.1:1 (no kubeconfig): nobody there"
     assert {plural for plural, *_ in lower.asked} == {*UNSELECTED, "services"}
-    assert [(one.check, one.subject.object) for one in registry.inspect(facts) if one.subject.cluster == "paris"] == [
+    assert [(one.subject.check, one.subject.object) for one in registry.inspect(facts) if one.subject.cluster == "paris"] == [
         ("clock", "paris"), ("capacity", "n1"),
     ]  # fmt: skip
 
@@ -205,7 +208,7 @@ async def test_an_upper_cluster_with_a_hidden_identity():
         opened(FakeClient({}, refuses=("namespaces",)), FakeClient({})), ExpiryLimits()
     )
     assert (facts.cluster_id, facts.upper.error) == ("", "")
-    assert {one.subject.object for one in registry.inspect(facts) if one.check == "unread"} == {
+    assert {one.subject.object for one in registry.inspect(facts) if one.subject.check == "unread"} == {
         "*",
         "kube-system",
     }
@@ -218,7 +221,7 @@ async def test_missing_optional_rights_are_named():
         opened(FakeClient({}, refuses=refuses), FakeClient({}, refuses=("mutatingwebhookconfigurations",))),
         ExpiryLimits(),
     )
-    found = [one for one in registry.inspect(facts) if one.check == "unread"]
+    found = [one for one in registry.inspect(facts) if one.subject.check == "unread"]
     assert [(one.severity, one.subject.cluster) for one in found] == [("info", "upper"), ("info", "paris")]
     assert found[0].message.endswith(
         "rights: list deployments.apps, list poddisruptionbudgets.policy, "
@@ -245,7 +248,7 @@ async def test_endpoints_are_read_only_of_services_that_must_work(refused: bool)
         ("kube-system", "kubernetes.io/service-name=kube-dns"),
         ("other", "kubernetes.io/service-name=hook"),
     }
-    found = {one.check for one in registry.inspect(facts) if one.subject.cluster == "paris"}
+    found = {one.subject.check for one in registry.inspect(facts) if one.subject.cluster == "paris"}
     assert found & {"dns", "webhook"} == (set() if refused else {"dns", "webhook"})
 
 
@@ -267,7 +270,7 @@ async def test_a_malformed_object_concerns_only_its_cluster(objects: dict[str, l
     facts = await reading.read(opened(FakeClient({}), FakeClient(objects)), ExpiryLimits())
     assert facts.lowers[0].error.startswith("it sent a malformed object: ")
     assert (facts.upper.error, facts.lowers[0].objects) == ("", {})
-    assert not [one for one in registry.inspect(facts) if one.check == "rule"]
+    assert not [one for one in registry.inspect(facts) if one.subject.check == "rule"]
 
 
 async def test_impossible_names_are_not_asked_for():

@@ -81,8 +81,8 @@ def test_a_rule_that_fails_for_one_lower_cluster_keeps_the_findings_about_others
         bad.objects["Pod"][-1]["metadata"]["creationTimestamp"] = "x"
         by_name = {"paris": facts.lowers[0], "rome": bad}
         found = registry.inspect(replace(facts, lowers=[by_name[name] for name in names]))
-        assert [one.subject.cluster for one in found if one.check == "leaked"] == ["paris"]
-        (failure,) = [one for one in found if one.check == "rule" and one.subject.object == "leaked"]
+        assert [one.subject.cluster for one in found if one.subject.check == "leaked"] == ["paris"]
+        (failure,) = [one for one in found if one.subject.check == "rule" and one.subject.object == "leaked"]
         assert failure.message.startswith("failed, so its findings about rome are missing: ValueError")
 
 
@@ -100,8 +100,8 @@ def test_a_malformed_pod_concerns_only_its_cluster_in_rules_about_single_pods():
     rome.objects["Pod"][0]["spec"]["containers"] = [1]
     facts.upper.objects["Pod"].insert(0, bad)
     found = registry.inspect(replace(facts, lowers=[rome, *facts.lowers]))
-    assert [one.subject.cluster for one in found if one.check == "drift"] == ["paris"]
-    (failure,) = [one for one in found if one.check == "rule" and one.subject.object == "pod_drift"]
+    assert [one.subject.cluster for one in found if one.subject.check == "drift"] == ["paris"]
+    (failure,) = [one for one in found if one.subject.check == "rule" and one.subject.object == "pod_drift"]
     assert failure.message.startswith("failed, so its findings about rome are missing: TypeError")
 
 
@@ -109,7 +109,7 @@ def test_namespaces_to_adopt_are_listed_with_the_setting():
     """Ready to paste, with the existing patterns."""
     facts = healthy()
     native_namespace(["team-*"])(facts)
-    (found,) = [one for one in registry.inspect(facts) if one.check == "adopt"]
+    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "adopt"]
     assert "shop (1)" in found.message
     assert "clusters[].namespaces.adopt of paris to [team-*, shop]" in found.next_step
 
@@ -276,8 +276,8 @@ def test_images_that_lower_admission_rewrites_are_reported_once_per_cluster():
     """The virtual node does not restore them; a registry mirror is no fault."""
     facts = healthy()
     sets(lower, "spec", "containers", 0, "image", "mirror.local/web:1")(facts)
-    (told,) = [one for one in registry.inspect(facts) if one.check == "drift"]
-    assert (told.severity, *told.subject[:2]) == ("info", "paris", "Cluster")
+    (told,) = [one for one in registry.inspect(facts) if one.subject.check == "drift"]
+    assert (told.severity, *told.subject[1:3]) == ("info", "paris", "Cluster")
     assert "of 1 pod, and" in told.message
     assert POD in told.message
 
@@ -300,9 +300,9 @@ def test_a_changed_override_is_no_drift(is_applied):
         below["spec"]["containers"] = body["spec"]["containers"]
     else:
         facts.lowers[0].nodes["vn"] = replace(facts.lowers[0].nodes["vn"], options=options)
-    assert [one for one in registry.inspect(facts) if one.check == "drift"] == []
+    assert [one for one in registry.inspect(facts) if one.subject.check == "drift"] == []
     upper(facts)["spec"]["containers"][0]["image"] = "web:2"
-    assert [one.severity for one in registry.inspect(facts) if one.check == "drift"] == ["error"]
+    assert [one.severity for one in registry.inspect(facts) if one.subject.check == "drift"] == ["error"]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_only_a_pods_own_uid_annotation_counts(whose, told):
     facts = healthy()
     facts.lowers[0].objects["Pod"].clear()
     sets(upper, "metadata", "annotations", {"virtual-node.io/lower-uid": f"l-web/{whose}"})(facts)
-    (finding,) = [one for one in registry.inspect(facts) if one.check == "missing"]
+    (finding,) = [one for one in registry.inspect(facts) if one.subject.check == "missing"]
     assert ("existed before" in finding.message) is told
 
 
@@ -382,7 +382,7 @@ def _released(node: str, component: str = "", of: str = "0.2.0") -> InspectFacts
 def test_different_releases_are_reported(facts: InspectFacts, expected: list[tuple[str, str, str, str]]):
     """Between this command and the virtual nodes, and between components; a rollout in progress must be seen twice."""
     assert worries(facts=facts) == expected
-    found = [one for one in registry.inspect(facts) if one.check == "release"]
+    found = [one for one in registry.inspect(facts) if one.subject.check == "release"]
     assert all(one.transient for one in found)
 
 
@@ -432,7 +432,7 @@ def test_running_pods_that_break_the_policy_are_listed_by_rule():
     facts = healthy()
     sets(upper, "spec", "hostPID", True)(facts)
     sets(upper, "spec", "priorityClassName", "system-node-critical")(facts)
-    (found,) = [one for one in registry.inspect(facts) if one.check == "policy"]
+    (found,) = [one for one in registry.inspect(facts) if one.subject.check == "policy"]
     assert found.message.startswith("its policy would refuse running pods (1)")
     assert found.message.endswith("hostNamespaces (shop/web); priorityClasses (shop/web)")
     assert "clusters[].policy of paris" in found.next_step
