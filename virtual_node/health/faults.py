@@ -61,6 +61,12 @@ class Kind(enum.StrEnum):
     """The workers of a Swarm have not run exactly their assigned jobs for minutes."""
 
 
+_ERRORS = frozenset(
+    {
+        *(Kind.REPLICA_FAILING, Kind.CONFIGURATION_REJECTED, Kind.NO_LOWER_CLUSTER, Kind.CLUSTER_FAILED),
+        *(Kind.CLUSTER_LOST, Kind.NODE_MISSING, Kind.NODE_SILENT, Kind.NODE_NOT_READY),
+    }
+)
 PODS = frozenset(kind for kind in Kind if kind.name.startswith("POD_"))
 """Kinds of faults of users' pods."""
 SWARMS = frozenset(kind for kind in Kind if kind.name.startswith("SWARM_"))
@@ -76,12 +82,11 @@ class Verdict(enum.StrEnum):
     """No fault was found, but not everything could be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One fault, or the same fault of several objects."""
 
     kind: Kind
-    severity: Severity
     objects: Sequence[str]
     """``Node vn-tokyo``, ``Cluster tokyo``, ``Pod shop/web``: the first of ``count`` objects."""
     cause: str
@@ -93,6 +98,11 @@ class Fault:
     node: str = ""
     """Virtual node; empty: none, or several."""
     count: int = 1
+
+    @property
+    def severity(self) -> Severity:
+        """Return the severity, which depends on the kind alone."""
+        return Severity.ERROR if self.kind in _ERRORS else Severity.WARNING
 
     @property
     def subject(self) -> str:
@@ -108,8 +118,8 @@ class Fault:
 
     def data(self) -> dict[str, Any]:
         """Return the fault for ``-o json`` and the page, with key ``next`` for ``next_step``."""
-        row = {**asdict(self), "objects": list(self.objects), "subject": self.subject}
-        row["next"] = row.pop("next_step")
+        row = {"kind": self.kind, "severity": self.severity, **asdict(self), "objects": list(self.objects)}
+        row |= {"subject": self.subject, "next": row.pop("next_step")}
         return row
 
 

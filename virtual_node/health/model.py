@@ -18,9 +18,7 @@ _SEEN = ("nodes", "leases", "signs", "waiting", "replicas", "swarms")
 _OBJECTS = 3
 """Maximum number of pod names in one fault."""
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
-_MORE = {
-    Kind.POD_UNSCHEDULABLE: "; the descheduler moves such pods, the multi-scheduler avoids them",
-}
+_MORE = {Kind.POD_UNSCHEDULABLE: "; the descheduler moves such pods, the multi-scheduler avoids them"}
 
 
 def examine(facts: HealthFacts) -> Health:
@@ -64,13 +62,7 @@ def _replicas(facts: HealthFacts) -> Iterator[Fault]:
     for pod in facts.replicas or ():
         if found := replica_trouble(pod, facts.words.get(key(pod), ""), facts.now):
             cause, step = found
-            yield Fault(
-                kind=Kind.REPLICA_FAILING,
-                severity=Severity.ERROR,
-                objects=(f"Pod {key(pod)}",),
-                cause=cause,
-                next_step=step,
-            )
+            yield Fault(Kind.REPLICA_FAILING, (f"Pod {key(pod)}",), cause, step)
 
 
 def rejected_faults(rejected: Mapping[str, str]) -> Iterator[Fault]:
@@ -80,37 +72,25 @@ def rejected_faults(rejected: Mapping[str, str]) -> Iterator[Fault]:
         rejected: reason by lower cluster; the empty name is the whole file.
     """
     for cluster, why in sorted(rejected.items()):
-        yield Fault(
-            kind=Kind.CONFIGURATION_REJECTED,
-            severity=Severity.ERROR,
-            objects=(f"Cluster {cluster}" if cluster else "Configuration",),
-            cause=f"is not applied: {why}",
-            next_step="correct it; it is read again by itself",
-            cluster=cluster,
-        )
+        subject = f"Cluster {cluster}" if cluster else "Configuration"
+        step = "correct it; it is read again by itself"
+        yield Fault(Kind.CONFIGURATION_REJECTED, (subject,), f"is not applied: {why}", step, cluster)
 
 
 def _expiring(causes: Mapping[str, str]) -> Iterator[Fault]:
     for cluster, why in sorted(causes.items()):
-        yield Fault(
-            kind=Kind.CERTIFICATE_EXPIRES,
-            severity=Severity.WARNING,
-            objects=(f"Cluster {cluster}",),
-            cause=why,
-            next_step="renew the certificate of that API server",
-            cluster=cluster,
-        )
+        step = "renew the certificate of that API server"
+        yield Fault(Kind.CERTIFICATE_EXPIRES, (f"Cluster {cluster}",), why, step, cluster)
 
 
 def _no_cluster(facts: HealthFacts) -> Iterator[Fault]:
     if facts.nodes is None or facts.nodes or facts.clusters:
         return
     yield Fault(
-        kind=Kind.NO_LOWER_CLUSTER,
-        severity=Severity.ERROR,
-        objects=("Installation",),
-        cause="there is no virtual node: no lower cluster is configured, or its process does not run",
-        next_step=f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE",
+        Kind.NO_LOWER_CLUSTER,
+        ("Installation",),
+        "there is no virtual node: no lower cluster is configured, or its process does not run",
+        f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE",
     )
 
 
@@ -126,18 +106,11 @@ def _pods(facts: HealthFacts) -> Iterator[Fault]:
 
 
 def _pod_fault(signs: list[PodSign], cluster: str, words: Mapping[str, str]) -> Fault:
-    first = min(signs, key=lambda one: one.pod)
-    kind, message = first.kind, words.get(first.pod)
-    names = sorted(one.pod for one in signs)[:_OBJECTS]
-    return Fault(
-        kind=kind,
-        severity=Severity.WARNING,
-        objects=tuple(f"Pod {name}" for name in names),
-        cause=one_line(f"{first.cause}: {message}")
-        if message and kind is Kind.POD_NOT_STARTED
-        else first.cause,
-        next_step=program.name(f"diagnose pod {first.pod}") + _MORE.get(kind, ""),
-        cluster=cluster,
-        node=first.node,
-        count=len(signs),
-    )
+    signs.sort(key=lambda one: one.pod)
+    first = signs[0]
+    cause, message = first.cause, words.get(first.pod)
+    if message and first.kind is Kind.POD_NOT_STARTED:
+        cause = one_line(f"{cause}: {message}")
+    objects = [f"Pod {one.pod}" for one in signs[:_OBJECTS]]
+    step = program.name(f"diagnose pod {first.pod}") + _MORE.get(first.kind, "")
+    return Fault(first.kind, objects, cause, step, cluster, first.node, len(signs))

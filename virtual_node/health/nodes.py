@@ -8,8 +8,8 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod.conditions import condition
 from virtual_node.config import program
 from virtual_node.health.facts import HealthFacts
-from virtual_node.health.faults import Fault, Kind, Severity
-from virtual_node.health.objects import Json, one_line, taints
+from virtual_node.health.faults import Fault, Kind
+from virtual_node.health.objects import Json, labels_of, one_line, taints
 
 UNREACHABLE = "LowerClusterUnreachable"
 """Reason of a virtual node's Ready condition while its lower cluster does not answer."""
@@ -25,12 +25,8 @@ def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
     for cluster in facts.clusters:
         if cluster.failed:
             failed.add(cluster.name)
-            yield _cluster(
-                Kind.CLUSTER_FAILED,
-                cluster.name,
-                f"does not work: {cluster.error}",
-                "correct its configuration or kubeconfig; the virtual node tries again by itself",
-            )
+            step = "correct its configuration or kubeconfig; the virtual node tries again by itself"
+            yield _cluster(Kind.CLUSTER_FAILED, cluster.name, f"does not work: {cluster.error}", step)
         elif cluster.reachable is False:
             lost[cluster.name] = f"its API server does not answer: {cluster.error}".rstrip(": ")
     for node in facts.nodes or ():
@@ -39,12 +35,8 @@ def cluster_faults(facts: HealthFacts) -> Iterator[Fault]:
             lost.setdefault(cluster_of(node), str(ready.get("message") or "its API server does not answer"))
     for name, cause in sorted(lost.items()):
         if name not in failed:
-            yield _cluster(
-                Kind.CLUSTER_LOST,
-                name,
-                cause,
-                f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it",
-            )
+            step = f"bring its API server back, or make it reachable; {program.name('check')} tests the way to it"
+            yield _cluster(Kind.CLUSTER_LOST, name, cause, step)
 
 
 def node_faults(facts: HealthFacts) -> Iterator[Fault]:
@@ -58,22 +50,12 @@ def node_faults(facts: HealthFacts) -> Iterator[Fault]:
     for cluster in facts.clusters:
         for name in cluster.nodes:
             if name not in nodes and cluster.name not in explained:
-                yield _fault(
-                    Kind.NODE_MISSING,
-                    name,
-                    cluster.name,
-                    "is configured and not registered",
-                    program.name("doctor"),
-                )
+                why = "is configured and not registered"
+                yield _fault(Kind.NODE_MISSING, name, cluster.name, why, program.name("doctor"))
     if nodes and all((node.get("spec") or {}).get("unschedulable") for node in nodes.values()):
-        first = next(iter(sorted(nodes)))
+        first = min(nodes)
         yield _fault(
-            Kind.NODE_CLOSED,
-            first,
-            "",
-            "every virtual node is cordoned",
-            f"kubectl uncordon {first}",
-            severity=Severity.WARNING,
+            Kind.NODE_CLOSED, first, "", "every virtual node is cordoned", f"kubectl uncordon {first}"
         )
 
 
@@ -94,16 +76,14 @@ def silence(facts: HealthFacts, name: str, *, ready: bool) -> str:
     quiet = (facts.now - timestamps.parse(spec["renewTime"])).total_seconds()
     if quiet <= limit:
         return ""
-    # Kubernetes measures renewals by its own clock, so a node that is still Ready must have renewed its
-    # Lease.
+    # Kubernetes measures renewals by its own clock, so a node that is still Ready must have renewed its Lease.
     doubt = "; it is Ready all the same: do the clocks differ?" if ready and quiet > limit + _GRACE else ""
     return f"its Lease was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s){doubt}"
 
 
 def cluster_of(node: Json) -> str:
     """Return the lower cluster's name from a virtual node's label; without this label the node's name."""
-    metadata = node["metadata"]
-    return str((metadata.get("labels") or {}).get(names.LABEL_LOWER_CLUSTER) or metadata["name"])
+    return str(labels_of(node).get(names.LABEL_LOWER_CLUSTER) or node["metadata"]["name"])
 
 
 def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
@@ -124,7 +104,6 @@ def _node(facts: HealthFacts, name: str, node: Json) -> Iterator[Fault]:
             f"the descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER})",
             "it removes the taint 30 s after the lower cluster is healthy again; without a descheduler: "
             f"kubectl taint node {name} {names.TAINT_STALE_CLUSTER}-",
-            severity=Severity.WARNING,
         )
 
 
@@ -136,25 +115,8 @@ def _is_new(facts: HealthFacts, name: str) -> bool:
 
 
 def _cluster(kind: Kind, name: str, cause: str, step: str) -> Fault:
-    return Fault(
-        kind=kind,
-        severity=Severity.ERROR,
-        objects=(f"Cluster {name}",),
-        cause=one_line(cause),
-        next_step=step,
-        cluster=name,
-    )
+    return Fault(kind, (f"Cluster {name}",), one_line(cause), step, name)
 
 
-def _fault(
-    kind: Kind, name: str, cluster: str, cause: str, step: str, *, severity: Severity = Severity.ERROR
-) -> Fault:
-    return Fault(
-        kind=kind,
-        severity=severity,
-        objects=(f"Node {name}",),
-        cause=one_line(cause),
-        next_step=step,
-        cluster=cluster,
-        node=name,
-    )
+def _fault(kind: Kind, name: str, cluster: str, cause: str, step: str) -> Fault:
+    return Fault(kind, (f"Node {name}",), one_line(cause), step, cluster, name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller_runtime.api import timestamps
 from controller_runtime.api.pod.conditions import condition
-from virtual_node.health.faults import Fault, Kind, Severity
+from virtual_node.health.faults import Fault, Kind
 from virtual_node.health.objects import Json, key, one_line
 
 _PATIENCE = 300.0
@@ -35,13 +35,9 @@ def swarm_faults(swarms: Iterable[Json], now: datetime) -> Iterator[Fault]:
             if found.get("status") != status or _seconds_since(found, now) < patience:
                 continue
             metadata = swarm["metadata"]
-            yield Fault(
-                kind=kind,
-                severity=Severity.WARNING,
-                objects=(f"Swarm {key(swarm)}",),
-                cause=one_line(found.get("message") or found.get("reason") or f"{name} is {status}"),
-                next_step=f"kubectl describe swarm {metadata['name']} -n {metadata['namespace']}",
-            )
+            cause = one_line(found.get("message") or found.get("reason") or f"{name} is {status}")
+            step = f"kubectl describe swarm {metadata['name']} -n {metadata['namespace']}"
+            yield Fault(kind, (f"Swarm {key(swarm)}",), cause, step)
             break
 
 

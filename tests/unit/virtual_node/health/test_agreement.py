@@ -286,7 +286,7 @@ def by_inspect(world: World) -> tuple[bool, bool]:
     )
     facts = inspection_facts.InspectFacts(upper=upper, lowers=[], cluster_id="id", now=NOW)
     found = registry.inspect(facts)
-    faults = any(one.severity != "info" and one.check != "unread" for one in found)
+    faults = any(one.severity != "info" and one.subject.check != "unread" for one in found)
     return faults, registry.summary(facts, found).endswith("no findings")
 
 
