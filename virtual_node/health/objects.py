@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller_runtime.api import names
+from controller_runtime.api import matching, names
 
 Json = Mapping[str, Any]
+LIFECYCLE = "node.kubernetes.io/"
+"""Prefix of the taints that Kubernetes sets on cordoned, unreachable and not Ready nodes."""
 
 
 def is_virtual(node: Json) -> bool:
@@ -30,6 +32,29 @@ def annotations_of(one: Json) -> Mapping[str, str]:
 def is_deleting(one: Json) -> bool:
     """Report whether an object is being deleted."""
     return bool(one["metadata"].get("deletionTimestamp"))
+
+
+def selects(pod: Json, node: Json) -> bool:
+    """Report whether a pod's node selector and required node affinity admit a Node; taints do not count."""
+    name = node["metadata"]["name"]
+    return matching.admits(pod["spec"], name=name, labels=labels_of(node), taints=())
+
+
+def repelling(pod: Json, node: Json) -> list[Json]:
+    """Return the taints that keep a pod away from a Node."""
+    tolerations = pod["spec"].get("tolerations") or ()
+    return [
+        taint
+        for taint in taints(node)
+        if taint.get("effect") != "PreferNoSchedule"
+        and not any(matching.tolerates(one, taint) for one in tolerations)
+    ]
+
+
+def taint_text(taint: Json) -> str:
+    """Return ``key=value:effect``, or ``key:effect``."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint.get('effect', '')}"
 
 
 def taints(node: Json) -> Iterator[Json]:

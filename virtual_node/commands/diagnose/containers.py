@@ -60,21 +60,18 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         message = str(waiting.get("message") or "")
         if _MISSING.search(message):
             yield DiagnoseFinding(
-                0,
+                Code.OBJECT_MISSING,
                 f"An object that the pod references is missing: {message}.",
-                [],
-                [
+                next_steps=[
                     f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
                 ],
-                code=Code.OBJECT_MISSING,
             )
         else:
             yield DiagnoseFinding(
-                0,
+                Code.CONTAINER_CONFIG,
                 f"The lower node refuses the configuration of container {container['name']}.",
                 [message],
                 ["correct the container in the pod's template"],
-                code=Code.CONTAINER_CONFIG,
             )
         return
     if (facts.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
@@ -84,15 +81,15 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if event.get("reason") in _VOLUMES:
             code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
             steps = advice.missing(message, namespace=pod_namespace(facts))
-            yield DiagnoseFinding(1, "A volume of the pod is not there yet.", [message], steps, code=code)
+            yield DiagnoseFinding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
             return
         if event.get("reason") == "FailedCreatePodSandBox":
             yield DiagnoseFinding(
-                1,
+                Code.SANDBOX,
                 "The lower node cannot create the pod's sandbox and network.",
                 [message],
                 ["check the network plugin (CNI) and the container runtime of the lower node"],
-                code=Code.SANDBOX,
+                rank=1,
             )
             return
 
@@ -108,9 +105,7 @@ def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         pulled = [str(one.get("message")) for one in facts.events if one.get("reason") == "Failed"]
         evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
         code = Code.IMAGE_NAME if reason == "InvalidImageName" else codes.image("\n".join(evidence))
-        yield DiagnoseFinding(
-            0, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]], code=code
-        )
+        yield DiagnoseFinding(code, f"The lower node cannot pull {image}.", evidence, [_IMAGE_STEPS[code]])
         return
 
 
@@ -127,7 +122,7 @@ def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                     code = Code.COMMAND_NOT_EXECUTABLE
                 title = f"The command of container {container['name']} cannot be started."
                 steps = ["correct command, args or mounts in the pod's template, or the image"]
-                yield DiagnoseFinding(0, title, [message], steps, code=code)
+                yield DiagnoseFinding(code, title, [message], steps)
                 return
 
 
@@ -150,7 +145,7 @@ def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             title = f"Container {name} needs more memory than its limit."
         previous = " --previous" if looping else ""
         steps = [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"]
-        yield DiagnoseFinding(0, title, evidence, steps, code=code)
+        yield DiagnoseFinding(code, title, evidence, steps)
         return
 
 
@@ -201,17 +196,17 @@ def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if event.get("reason") == "Unhealthy":
             message = str(event.get("message") or "")
             code = _PROBES.get(message.partition(" ")[0].lower(), Code.READINESS)
-            yield DiagnoseFinding(1, "A probe fails.", [message], code=code)
+            yield DiagnoseFinding(code, "A probe fails.", [message], rank=1)
             return
     ready = condition(status, "Ready")
     message = ready.get("message", "")
     if "readiness gate" in message:
-        yield DiagnoseFinding(1, "A readiness gate is not open.", [message], code=Code.READINESS_GATE)
+        yield DiagnoseFinding(Code.READINESS_GATE, "A readiness gate is not open.", [message], rank=1)
     elif ready.get("status") == "False" and is_true(status, "ContainersReady"):
         yield _marked_not_ready(facts)
     elif ready.get("status") == "False":
         title = "The pod runs, and is not ready."
-        yield DiagnoseFinding(1, title, [message] if message else [], code=Code.NOT_READY)
+        yield DiagnoseFinding(Code.NOT_READY, title, [message] if message else [], rank=1)
 
 
 def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
@@ -224,18 +219,18 @@ def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
     if condition(lower.get("status"), "Ready").get("status") == "False":
         node = lower["spec"].get("nodeName")
         return DiagnoseFinding(
-            1,
+            Code.LOWER_NODE_NOT_READY,
             f"The pod runs, but is marked not ready because lower node {node} is not Ready.",
             ["all its containers are ready in their last report"],
             [f"kubectl --kubeconfig LOWER describe node {node}"],
-            code=Code.LOWER_NODE_NOT_READY,
+            rank=1,
         )
     return DiagnoseFinding(
-        1,
+        Code.NODE_WAS_NOT_READY,
         "The pod runs, but is marked not ready because its virtual node was not Ready.",
         ["all its containers are ready; the virtual node corrects this when its heartbeats return"],
         [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
-        code=Code.NODE_WAS_NOT_READY,
+        rank=1,
     )
 
 

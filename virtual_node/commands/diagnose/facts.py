@@ -41,13 +41,13 @@ class PodFacts:
 class DiagnoseFinding:
     """One problem, or the statement that there is none."""
 
-    rank: int
-    """0: this alone stops the pod; higher: a consequence, or possibly transient; ``FINE``: nothing is wrong."""
+    code: Code
+    """Stable code, for programs and the documentation."""
     title: str
     evidence: Sequence[str] = ()
     next_steps: Sequence[str] = ()
-    code: Code = field(kw_only=True)
-    """Stable code, for programs and the documentation."""
+    rank: int = field(default=0, kw_only=True)
+    """0: this alone stops the pod; higher: a consequence, or possibly transient; ``FINE``: nothing is wrong."""
 
 
 Rule = Callable[[PodFacts], Iterator[DiagnoseFinding]]

@@ -64,9 +64,9 @@ def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[Diagnos
     found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
     return found or [
         DiagnoseFinding(
-            FINE,
+            Code.HEALTHY,
             f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
-            code=Code.HEALTHY,
+            rank=FINE,
         )
     ]
 
@@ -76,32 +76,30 @@ def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator
     for rule, code in ((presence.heartbeat, Code.NODE_SILENT), (nodes.kubelet_api, Code.KUBELET_API)):
         outcome = rule(facts)
         if outcome.state is State.BROKEN:
-            yield DiagnoseFinding(0, f"{outcome.detail}.", [], [outcome.next], code=code)
+            yield DiagnoseFinding(code, f"{outcome.detail}.", next_steps=[outcome.next])
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
         yield DiagnoseFinding(
-            1,
+            Code.CORDONED,
             "It is cordoned: nothing new is bound to it.",
-            [],
-            [f"kubectl uncordon {name}"],
-            code=Code.CORDONED,
+            next_steps=[f"kubectl uncordon {name}"],
+            rank=1,
         )
     if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in spec.get("taints") or ()):
         yield DiagnoseFinding(
-            1,
+            Code.TAINT,
             f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER}).",
-            [],
-            ["it removes the taint 30 s after the lower cluster is healthy again"],
-            code=Code.TAINT,
+            next_steps=["it removes the taint 30 s after the lower cluster is healthy again"],
+            rank=1,
         )
     troubled = [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]
     if troubled:
         yield DiagnoseFinding(
-            1,
+            Code.PODS_IN_TROUBLE,
             f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
             [some(troubled)],
             [program.name(f"diagnose pod {troubled[0]}")],
-            code=Code.PODS_IN_TROUBLE,
+            rank=1,
         )
 
 

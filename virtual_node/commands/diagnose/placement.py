@@ -39,11 +39,10 @@ def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             cluster_selector.parse(text)
         except ValueError as error:
             yield DiagnoseFinding(
-                0,
+                Code.INVALID_SELECTOR,
                 "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
                 [str(error)],
                 ["correct or remove the annotation; the pod starts by itself"],
-                code=Code.INVALID_SELECTOR,
             )
 
 
@@ -54,17 +53,15 @@ def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         return
     if facts.node is None:
         yield DiagnoseFinding(
-            0,
+            Code.NODE_MISSING,
             f"The pod is bound to {name}, which does not exist.",
-            [],
-            [program.name("status")],
-            code=Code.NODE_MISSING,
+            next_steps=[program.name("status")],
         )
         return
     if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
         if not is_running(facts.pod):
             title = f"{name} is a node of the upper cluster itself, not a virtual one."
-            yield DiagnoseFinding(8, title, code=Code.NOT_VIRTUAL)
+            yield DiagnoseFinding(Code.NOT_VIRTUAL, title, rank=8)
         return
     ready = condition(facts.node.get("status"), "Ready")
     if ready.get("status") != "True":
@@ -73,15 +70,13 @@ def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if ready.get("reason") == UNREACHABLE:
             title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
             code = Code.CLUSTER_LOST
-        yield DiagnoseFinding(0, title, evidence, [program.name(f"diagnose node {name}")], code=code)
+        yield DiagnoseFinding(code, title, evidence, [program.name(f"diagnose node {name}")])
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
         yield DiagnoseFinding(
-            0,
+            Code.NODE_SILENT,
             f"The virtual node {name} has sent no heartbeat for {facts.heartbeat_seconds:.0f} s: is its "
             f"process running?",
-            [],
-            [program.name(f"diagnose node {name}")],
-            code=Code.NODE_SILENT,
+            next_steps=[program.name(f"diagnose node {name}")],
         )
 
 
@@ -92,17 +87,16 @@ def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     title, code = _REFUSALS.get(
         refused.get("reason", ""), ("The lower cluster refuses the pod.", Code.ADMISSION_DENIED)
     )
-    yield DiagnoseFinding(0, title, [refused.get("message", "")], code=code)
+    yield DiagnoseFinding(code, title, [refused.get("message", "")])
 
 
 def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for event in facts.events:
         if event.get("reason") == "NameConflict" and facts.lower is None:
             yield DiagnoseFinding(
-                0,
+                Code.NAME_CONFLICT,
                 "The lower cluster has a pod of that name that is not ours.",
                 [event.get("message", "")],
-                code=Code.NAME_CONFLICT,
             )
             return
 
@@ -116,7 +110,7 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         growth = [event for event in facts.events if event.get("reason") in _GROWTH][-1:]
         waits = bool(growth) and growth[0].get("reason") == _WAITING
         yield DiagnoseFinding(
-            0,
+            codes.unschedulable(message),
             "The pod waits for a new node in the lower cluster."
             if waits
             else "The lower scheduler finds no node for the pod.",
@@ -125,12 +119,11 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                 *advice.steps(message, namespace=pod_namespace(facts)),
                 "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)",
             ],
-            code=codes.unschedulable(message),
         )
     elif age(facts) > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
         asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
         yield DiagnoseFinding(
-            0,
+            Code.NO_SCHEDULER,
             f"No scheduler named {name} in the lower cluster has looked at the pod.",
             [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"] if asked else [],
             [
@@ -140,7 +133,6 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
                 else "is kube-scheduler of the lower cluster running? "
                 "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
             ],
-            code=Code.NO_SCHEDULER,
         )
 
 

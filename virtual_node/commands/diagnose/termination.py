@@ -47,44 +47,39 @@ def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     lower = facts.lower
     if finalizers := sorted(facts.pod["metadata"].get("finalizers") or ()):
         yield DiagnoseFinding(
-            0,
+            Code.FINALIZER,
             f"The pod is held by finalizers: {', '.join(finalizers)}.",
-            [],
-            ["find out which controller removes them"],
-            code=Code.FINALIZER,
+            next_steps=["find out which controller removes them"],
         )
     elif lower is not None and (held := sorted(lower["metadata"].get("finalizers") or ())):
         title = f"The lower pod is held by finalizers: {', '.join(held)}."
         steps = ["find out which controller of the lower cluster removes them"]
-        yield DiagnoseFinding(0, title, [], steps, code=Code.LOWER_FINALIZER)
+        yield DiagnoseFinding(Code.LOWER_FINALIZER, title, next_steps=steps)
     elif event := next((one for one in reversed(facts.events) if one.get("reason") in _DETACH), None):
         title = "A volume of the pod cannot be detached from its lower node."
         steps = ["check the CSI driver on the lower node"]
-        yield DiagnoseFinding(0, title, [str(event.get("message") or "")], steps, code=Code.VOLUME_DETACH)
+        yield DiagnoseFinding(Code.VOLUME_DETACH, title, [str(event.get("message") or "")], steps)
     elif lower is not None and _is_node_lost(lower):
         node = lower["spec"].get("nodeName")
         yield DiagnoseFinding(
-            0,
+            Code.LOWER_NODE_NOT_READY,
             f"Lower node {node} does not confirm that the pod has ended.",
             ["the lower pod was marked not ready, because its node is not Ready"],
             [
                 f"repair the node, or delete it if it does not exist any more: kubectl --kubeconfig LOWER get node {node}"
             ],
-            code=Code.LOWER_NODE_NOT_READY,
         )
     elif facts.is_lower_read and lower is None:
         yield DiagnoseFinding(
-            0,
+            Code.LOWER_POD_GONE,
             "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod.",
-            [],
-            ["look at the virtual node's log"],
-            code=Code.LOWER_POD_GONE,
+            next_steps=["look at the virtual node's log"],
         )
     else:
         yield DiagnoseFinding(
-            1,
+            Code.LOWER_POD_PRESENT,
             f"The pod should have ended {late:.0f} s ago; its lower cluster has not reported it.",
-            code=Code.LOWER_POD_PRESENT,
+            rank=1,
         )
 
 
@@ -106,23 +101,21 @@ def _failed(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         )
         title = "The lower node evicted the pod, because the node or the pod used too much."
         steps = ["request what the pod uses, and limit it; the owner of the pod creates a new one"]
-        yield DiagnoseFinding(0, title, [message], steps, code=code)
+        yield DiagnoseFinding(code, title, [message], steps)
     elif reason in _REASONS:
         code, title = _REASONS[reason]
-        yield DiagnoseFinding(0, title, [message], code=code)
+        yield DiagnoseFinding(code, title, [message])
     elif reason.startswith("OutOf") or reason.endswith("Forbidden") or reason in _REJECTED:
-        yield DiagnoseFinding(
-            0, f"The lower node refused the pod: {reason}.", [message], code=Code.NODE_REJECTED
-        )
+        yield DiagnoseFinding(Code.NODE_REJECTED, f"The lower node refused the pod: {reason}.", [message])
     elif disruption.get("reason") == "PreemptionByScheduler":
         title, why = (
             "A pod of higher priority took the place of the pod.",
             str(disruption.get("message") or ""),
         )
-        yield DiagnoseFinding(0, title, [why], code=Code.PREEMPTED)
+        yield DiagnoseFinding(Code.PREEMPTED, title, [why])
     elif disruption.get("status") == "True":
         title, why = "The pod was evicted in the lower cluster.", str(disruption.get("message") or "")
-        yield DiagnoseFinding(0, title, [f"{disruption.get('reason')}: {why}"], code=Code.EVICTED)
+        yield DiagnoseFinding(Code.EVICTED, title, [f"{disruption.get('reason')}: {why}"])
 
 
 def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -133,7 +126,7 @@ def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if facts.lower is None:
         if not status.get("reason"):
             title = f"There is no lower pod {'yet' if upper == 'Pending' else 'any more'}."
-            yield DiagnoseFinding(2, title, [], steps, code=Code.NO_LOWER_POD)
+            yield DiagnoseFinding(Code.NO_LOWER_POD, title, next_steps=steps, rank=2)
         return
     lower = facts.lower.get("status") or {}
     phase = lower.get("phase") or "Pending"
@@ -145,7 +138,7 @@ def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             f"The upper pod is {upper}, but its lower pod is {phase}: the virtual node does not report it."
         )
         evidence = [f"the lower pod has not changed for {quiet:.0f} s"]
-        yield DiagnoseFinding(0, title, evidence, steps, code=Code.PHASES_DIFFER)
+        yield DiagnoseFinding(Code.PHASES_DIFFER, title, evidence, steps)
 
 
 RULES: Sequence[Rule] = (

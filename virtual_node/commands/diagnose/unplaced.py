@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from controller_runtime.api import matching, names
+from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import advice, codes
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
 from virtual_node.config import program
 from virtual_node.health.nodes import cluster_of
-from virtual_node.health.objects import taints
+from virtual_node.health.objects import LIFECYCLE, Json, labels_of, repelling, selects, taint_text, taints
 from virtual_node.health.pods import SCHEDULING
 
-_LIFECYCLE = "node.kubernetes.io/"
-"""Prefix of the taints that Kubernetes sets on cordoned, unreachable and not Ready nodes."""
 _GROUP = re.compile(
     r"pod group (?P<group>[\w./-]+)"
     r"(?: has (?P<has>\d+) of (?P<minimum>\d+) pods| needs room for (?P<needed>\d+) pods at once)?"
@@ -28,7 +25,6 @@ _DIVISION = re.compile(
     r"maximum skew of (?P<skew>\d+) .*; lower cluster (?P<behind>\S+) cannot take the pod"
 )
 """The multi-scheduler's reason about a pod that its division keeps from other clusters."""
-Json = Mapping[str, Any]
 
 
 def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -37,25 +33,22 @@ def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
         yield DiagnoseFinding(
-            0,
+            Code.SCHEDULING_GATED,
             f"Scheduling gates hold the pod back: {', '.join(gates)}.",
-            [],
-            ["find out which controller removes them"],
-            code=Code.SCHEDULING_GATED,
+            next_steps=["find out which controller removes them"],
         )
         return
     message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
     evidence = [f"kube-scheduler: {message}"] if message else []
     if facts.virtual_nodes is not None and not facts.virtual_nodes:
         yield DiagnoseFinding(
-            0,
+            Code.NO_VIRTUAL_NODE,
             "There is no virtual node in this cluster.",
             evidence,
             [program.name("doctor")],
-            code=Code.NO_VIRTUAL_NODE,
         )
         return
-    matching_nodes = [node for node in facts.virtual_nodes or () if _matches(facts.pod, node)]
+    matching_nodes = [node for node in facts.virtual_nodes or () if selects(facts.pod, node)]
     if facts.virtual_nodes and not matching_nodes:
         yield _no_match(facts, facts.virtual_nodes, evidence)
         return
@@ -76,28 +69,27 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
     ]
     if open_ or not nodes:
         return
-    if all(missing.values()):
+    all_repel = all(missing.values())
+    if all_repel:
         yield _no_toleration(facts, sorted({taint for each in missing.values() for taint in each}), evidence)
     if away:
-        count = "The virtual node" if len(nodes) == 1 else "Every virtual node"
-        lost = len(away) == len(nodes)
+        which = "The virtual node" if len(nodes) == 1 else "Every virtual node"
+        state = "lost or not Ready" if len(away) == len(nodes) else "not available"
         yield DiagnoseFinding(
-            1 if all(missing.values()) else 0,
-            f"{count} that the pod may run on is not available."
-            if not lost
-            else f"{count} that the pod may run on is lost or not Ready.",
-            [*(_state(node) for node in away), *evidence],
+            Code.NODE_UNAVAILABLE,
+            f"{which} that the pod may run on is {state}.",
+            [*map(_state, away), *evidence],
             [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]],
-            code=Code.NODE_UNAVAILABLE,
+            rank=1 if all_repel else 0,
         )
     cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
-    if cordoned and not all(missing.values()):
+    if cordoned and not all_repel:
         yield DiagnoseFinding(
-            1 if away else 0,
+            Code.CORDONED,
             f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}.",
             [] if away else evidence,
             [f"kubectl uncordon {cordoned[0]}"],
-            code=Code.CORDONED,
+            rank=1 if away else 0,
         )
 
 
@@ -113,25 +105,23 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
         # The text before these words is about real nodes of the upper cluster.
         below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
         title = "No lower cluster has a node for the pod."
-        yield DiagnoseFinding(0, title, evidence, below or [doctor], code=Code.NO_CLUSTER_FITS)
+        yield DiagnoseFinding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
     elif "Insufficient" in message:
         step = f"request less, or add nodes to a lower cluster; {status} shows what is left"
         title = "No virtual node has enough free resources."
-        yield DiagnoseFinding(0, title, evidence, [step], code=codes.unschedulable(message))
+        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [step])
     elif message:
         steps = advice.missing(message, namespace=namespace)
         title = "The upper scheduler finds no node."
-        yield DiagnoseFinding(1, title, evidence, steps or [doctor], code=codes.unschedulable(message))
+        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
     elif age(facts) > SCHEDULING:
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
         yield DiagnoseFinding(
-            0,
+            Code.NO_SCHEDULER,
             f"No scheduler named {name} has looked at the pod.",
-            [],
-            [
+            next_steps=[
                 f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
             ],
-            code=Code.NO_SCHEDULER,
         )
 
 
@@ -149,7 +139,7 @@ def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> Dia
     else:
         why, step = "the scheduler's message has the reason", "follow the scheduler's message"
     title = f"The pod waits with pod group {found['group']}: {why}."
-    return DiagnoseFinding(0, title, evidence, [step], code=Code.POD_GROUP)
+    return DiagnoseFinding(Code.POD_GROUP, title, evidence, [step])
 
 
 def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
@@ -162,47 +152,32 @@ def _division(found: re.Match[str], evidence: Sequence[str]) -> DiagnoseFinding:
         f"raise {names.ANNOTATION_DIVISION_MAX_SKEW} in the pod's template, or make room in {found['behind']}",
         program.name("status"),
     ]
-    return DiagnoseFinding(0, title, evidence, steps, code=Code.DIVISION)
+    return DiagnoseFinding(Code.DIVISION, title, evidence, steps)
 
 
 def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -> DiagnoseFinding:
     selector = facts.pod["spec"].get("nodeSelector") or {}
-    known = [node["metadata"].get("labels") or {} for node in nodes]
+    known = list(map(labels_of, nodes))
     lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
-    wanted = pairs(lost or selector) if selector else ""
+    wanted = pairs(lost or selector)
+    steps = [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"]
     if not wanted:
-        return DiagnoseFinding(
-            0,
-            "No virtual node matches the pod's node affinity.",
-            evidence,
-            [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
-            code=Code.AFFINITY,
-        )
-    if not lost:
-        return DiagnoseFinding(
-            0,
-            f"No virtual node matches all of the pod's selectors ({wanted}, node affinity).",
-            evidence,
-            [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"],
-            code=Code.AFFINITY,
-        )
-    if _is_labelled(facts.pod):
-        return DiagnoseFinding(
-            0,
+        title = "No virtual node matches the pod's node affinity."
+    elif not lost:
+        title = f"No virtual node matches all of the pod's selectors ({wanted}, node affinity)."
+    elif _is_labelled(facts.pod):
+        title = (
             f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
-            "keys in its --ignore-selector-keys?",
-            evidence,
-            ["kubectl get mutatingwebhookconfigurations", program.name("doctor")],
-            code=Code.AFFINITY,
+            "keys in its --ignore-selector-keys?"
         )
-    return DiagnoseFinding(
-        0,
-        f"No virtual node has {wanted}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
-        "the webhook leaves its selector in the upper cluster.",
-        evidence,
-        [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"],
-        code=Code.AFFINITY,
-    )
+        steps = ["kubectl get mutatingwebhookconfigurations", program.name("doctor")]
+    else:
+        title = (
+            f"No virtual node has {wanted}, and the pod is not labelled {names.LABEL_VIRTUAL_POD}=true: "
+            "the webhook leaves its selector in the upper cluster."
+        )
+        steps = [f"label the pod's template {names.LABEL_VIRTUAL_POD}=true"]
+    return DiagnoseFinding(Code.AFFINITY, title, evidence, steps)
 
 
 def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[str]) -> DiagnoseFinding:
@@ -216,26 +191,13 @@ def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[s
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
     return DiagnoseFinding(
-        0,
-        f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.",
-        evidence,
-        [step],
-        code=Code.TAINT,
+        Code.TAINT, f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.", evidence, [step]
     )
-
-
-def _matches(pod: Json, node: Json) -> bool:
-    metadata = node["metadata"]
-    return matching.admits(pod["spec"], name=metadata["name"], labels=metadata.get("labels") or {}, taints=())
 
 
 def _untolerated(pod: Json, node: Json) -> list[str]:
     """Return taints that the pod does not tolerate and that stay when the cluster recovers."""
-    return [
-        f"{taint['key']}{'=' if taint.get('value') else ''}{taint.get('value') or ''}:{taint.get('effect', '')}"
-        for taint in _keeping_away(pod, node)
-        if not _is_passing(taint)
-    ]
+    return [taint_text(taint) for taint in repelling(pod, node) if not _is_passing(taint)]
 
 
 def _is_away(pod: Json, node: Json) -> bool:
@@ -245,21 +207,12 @@ def _is_away(pod: Json, node: Json) -> bool:
     """
     if not is_true(node.get("status"), "Ready"):
         return True
-    cordon = f"{_LIFECYCLE}unschedulable"
-    return any(_is_passing(taint) and taint["key"] != cordon for taint in _keeping_away(pod, node))
-
-
-def _keeping_away(pod: Json, node: Json) -> Iterator[Json]:
-    tolerations = pod["spec"].get("tolerations") or ()
-    for taint in taints(node):
-        if taint.get("effect") != "PreferNoSchedule" and not any(
-            matching.tolerates(one, taint) for one in tolerations
-        ):
-            yield taint
+    cordon = f"{LIFECYCLE}unschedulable"
+    return any(_is_passing(taint) and taint["key"] != cordon for taint in repelling(pod, node))
 
 
 def _is_passing(taint: Json) -> bool:
-    return bool(taint["key"].startswith(_LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
+    return bool(taint["key"].startswith(LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
 
 
 def _state(node: Json) -> str:
@@ -272,4 +225,4 @@ def _state(node: Json) -> str:
 
 
 def _is_labelled(pod: Json) -> bool:
-    return bool((pod["metadata"].get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true")
+    return labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"

@@ -34,9 +34,9 @@ _DELETING_RULES: Sequence[Rule] = (placement.node, *termination.DELETING_RULES)
 _NORMAL = re.compile(r"Pending|ContainerCreating|PodInitializing|Init:\d+/\d+")
 """Status words of pods that start."""
 HEALTHY_POD = DiagnoseFinding(
-    FINE, "The pod is running; nothing is wrong that can be seen from here.", code=Code.HEALTHY
+    Code.HEALTHY, "The pod is running; nothing is wrong that can be seen from here.", rank=FINE
 )
-_COMPLETED_POD = DiagnoseFinding(FINE, "The pod has completed; nothing is wrong.", code=Code.COMPLETED)
+_COMPLETED_POD = DiagnoseFinding(Code.COMPLETED, "The pod has completed; nothing is wrong.", rank=FINE)
 
 
 def diagnose(facts: PodFacts) -> list[DiagnoseFinding]:
@@ -78,17 +78,17 @@ def _unexplained(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield HEALTHY_POD
     elif termination.waited(facts) is not None:
         yield DiagnoseFinding(
-            FINE, "The pod is being deleted, within its grace period.", code=Code.TERMINATING
+            Code.TERMINATING, "The pod is being deleted, within its grace period.", rank=FINE
         )
     elif _NORMAL.fullmatch(word) and _is_new(facts):
-        yield DiagnoseFinding(FINE, "The pod is starting.", code=Code.STARTING)
+        yield DiagnoseFinding(Code.STARTING, "The pod is starting.", rank=FINE)
     else:
         yield DiagnoseFinding(
-            FINE - 1,
+            Code.NOT_STARTED,
             f"The pod is {word}; nothing explains it yet.",
             [why] if why else [],
             [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
-            code=Code.NOT_STARTED,
+            rank=FINE - 1,
         )
 
 

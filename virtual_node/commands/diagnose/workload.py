@@ -56,16 +56,16 @@ def judge(
         one = first[title]
         found.append(
             DiagnoseFinding(
-                one.rank,
+                one.code,
                 f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
                 [some(pods), *one.evidence],
                 one.next_steps,
-                code=one.code,
+                rank=one.rank,
             )
         )
     if not found:
         title = f"Nothing is wrong with its {count(len(verdicts), 'pod')}."
-        return [DiagnoseFinding(FINE, title, code=Code.HEALTHY)]
+        return [DiagnoseFinding(Code.HEALTHY, title, rank=FINE)]
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -89,15 +89,15 @@ def _controller(workload: Mapping[str, Any], pods: int) -> Iterator[DiagnoseFind
         failed = condition(workload.get("status"), kind)
         if failed.get("status") == "True":
             title = f"Its controller fails: {failed.get('reason', kind)}."
-            yield DiagnoseFinding(0, title, [failed.get("message", "")], code=Code.CONTROLLER_FAILS)
+            yield DiagnoseFinding(Code.CONTROLLER_FAILS, title, [failed.get("message", "")])
             return
     if pods:
         return
     spec = workload["spec"]
     if spec.get("replicas") == 0 or spec.get("suspend") or spec.get("paused"):
         title = "It asks for no pods (replicas: 0, suspended, or paused)."
-        yield DiagnoseFinding(0, title, code=Code.NO_PODS)
+        yield DiagnoseFinding(Code.NO_PODS, title)
     elif not is_true(workload.get("status"), "Complete"):
         name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
         steps = [f"kubectl -n {namespace} events | grep {name}"]
-        yield DiagnoseFinding(0, "It has no pods.", [], steps, code=Code.NO_PODS)
+        yield DiagnoseFinding(Code.NO_PODS, "It has no pods.", next_steps=steps)

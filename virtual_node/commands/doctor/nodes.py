@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from controller_runtime.api import matching, names
+from controller_runtime.api import names
 from controller_runtime.api.readable import count, some
 from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
 from virtual_node.commands.doctor.facts import DoctorFacts, ready_nodes, virtual_nodes, waiting
@@ -13,11 +12,9 @@ from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skippe
 from virtual_node.commands.doctor.verdict import faults, of_faults
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import Kind
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import LIFECYCLE, Json, key, repelling, selects, taint_text
+from virtual_node.health.objects import taints as node_taints
 from virtual_node.health.pods import is_for_virtual_nodes
-
-_LIFECYCLE = "node.kubernetes.io/"
-"""Prefix of taints that other links report (not-ready, unreachable, unschedulable)."""
 
 
 def targets_virtual_nodes(facts: DoctorFacts, pod: Json) -> bool:
@@ -33,13 +30,14 @@ def taints(facts: DoctorFacts) -> Outcome:
     repelled: Counter[str] = Counter()
     examples: list[str] = []
     for pod in waiting(facts):
-        candidates = [node for node in nodes if _wants(pod, node)]
+        candidates = [node for node in nodes if selects(pod, node)]
         missing = [_missing(pod, node) for node in candidates]
         if candidates and all(missing) and targets_virtual_nodes(facts, pod):
             repelled.update({taint for each in missing for taint in each})
             examples.append(key(pod))
     if not examples:
-        seen = sorted({_text(taint) for node in nodes for taint in _taints(node)})
+        every = (taint for node in nodes for taint in node_taints(node))
+        seen = sorted({taint_text(one) for one in every if not one["key"].startswith(LIFECYCLE)})
         return ok(f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them")
     return broken(
         f"{count(len(examples), 'pod lacks', 'pods lack')} a toleration of {some(repelled)} ({some(examples)})",
@@ -50,11 +48,8 @@ def taints(facts: DoctorFacts) -> Outcome:
 
 def kubelet_api(facts: DoctorFacts) -> Outcome:
     """Check that the API server reaches the kubelet API of the virtual nodes."""
-    probes = {
-        node["metadata"]["name"]: facts.kubelets[node["metadata"]["name"]]
-        for node in ready_nodes(facts)
-        if node["metadata"]["name"] in facts.kubelets
-    }
+    ready = [node["metadata"]["name"] for node in ready_nodes(facts)]
+    probes = {name: facts.kubelets[name] for name in ready if name in facts.kubelets}
     if not probes:
         return skipped("no virtual node is Ready")
     if all(_callers(probe) for probe in probes.values()):
@@ -97,30 +92,9 @@ def _callers(probe: Probe) -> bool:
     return probe.code == 403 and "cannot get resource" in probe.text
 
 
-def _wants(pod: Json, node: Json) -> bool:
-    metadata = node["metadata"]
-    return matching.admits(pod["spec"], name=metadata["name"], labels=metadata.get("labels") or {}, taints=())
-
-
 def _missing(pod: Json, node: Json) -> list[str]:
-    """Return the taints of a node that repel a pod."""
-    tolerations = pod["spec"].get("tolerations") or ()
-    return [
-        _text(taint)
-        for taint in _taints(node)
-        if taint.get("effect") != "PreferNoSchedule"
-        and not any(matching.tolerates(one, taint) for one in tolerations)
-    ]
-
-
-def _taints(node: Json) -> Sequence[Json]:
-    found = (node.get("spec") or {}).get("taints") or ()
-    return [taint for taint in found if not taint["key"].startswith(_LIFECYCLE)]
-
-
-def _text(taint: Json) -> str:
-    value = f"={taint['value']}" if taint.get("value") else ""
-    return f"{taint['key']}{value}:{taint.get('effect', '')}"
+    """Return the taints of a node that repel a pod, without those that other links report."""
+    return [taint_text(taint) for taint in repelling(pod, node) if not taint["key"].startswith(LIFECYCLE)]
 
 
 RULES = (
