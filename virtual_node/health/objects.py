@@ -78,6 +78,22 @@ def statuses(pod: Json) -> Iterator[Json]:
         yield from found
 
 
+def waiting(status: Json) -> Json:
+    """Return the state Waiting of a container's status; empty: it does not wait."""
+    return (status.get("state") or {}).get("waiting") or {}
+
+
+def ended(status: Json) -> Json:
+    """Return the last end of a container; empty: it has not ended."""
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    return state.get("terminated") or last.get("terminated") or {}
+
+
+def last_seen(event: Json) -> str:
+    """Return the time of an Event, which two APIs store in different fields; empty: unknown."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
 def one_line(text: str, limit: int = 300) -> str:
     """Return the text in one line of at most ``limit`` characters, without control characters for terminals."""
     if not text.isprintable():

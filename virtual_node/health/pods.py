@@ -10,7 +10,16 @@ from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod.conditions import condition, is_finished
 from virtual_node.health.facts import PodSign
 from virtual_node.health.faults import Kind
-from virtual_node.health.objects import Json, key, one_line, statuses
+from virtual_node.health.objects import (
+    Json,
+    annotations_of,
+    is_deleting,
+    key,
+    labels_of,
+    one_line,
+    statuses,
+    waiting,
+)
 from virtual_node.translate.printers.pods import status_word
 
 WAITING = "spec.nodeName=,status.phase=Pending"
@@ -88,8 +97,7 @@ def silent_lower_scheduler(pod: Json) -> str:
 
     A mirrored pod has the conditions of its lower pod, so PodScheduled is set by the lower scheduler.
     """
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    annotations = metadata.get("annotations") or {}
+    annotations, status = annotations_of(pod), pod.get("status") or {}
     is_pending = status.get("phase") == "Pending" and not any(True for _ in statuses(pod))
     if (
         not is_pending
@@ -107,8 +115,8 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     taint, as many DaemonSets have, does not count. A pod also counts if its scheduler reports only taints as
     obstacles, and one of them is the taint of virtual nodes.
     """
-    metadata, spec = pod["metadata"], pod["spec"]
-    if (metadata.get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true":
+    spec = pod["spec"]
+    if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true":
         return True
     if any(one.get("key") == names.TAINT_PROVIDER for one in spec.get("tolerations") or ()):
         return True
@@ -136,19 +144,18 @@ def _only_taints(message: str) -> bool:
 
 def _container_trouble(container: Json) -> tuple[str, str] | None:
     """Return reason and cause if a container cannot start or crashes repeatedly, otherwise None."""
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    reason = waiting.get("reason") or ""
+    reason = waiting(container).get("reason") or ""
     if reason in _STARTING:
         return None
     ended = (container.get("lastState") or {}).get("terminated") or {}
     if reason == "CrashLoopBackOff" and ended:
         code, why = ended.get("exitCode"), ended.get("message") or ended.get("reason") or ""
         return reason, f"container {container['name']}, exit code {code}, {why}".rstrip(", ")
-    return reason, str(waiting.get("message") or "")
+    return reason, str(waiting(container).get("message") or "")
 
 
 def _is_alive(pod: Json) -> bool:
-    return not pod["metadata"].get("deletionTimestamp") and not is_finished(pod.get("status"))
+    return not is_deleting(pod) and not is_finished(pod.get("status"))
 
 
 def _since(pod: Json) -> datetime:

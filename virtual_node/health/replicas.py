@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from controller_runtime.api import timestamps
 from controller_runtime.api.pod.conditions import condition, is_true
-from virtual_node.health.objects import Json, one_line, statuses
+from virtual_node.health.objects import Json, ended, is_deleting, last_seen, one_line, statuses, waiting
 from virtual_node.translate.printers.pods import status_word
 
 COMPONENTS = "app.kubernetes.io/part-of=virtual-node"
@@ -36,7 +36,7 @@ def replica_trouble(
         patience: seconds that a pod may be starting or not Ready.
     """
     status = pod.get("status") or {}
-    if pod["metadata"].get("deletionTimestamp") or (pod["spec"].get("restartPolicy") or "Always") != "Always":
+    if is_deleting(pod) or (pod["spec"].get("restartPolicy") or "Always") != "Always":
         return None
     if status.get("phase") == "Succeeded" or is_true(status, "Ready"):
         return None
@@ -44,15 +44,15 @@ def replica_trouble(
     describe = f"kubectl -n {namespace} describe pod {name}"
     for container in statuses(pod):
         state = container.get("state") or {}
-        reason = (state.get("waiting") or {}).get("reason") or ""
-        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-        if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not container.get("ready")):
-            message = ended.get("message") or words or ended.get("reason") or "no log"
-            cause = f"is in {reason or 'Error'} (exit code {ended.get('exitCode', '?')}): {message}"
+        reason = waiting(container).get("reason") or ""
+        end = ended(container)
+        if reason == "CrashLoopBackOff" or (end.get("exitCode") and not container.get("ready")):
+            message = end.get("message") or words or end.get("reason") or "no log"
+            cause = f"is in {reason or 'Error'} (exit code {end.get('exitCode', '?')}): {message}"
             previous = " --previous" if not state.get("terminated") else ""
             return one_line(cause), f"kubectl -n {namespace} logs {name} -c {container['name']}{previous}"
         if reason and reason not in _STARTING:
-            message = (state.get("waiting") or {}).get("message") or words
+            message = waiting(container).get("message") or words
             if "Image" in reason:
                 step = f"correct the image {container.get('image', '')}, its pull secret or the registry"
                 return one_line(f"is in {reason}: {message}"), step
@@ -75,20 +75,16 @@ def explanation(events: Iterable[Json]) -> str:
     A failed probe is only an effect, so it counts only without other warnings. A rejected configuration does
     not count if a later one was applied.
     """
-    found = sorted(events, key=_last_seen)
-    applied = max((_last_seen(event) for event in found if event.get("reason") == APPLIED), default="")
+    found = sorted(events, key=last_seen)
+    applied = max((last_seen(event) for event in found if event.get("reason") == APPLIED), default="")
     warnings = [
         event
         for event in found
         if event.get("type") == "Warning"
-        and not (event.get("reason") == REJECTED and _last_seen(event) <= applied)
+        and not (event.get("reason") == REJECTED and last_seen(event) <= applied)
     ]
     causes = [event for event in warnings if event.get("reason") != _PROBE_FAILED] or warnings
     return str(causes[-1].get("message") or "") if causes else ""
-
-
-def _last_seen(event: Json) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def failing(pods: Sequence[Json], now: datetime) -> list[Json]:

@@ -14,7 +14,7 @@ from controller_runtime.api.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
-from virtual_node.health.objects import Json, statuses
+from virtual_node.health.objects import Json, ended, statuses
 
 _LOG_LINES = 5
 _decode_object = decoder(dict[str, Any])
@@ -87,8 +87,8 @@ async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
         ApiError: the log cannot be read.
     """
     metadata = pod["metadata"]
-    for status in sorted(statuses(pod), key=lambda one: not _ended(one).get("exitCode")):
-        if not _ended(status):
+    for status in sorted(statuses(pod), key=lambda one: not ended(one).get("exitCode")):
+        if not ended(status):
             continue
         previous = "terminated" not in (status.get("state") or {})
         path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
@@ -99,12 +99,6 @@ async def previous_log(client: Client, pod: Mapping[str, Any]) -> list[str]:
         }
         return (await client.request("GET", path, params=params)).decode("utf-8", "replace").splitlines()
     return []
-
-
-def _ended(status: Json) -> Json:
-    """Return the last end of a container; empty: it has not ended."""
-    state, last = status.get("state") or {}, status.get("lastState") or {}
-    return state.get("terminated") or last.get("terminated") or {}
 
 
 async def _get(client: Client, path: str, params: Mapping[str, str] | None = None) -> Probe:

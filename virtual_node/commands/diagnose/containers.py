@@ -19,7 +19,7 @@ from virtual_node.commands.diagnose.facts import (
     pod_namespace,
 )
 from virtual_node.config import program
-from virtual_node.health.objects import statuses
+from virtual_node.health.objects import ended, statuses, waiting
 
 _VOLUMES = frozenset({"FailedMount", "FailedAttachVolume", "ProvisioningFailed"})
 """Event reasons about volumes that a pod waits for."""
@@ -38,6 +38,10 @@ _IMAGE_STEPS = {
     Code.IMAGE_PULL: "is the name right, can lower nodes reach the registry, is the pull secret in the upper namespace?",
 }
 _EXITS = {
+    0: (
+        Code.EXITED,
+        "it ends without an error, but its pod restarts it: it must not end, or run it as a Job",
+    ),
     126: (Code.COMMAND_NOT_EXECUTABLE, "the command is not executable"),
     127: (Code.COMMAND_NOT_FOUND, "the command was not found"),
     134: (Code.EXIT_CODE, "SIGABRT: the program aborted"),
@@ -54,25 +58,17 @@ _PROBES = {"liveness": Code.LIVENESS, "startup": Code.STARTUP, "readiness": Code
 
 def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") != "CreateContainerConfigError":
+        if waiting(container).get("reason") != "CreateContainerConfigError":
             continue
-        message = str(waiting.get("message") or "")
+        message = str(waiting(container).get("message") or "")
         if _MISSING.search(message):
-            yield DiagnoseFinding(
-                Code.OBJECT_MISSING,
-                f"An object that the pod references is missing: {message}.",
-                next_steps=[
-                    f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
-                ],
-            )
+            title = f"An object that the pod references is missing: {message}."
+            step = f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
+            yield DiagnoseFinding(Code.OBJECT_MISSING, title, next_steps=[step])
         else:
-            yield DiagnoseFinding(
-                Code.CONTAINER_CONFIG,
-                f"The lower node refuses the configuration of container {container['name']}.",
-                [message],
-                ["correct the container in the pod's template"],
-            )
+            title = f"The lower node refuses the configuration of container {container['name']}."
+            step = "correct the container in the pod's template"
+            yield DiagnoseFinding(Code.CONTAINER_CONFIG, title, [message], [step])
         return
     if (facts.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
         return
@@ -84,23 +80,18 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
             yield DiagnoseFinding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
             return
         if event.get("reason") == "FailedCreatePodSandBox":
-            yield DiagnoseFinding(
-                Code.SANDBOX,
-                "The lower node cannot create the pod's sandbox and network.",
-                [message],
-                ["check the network plugin (CNI) and the container runtime of the lower node"],
-                rank=1,
-            )
+            title = "The lower node cannot create the pod's sandbox and network."
+            step = "check the network plugin (CNI) and the container runtime of the lower node"
+            yield DiagnoseFinding(Code.SANDBOX, title, [message], [step], rank=1)
             return
 
 
 def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        reason = waiting.get("reason")
+        reason = waiting(container).get("reason")
         if reason not in _IMAGES:
             continue
-        image, evidence = container.get("image"), [str(waiting.get("message") or "")]
+        image, evidence = container.get("image"), [str(waiting(container).get("message") or "")]
         # Before 1.31 the message of ImagePullBackOff has no cause.
         pulled = [str(one.get("message")) for one in facts.events if one.get("reason") == "Failed"]
         evidence += [text for text in pulled if "pull image" in text and str(image) in text][-1:]
@@ -112,7 +103,7 @@ def _images(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         state = container.get("state") or {}
-        for one in (state.get("waiting") or {}, _ended(container) if "running" not in state else {}):
+        for one in (waiting(container), ended(container) if "running" not in state else {}):
             message = str(one.get("message") or "")
             if one.get("reason") in _NOT_CREATED:
                 code = Code.CANNOT_START
@@ -128,14 +119,14 @@ def _not_created(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 
 def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
-        state, ended = container.get("state") or {}, _ended(container)
-        looping = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
-        has_failed = ended.get("exitCode") and ("terminated" in state or not is_running(facts.pod))
-        if not ended or not (looping or has_failed) or _runs_again(facts.pod, container):
+        end, is_over = ended(container), "terminated" in (container.get("state") or {})
+        looping = waiting(container).get("reason") == "CrashLoopBackOff"
+        has_failed = end.get("exitCode") and (is_over or not is_running(facts.pod))
+        if not end or not (looping or has_failed) or _runs_again(facts.pod, container):
             continue
-        name, code, meaning = container["name"], *_cause(facts, container, ended)
+        name, code, meaning = container["name"], *_cause(facts, container, end)
         evidence = [
-            f"exit code {ended.get('exitCode')}, {ended.get('reason')}, "
+            f"exit code {end.get('exitCode')}, {end.get('reason')}, "
             + count(container.get("restartCount") or 0, "restart"),
             *([meaning] if meaning else []),
             *facts.logs[-5:],
@@ -157,30 +148,16 @@ def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
     return "running" in (container.get("state") or {}) and container["name"] not in initial
 
 
-def _ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the last end of a container; empty: it has not ended."""
-    state, last = container.get("state") or {}, container.get("lastState") or {}
-    return state.get("terminated") or last.get("terminated") or {}
-
-
-def _cause(facts: PodFacts, container: Mapping[str, Any], ended: Mapping[str, Any]) -> tuple[Code, str]:
+def _cause(facts: PodFacts, container: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Code, str]:
     """Return why a container ended, and what that means; an empty meaning: the exit code is the program's own."""
-    if ended.get("reason") == "OOMKilled":
+    if end.get("reason") == "OOMKilled":
         return Code.OOM_KILLED, ""
     for event in reversed(facts.events):
         message = str(event.get("message") or "")
-        for probe in ("liveness", "startup"):
-            if (
-                event.get("reason") == "Killing"
-                and f"Container {container['name']} failed {probe}" in message
-            ):
+        for probe in ("liveness", "startup") if event.get("reason") == "Killing" else ():
+            if f"Container {container['name']} failed {probe}" in message:
                 return _PROBES[probe], f"the kubelet restarts it because its {probe} probe fails"
-    if ended.get("exitCode") == 0:
-        return (
-            Code.EXITED,
-            "it ends without an error, but its pod restarts it: it must not end, or run it as a Job",
-        )
-    return _EXITS.get(ended.get("exitCode") or 0, (Code.EXIT_CODE, ""))
+    return _EXITS.get(end.get("exitCode", -1), (Code.EXIT_CODE, ""))
 
 
 def _ending(container: Mapping[str, Any]) -> str:
@@ -218,20 +195,14 @@ def _marked_not_ready(facts: PodFacts) -> DiagnoseFinding:
     lower = facts.lower or {}
     if condition(lower.get("status"), "Ready").get("status") == "False":
         node = lower["spec"].get("nodeName")
-        return DiagnoseFinding(
-            Code.LOWER_NODE_NOT_READY,
-            f"The pod runs, but is marked not ready because lower node {node} is not Ready.",
-            ["all its containers are ready in their last report"],
-            [f"kubectl --kubeconfig LOWER describe node {node}"],
-            rank=1,
-        )
-    return DiagnoseFinding(
-        Code.NODE_WAS_NOT_READY,
-        "The pod runs, but is marked not ready because its virtual node was not Ready.",
-        ["all its containers are ready; the virtual node corrects this when its heartbeats return"],
-        [program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")],
-        rank=1,
-    )
+        title = f"The pod runs, but is marked not ready because lower node {node} is not Ready."
+        evidence = "all its containers are ready in their last report"
+        step = f"kubectl --kubeconfig LOWER describe node {node}"
+        return DiagnoseFinding(Code.LOWER_NODE_NOT_READY, title, [evidence], [step], rank=1)
+    title = "The pod runs, but is marked not ready because its virtual node was not Ready."
+    evidence = "all its containers are ready; the virtual node corrects this when its heartbeats return"
+    step = program.name(f"diagnose node {facts.pod['spec'].get('nodeName')}")
+    return DiagnoseFinding(Code.NODE_WAS_NOT_READY, title, [evidence], [step], rank=1)
 
 
 def has_completed_partly(pod: Mapping[str, Any]) -> bool:
@@ -245,10 +216,4 @@ def has_completed_partly(pod: Mapping[str, Any]) -> bool:
     return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
 
 
-RULES: Sequence[Rule] = (
-    _dependencies,
-    _images,
-    _not_created,
-    _crashes,
-    _probes,
-)
+RULES: Sequence[Rule] = (_dependencies, _images, _not_created, _crashes, _probes)

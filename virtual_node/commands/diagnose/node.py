@@ -18,7 +18,7 @@ from virtual_node.commands.doctor import nodes, presence, read_installation
 from virtual_node.commands.doctor.facts import DoctorFacts, Installation
 from virtual_node.commands.doctor.links import State
 from virtual_node.config import program
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import Json, is_virtual, key, taints
 from virtual_node.translate.printers.pods import pod_row
 
 
@@ -61,14 +61,10 @@ def judge(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> list[Diagnos
         node: the node.
         bound: the pods that are bound to the node.
     """
-    found = sorted(_findings(facts, node, bound), key=lambda one: one.rank)
-    return found or [
-        DiagnoseFinding(
-            Code.HEALTHY,
-            f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}.",
-            rank=FINE,
-        )
-    ]
+    if found := sorted(_findings(facts, node, bound), key=lambda one: one.rank):
+        return found
+    title = f"The virtual node is Ready; nothing is wrong with it, or with its {count(len(bound), 'pod')}."
+    return [DiagnoseFinding(Code.HEALTHY, title, rank=FINE)]
 
 
 def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator[DiagnoseFinding]:
@@ -77,40 +73,23 @@ def _findings(facts: DoctorFacts, node: Json, bound: Sequence[Json]) -> Iterator
         outcome = rule(facts)
         if outcome.state is State.BROKEN:
             yield DiagnoseFinding(code, f"{outcome.detail}.", next_steps=[outcome.next])
-    spec = node.get("spec") or {}
-    if spec.get("unschedulable"):
-        yield DiagnoseFinding(
-            Code.CORDONED,
-            "It is cordoned: nothing new is bound to it.",
-            next_steps=[f"kubectl uncordon {name}"],
-            rank=1,
-        )
-    if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in spec.get("taints") or ()):
-        yield DiagnoseFinding(
-            Code.TAINT,
-            f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER}).",
-            next_steps=["it removes the taint 30 s after the lower cluster is healthy again"],
-            rank=1,
-        )
-    troubled = [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]
-    if troubled:
-        yield DiagnoseFinding(
-            Code.PODS_IN_TROUBLE,
-            f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble.",
-            [some(troubled)],
-            [program.name(f"diagnose pod {troubled[0]}")],
-            rank=1,
-        )
+    if (node.get("spec") or {}).get("unschedulable"):
+        title, step = "It is cordoned: nothing new is bound to it.", f"kubectl uncordon {name}"
+        yield DiagnoseFinding(Code.CORDONED, title, next_steps=[step], rank=1)
+    if any(taint["key"] == names.TAINT_STALE_CLUSTER for taint in taints(node)):
+        title = f"The descheduler keeps pods away from it ({names.TAINT_STALE_CLUSTER})."
+        step = "it removes the taint 30 s after the lower cluster is healthy again"
+        yield DiagnoseFinding(Code.TAINT, title, next_steps=[step], rank=1)
+    if troubled := [key(pod) for pod in bound if pod_row(pod, None)["trouble"]]:
+        title = f"{len(troubled)} of its {count(len(bound), 'pod')} in trouble."
+        step = program.name(f"diagnose pod {troubled[0]}")
+        yield DiagnoseFinding(Code.PODS_IN_TROUBLE, title, [some(troubled)], [step], rank=1)
 
 
 async def _find(reader: Reader, name: str) -> dict[str, Any]:
-    node = await reader.find(
-        resources.NODES,
-        name,
-        label_selector=VIRTUAL_NODES,
-        otherwise=f"{program.name('doctor')} says why",
-    )
-    if (node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+    why = f"{program.name('doctor')} says why"
+    node = await reader.find(resources.NODES, name, label_selector=VIRTUAL_NODES, otherwise=why)
+    if not is_virtual(node):
         raise ConfigError(
             f"{name} is a node of the upper cluster itself, not a virtual one ({VIRTUAL_NODES})"
         )

@@ -18,6 +18,7 @@ from virtual_node.commands.diagnose.facts import (
 )
 from virtual_node.config import program
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
+from virtual_node.health.objects import annotations_of, is_virtual
 from virtual_node.health.pods import SCHEDULING, silent_lower_scheduler
 
 _STALE_SECONDS = 60.0
@@ -33,17 +34,13 @@ _REFUSALS = {
 
 
 def _selector(facts: PodFacts) -> Iterator[DiagnoseFinding]:
-    text = (facts.pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_CLUSTER_SELECTOR)
-    if text:
+    if text := annotations_of(facts.pod).get(names.ANNOTATION_CLUSTER_SELECTOR):
         try:
             cluster_selector.parse(text)
         except ValueError as error:
-            yield DiagnoseFinding(
-                Code.INVALID_SELECTOR,
-                "The clusterSelector annotation cannot be read; the pod is not mirrored with it.",
-                [str(error)],
-                ["correct or remove the annotation; the pod starts by itself"],
-            )
+            title = "The clusterSelector annotation cannot be read; the pod is not mirrored with it."
+            step = "correct or remove the annotation; the pod starts by itself"
+            yield DiagnoseFinding(Code.INVALID_SELECTOR, title, [str(error)], [step])
 
 
 def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -52,32 +49,26 @@ def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if not name or facts.virtual_nodes is None:
         return
     if facts.node is None:
-        yield DiagnoseFinding(
-            Code.NODE_MISSING,
-            f"The pod is bound to {name}, which does not exist.",
-            next_steps=[program.name("status")],
-        )
+        title = f"The pod is bound to {name}, which does not exist."
+        yield DiagnoseFinding(Code.NODE_MISSING, title, next_steps=[program.name("status")])
         return
-    if (facts.node["metadata"].get("labels") or {}).get(names.LABEL_NODE_TYPE) != names.NODE_TYPE_VIRTUAL:
+    if not is_virtual(facts.node):
         if not is_running(facts.pod):
             title = f"{name} is a node of the upper cluster itself, not a virtual one."
             yield DiagnoseFinding(Code.NOT_VIRTUAL, title, rank=8)
         return
-    ready = condition(facts.node.get("status"), "Ready")
+    ready, steps = condition(facts.node.get("status"), "Ready"), [program.name(f"diagnose node {name}")]
     if ready.get("status") != "True":
         evidence = [f"{ready.get('reason', '?')}: {ready.get('message', '')}"]
         title, code = f"The virtual node {name} is not Ready.", Code.NODE_NOT_READY
         if ready.get("reason") == UNREACHABLE:
             title = f"Lower cluster {cluster_of(facts.node)} is lost: its API server does not answer."
             code = Code.CLUSTER_LOST
-        yield DiagnoseFinding(code, title, evidence, [program.name(f"diagnose node {name}")])
+        yield DiagnoseFinding(code, title, evidence, steps)
     elif facts.heartbeat_seconds is not None and facts.heartbeat_seconds > _STALE_SECONDS:
-        yield DiagnoseFinding(
-            Code.NODE_SILENT,
-            f"The virtual node {name} has sent no heartbeat for {facts.heartbeat_seconds:.0f} s: is its "
-            f"process running?",
-            next_steps=[program.name(f"diagnose node {name}")],
-        )
+        quiet = f"{facts.heartbeat_seconds:.0f} s"
+        title = f"The virtual node {name} has sent no heartbeat for {quiet}: is its process running?"
+        yield DiagnoseFinding(Code.NODE_SILENT, title, next_steps=steps)
 
 
 def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -93,11 +84,8 @@ def _admission(facts: PodFacts) -> Iterator[DiagnoseFinding]:
 def _conflict(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for event in facts.events:
         if event.get("reason") == "NameConflict" and facts.lower is None:
-            yield DiagnoseFinding(
-                Code.NAME_CONFLICT,
-                "The lower cluster has a pod of that name that is not ours.",
-                [event.get("message", "")],
-            )
+            title = "The lower cluster has a pod of that name that is not ours."
+            yield DiagnoseFinding(Code.NAME_CONFLICT, title, [event.get("message", "")])
             return
 
 
@@ -109,38 +97,27 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if scheduled.get("status") == "False":
         growth = [event for event in facts.events if event.get("reason") in _GROWTH][-1:]
         waits = bool(growth) and growth[0].get("reason") == _WAITING
-        yield DiagnoseFinding(
-            codes.unschedulable(message),
-            "The pod waits for a new node in the lower cluster."
-            if waits
-            else "The lower scheduler finds no node for the pod.",
-            [*(event.get("message", "") for event in growth), message],
-            [
-                *advice.steps(message, namespace=pod_namespace(facts)),
-                "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)",
-            ],
-        )
+        title = "The lower scheduler finds no node for the pod."
+        if waits:
+            title = "The pod waits for a new node in the lower cluster."
+        evidence = [*(event.get("message", "") for event in growth), message]
+        steps = advice.steps(message, namespace=pod_namespace(facts))
+        move = "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)"
+        yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [*steps, move])
     elif age(facts) > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
-        asked = names.ANNOTATION_SCHEDULER_NAME in (facts.pod["metadata"].get("annotations") or {})
-        yield DiagnoseFinding(
-            Code.NO_SCHEDULER,
-            f"No scheduler named {name} in the lower cluster has looked at the pod.",
-            [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"] if asked else [],
-            [
+        evidence = []
+        step = (
+            "is kube-scheduler of the lower cluster running? "
+            "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
+        )
+        if names.ANNOTATION_SCHEDULER_NAME in annotations_of(facts.pod):
+            evidence = [f"annotation {names.ANNOTATION_SCHEDULER_NAME}: {name}"]
+            step = (
                 f"run a scheduler named {name} in the lower cluster, or remove the annotation "
                 f"{names.ANNOTATION_SCHEDULER_NAME} from the pod's template: its default scheduler is used then"
-                if asked
-                else "is kube-scheduler of the lower cluster running? "
-                "kubectl --kubeconfig LOWER -n kube-system get lease kube-scheduler"
-            ],
-        )
+            )
+        title = f"No scheduler named {name} in the lower cluster has looked at the pod."
+        yield DiagnoseFinding(Code.NO_SCHEDULER, title, evidence, [step])
 
 
-RULES: Sequence[Rule] = (
-    unplaced.unscheduled,
-    _selector,
-    node,
-    _admission,
-    _conflict,
-    _lower_scheduling,
-)
+RULES: Sequence[Rule] = (unplaced.unscheduled, _selector, node, _admission, _conflict, _lower_scheduling)

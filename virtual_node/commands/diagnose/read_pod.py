@@ -12,6 +12,7 @@ from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.facts import PodFacts
+from virtual_node.health.objects import last_seen
 
 
 async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: float) -> PodFacts:  # noqa: ASYNC109 - of each request
@@ -40,14 +41,12 @@ async def gather(reader: Reader, pod: dict[str, Any], *, lower: str, timeout: fl
         reader.previous_log(pod),
     )
     below, silence = await _below(lower, metadata["uid"], timeout=timeout) if lower else (None, "")
-    listed = [event.to_dict() for event in events or ()]
-    listed.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
     return PodFacts(
         pod=pod,
         node=node,
         heartbeat_seconds=heartbeat,
         lower=below,
-        events=listed,
+        events=sorted((event.to_dict() for event in events or ()), key=last_seen),
         virtual_nodes=None if virtual is None else [one.to_dict() for one in virtual],
         now=datetime.now(UTC),
         is_lower_read=bool(lower) and not silence,

@@ -46,11 +46,9 @@ def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         return
     lower = facts.lower
     if finalizers := sorted(facts.pod["metadata"].get("finalizers") or ()):
-        yield DiagnoseFinding(
-            Code.FINALIZER,
-            f"The pod is held by finalizers: {', '.join(finalizers)}.",
-            next_steps=["find out which controller removes them"],
-        )
+        title = f"The pod is held by finalizers: {', '.join(finalizers)}."
+        steps = ["find out which controller removes them"]
+        yield DiagnoseFinding(Code.FINALIZER, title, next_steps=steps)
     elif lower is not None and (held := sorted(lower["metadata"].get("finalizers") or ())):
         title = f"The lower pod is held by finalizers: {', '.join(held)}."
         steps = ["find out which controller of the lower cluster removes them"]
@@ -61,26 +59,17 @@ def _terminating(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.VOLUME_DETACH, title, [str(event.get("message") or "")], steps)
     elif lower is not None and _is_node_lost(lower):
         node = lower["spec"].get("nodeName")
-        yield DiagnoseFinding(
-            Code.LOWER_NODE_NOT_READY,
-            f"Lower node {node} does not confirm that the pod has ended.",
-            ["the lower pod was marked not ready, because its node is not Ready"],
-            [
-                f"repair the node, or delete it if it does not exist any more: kubectl --kubeconfig LOWER get node {node}"
-            ],
-        )
+        title = f"Lower node {node} does not confirm that the pod has ended."
+        why = "the lower pod was marked not ready, because its node is not Ready"
+        look = f"kubectl --kubeconfig LOWER get node {node}"
+        steps = [f"repair the node, or delete it if it does not exist any more: {look}"]
+        yield DiagnoseFinding(Code.LOWER_NODE_NOT_READY, title, [why], steps)
     elif facts.is_lower_read and lower is None:
-        yield DiagnoseFinding(
-            Code.LOWER_POD_GONE,
-            "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod.",
-            next_steps=["look at the virtual node's log"],
-        )
+        title = "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod."
+        yield DiagnoseFinding(Code.LOWER_POD_GONE, title, next_steps=["look at the virtual node's log"])
     else:
-        yield DiagnoseFinding(
-            Code.LOWER_POD_PRESENT,
-            f"The pod should have ended {late:.0f} s ago; its lower cluster has not reported it.",
-            rank=1,
-        )
+        title = f"The pod should have ended {late:.0f} s ago; its lower cluster has not reported it."
+        yield DiagnoseFinding(Code.LOWER_POD_PRESENT, title, rank=1)
 
 
 def _is_node_lost(lower: Mapping[str, Any]) -> bool:
@@ -95,27 +84,23 @@ def _failed(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if status.get("phase") != "Failed":
         return
     disruption = condition(status, "DisruptionTarget")
+    cause = str(disruption.get("message") or "")
     if reason == "Evicted":
-        code = next(
-            (code for code, words in _RESOURCES if any(word in message for word in words)), Code.EVICTED
-        )
+        codes = (code for code, words in _RESOURCES if any(word in message for word in words))
         title = "The lower node evicted the pod, because the node or the pod used too much."
         steps = ["request what the pod uses, and limit it; the owner of the pod creates a new one"]
-        yield DiagnoseFinding(code, title, [message], steps)
+        yield DiagnoseFinding(next(codes, Code.EVICTED), title, [message], steps)
     elif reason in _REASONS:
         code, title = _REASONS[reason]
         yield DiagnoseFinding(code, title, [message])
     elif reason.startswith("OutOf") or reason.endswith("Forbidden") or reason in _REJECTED:
         yield DiagnoseFinding(Code.NODE_REJECTED, f"The lower node refused the pod: {reason}.", [message])
     elif disruption.get("reason") == "PreemptionByScheduler":
-        title, why = (
-            "A pod of higher priority took the place of the pod.",
-            str(disruption.get("message") or ""),
-        )
-        yield DiagnoseFinding(Code.PREEMPTED, title, [why])
+        title = "A pod of higher priority took the place of the pod."
+        yield DiagnoseFinding(Code.PREEMPTED, title, [cause])
     elif disruption.get("status") == "True":
-        title, why = "The pod was evicted in the lower cluster.", str(disruption.get("message") or "")
-        yield DiagnoseFinding(Code.EVICTED, title, [f"{disruption.get('reason')}: {why}"])
+        title = "The pod was evicted in the lower cluster."
+        yield DiagnoseFinding(Code.EVICTED, title, [f"{disruption.get('reason')}: {cause}"])
 
 
 def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -141,10 +126,6 @@ def _differs(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.PHASES_DIFFER, title, evidence, steps)
 
 
-RULES: Sequence[Rule] = (
-    _terminating,
-    _failed,
-    _differs,
-)
+RULES: Sequence[Rule] = (_terminating, _failed, _differs)
 DELETING_RULES: Sequence[Rule] = (_terminating,)
 """Rules about pods that are being deleted; containers that end are normal then."""

@@ -32,21 +32,15 @@ def unscheduled(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     if facts.pod["spec"].get("nodeName"):
         return
     if gates := [gate["name"] for gate in facts.pod["spec"].get("schedulingGates") or ()]:
-        yield DiagnoseFinding(
-            Code.SCHEDULING_GATED,
-            f"Scheduling gates hold the pod back: {', '.join(gates)}.",
-            next_steps=["find out which controller removes them"],
-        )
+        title = f"Scheduling gates hold the pod back: {', '.join(gates)}."
+        steps = ["find out which controller removes them"]
+        yield DiagnoseFinding(Code.SCHEDULING_GATED, title, next_steps=steps)
         return
     message = str(condition(facts.pod.get("status"), "PodScheduled").get("message") or "")
     evidence = [f"kube-scheduler: {message}"] if message else []
     if facts.virtual_nodes is not None and not facts.virtual_nodes:
-        yield DiagnoseFinding(
-            Code.NO_VIRTUAL_NODE,
-            "There is no virtual node in this cluster.",
-            evidence,
-            [program.name("doctor")],
-        )
+        title = "There is no virtual node in this cluster."
+        yield DiagnoseFinding(Code.NO_VIRTUAL_NODE, title, evidence, [program.name("doctor")])
         return
     matching_nodes = [node for node in facts.virtual_nodes or () if selects(facts.pod, node)]
     if facts.virtual_nodes and not matching_nodes:
@@ -75,22 +69,15 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
     if away:
         which = "The virtual node" if len(nodes) == 1 else "Every virtual node"
         state = "lost or not Ready" if len(away) == len(nodes) else "not available"
-        yield DiagnoseFinding(
-            Code.NODE_UNAVAILABLE,
-            f"{which} that the pod may run on is {state}.",
-            [*map(_state, away), *evidence],
-            [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]],
-            rank=1 if all_repel else 0,
-        )
+        title = f"{which} that the pod may run on is {state}."
+        states = [*map(_state, away), *evidence]
+        steps = [program.name(f"diagnose node {node['metadata']['name']}") for node in away[:3]]
+        yield DiagnoseFinding(Code.NODE_UNAVAILABLE, title, states, steps, rank=int(all_repel))
     cordoned = [node["metadata"]["name"] for node in nodes if (node.get("spec") or {}).get("unschedulable")]
     if cordoned and not all_repel:
-        yield DiagnoseFinding(
-            Code.CORDONED,
-            f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}.",
-            [] if away else evidence,
-            [f"kubectl uncordon {cordoned[0]}"],
-            rank=1 if away else 0,
-        )
+        title = f"Virtual nodes that the pod may run on are cordoned: {', '.join(cordoned)}."
+        steps = [f"kubectl uncordon {cordoned[0]}"]
+        yield DiagnoseFinding(Code.CORDONED, title, [] if away else evidence, steps, rank=int(bool(away)))
 
 
 def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
@@ -116,13 +103,11 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
     elif age(facts) > SCHEDULING:
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
-        yield DiagnoseFinding(
-            Code.NO_SCHEDULER,
-            f"No scheduler named {name} has looked at the pod.",
-            next_steps=[
-                f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
-            ],
+        title = f"No scheduler named {name} has looked at the pod."
+        step = (
+            f"start it, or correct spec.schedulerName of the pod; {doctor} says whether kube-scheduler runs"
         )
+        yield DiagnoseFinding(Code.NO_SCHEDULER, title, next_steps=[step])
 
 
 def _group(found: re.Match[str], evidence: Sequence[str], namespace: str) -> DiagnoseFinding:
@@ -190,9 +175,8 @@ def _no_toleration(facts: PodFacts, missing: Sequence[str], evidence: Sequence[s
         )
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
-    return DiagnoseFinding(
-        Code.TAINT, f"The pod does not tolerate {', '.join(missing)} of the virtual nodes.", evidence, [step]
-    )
+    title = f"The pod does not tolerate {', '.join(missing)} of the virtual nodes."
+    return DiagnoseFinding(Code.TAINT, title, evidence, [step])
 
 
 def _untolerated(pod: Json, node: Json) -> list[str]:

@@ -24,6 +24,7 @@ from virtual_node.commands.diagnose.facts import (
     pod_name,
     pod_namespace,
 )
+from virtual_node.health.objects import last_seen
 from virtual_node.health.pods import SCHEDULING, STARTING
 from virtual_node.translate.printers.pods import status_word
 
@@ -57,16 +58,12 @@ def life(pod: Mapping[str, Any]) -> str:
 
 def _ordered(facts: PodFacts) -> PodFacts:
     """Return facts whose events and nodes do not have the order of the API server's answers."""
-    events = sorted(facts.events, key=_event_order)
-    nodes = facts.virtual_nodes
-    if nodes is not None:
-        nodes = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
-    return replace(facts, events=events, virtual_nodes=nodes)
+    nodes = facts.virtual_nodes and sorted(facts.virtual_nodes, key=lambda node: node["metadata"]["name"])
+    return replace(facts, events=sorted(facts.events, key=_event_order), virtual_nodes=nodes)
 
 
 def _event_order(event: Mapping[str, Any]) -> tuple[str, ...]:
-    moment = event.get("lastTimestamp") or event.get("eventTime") or ""
-    return tuple(str(part or "") for part in (moment, event.get("reason"), event.get("message")))
+    return last_seen(event), str(event.get("reason") or ""), str(event.get("message") or "")
 
 
 def _unexplained(facts: PodFacts) -> Iterator[DiagnoseFinding]:
@@ -77,19 +74,14 @@ def _unexplained(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     elif word == "Running" or containers.has_completed_partly(facts.pod):
         yield HEALTHY_POD
     elif termination.waited(facts) is not None:
-        yield DiagnoseFinding(
-            Code.TERMINATING, "The pod is being deleted, within its grace period.", rank=FINE
-        )
+        title = "The pod is being deleted, within its grace period."
+        yield DiagnoseFinding(Code.TERMINATING, title, rank=FINE)
     elif _NORMAL.fullmatch(word) and _is_new(facts):
         yield DiagnoseFinding(Code.STARTING, "The pod is starting.", rank=FINE)
     else:
-        yield DiagnoseFinding(
-            Code.NOT_STARTED,
-            f"The pod is {word}; nothing explains it yet.",
-            [why] if why else [],
-            [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"],
-            rank=FINE - 1,
-        )
+        title = f"The pod is {word}; nothing explains it yet."
+        steps = [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"]
+        yield DiagnoseFinding(Code.NOT_STARTED, title, [why] if why else [], steps, rank=FINE - 1)
 
 
 def _is_new(facts: PodFacts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller_runtime import resources
@@ -47,22 +48,13 @@ def judge(
     """
     found = list(_controller(workload, len(verdicts)))
     by_title: dict[str, list[str]] = {}
-    first: dict[str, DiagnoseFinding] = {}
-    for pod, findings in verdicts.items():
-        if findings[0].rank < FINE:
-            by_title.setdefault(findings[0].title, []).append(pod)
-            first.setdefault(findings[0].title, findings[0])
+    for pod, (verdict, *_) in verdicts.items():
+        if verdict.rank < FINE:
+            by_title.setdefault(verdict.title, []).append(pod)
     for title, pods in sorted(by_title.items(), key=lambda item: -len(item[1])):
-        one = first[title]
-        found.append(
-            DiagnoseFinding(
-                one.code,
-                f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}",
-                [some(pods), *one.evidence],
-                one.next_steps,
-                rank=one.rank,
-            )
-        )
+        one = verdicts[pods[0]][0]
+        share = f"{len(pods)} of {count(len(verdicts), 'pod')}: {title}"
+        found.append(replace(one, title=share, evidence=[some(pods), *one.evidence]))
     if not found:
         title = f"Nothing is wrong with its {count(len(verdicts), 'pod')}."
         return [DiagnoseFinding(Code.HEALTHY, title, rank=FINE)]

@@ -30,7 +30,7 @@ from virtual_node.commands.doctor.facts import (
     LowerFacts,
     Webhook,
 )
-from virtual_node.health.objects import Json, is_virtual
+from virtual_node.health.objects import Json, is_virtual, last_seen
 
 _SYSTEM = "kube-system"
 T = TypeVar("T")
@@ -142,12 +142,8 @@ class _Look:
         return [one.words for one in await missing(self.upper, needs)]
 
     async def _events(self) -> list[Json]:
-        found = await _list(
-            self.upper, resources.EVENTS, field_selector="involvedObject.kind=Pod,type=Warning"
-        )
-        # Events come from two APIs with different time fields.
-        found.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-        return found
+        selector = "involvedObject.kind=Pod,type=Warning"
+        return sorted(await _list(self.upper, resources.EVENTS, field_selector=selector), key=last_seen)
 
     async def _bound(self, virtual: Sequence[str]) -> dict[str, Sequence[Json]]:
         """Return the pods of each virtual node."""
