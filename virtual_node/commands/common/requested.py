@@ -1,21 +1,31 @@
-"""Sums the resource requests of pods."""
+"""Compares the resource requests of pods with the allocatable of nodes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from controller_runtime.api import quantity
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
 
 
-def requested(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+def requested(pods: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return the total requests of unfinished pods by resource; ``pods`` is their number."""
     used: Counter[str] = Counter()
     for pod in pods:
         if not is_finished(pod.get("status")):
-            used["pods"] += 1
-            for name, count in pod_resources.pod_requests(pod["spec"]).items():
-                used[name] += count
+            used.update({**pod_resources.pod_requests(pod["spec"]), "pods": 1})
     return used
+
+
+def allocatable(node: Mapping[str, Any]) -> dict[str, int]:
+    """Return a Node's allocatable by resource."""
+    found = (node.get("status") or {}).get("allocatable") or {}
+    return {name: quantity.of(name, value) for name, value in found.items()}
+
+
+def fits(requests: Mapping[str, int], room: Mapping[str, int]) -> bool:
+    """Report whether there is room for all requests."""
+    return all(count <= room.get(name, 0) for name, count in requests.items() if count)

@@ -12,10 +12,10 @@ from cryptography import x509
 
 from controller_runtime.api import names
 from controller_runtime.api.readable import count, some
-from virtual_node.commands.doctor.facts import PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
+from virtual_node.commands.doctor.facts import LABEL_NAME, PROBE_SELECTOR, WEBHOOK_NAME, DoctorFacts, waiting
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.health.connections import Failure, failure
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import Json, key, labels_of
 
 _UNREACHED = re.compile(r"failed calling webhook \"([^\"]+)\"")
 _DENIED = re.compile(r"admission webhook \"([^\"]+)\" denied the request")
@@ -24,10 +24,9 @@ _PODS_WEBHOOK = f"pods.{names.DOMAIN}"
 
 def is_ours(configuration: Json) -> bool:
     """Report whether a MutatingWebhookConfiguration is our webhook's."""
-    metadata = configuration["metadata"]
     return (
-        metadata["name"] == WEBHOOK_NAME
-        or (metadata.get("labels") or {}).get("app.kubernetes.io/name") == WEBHOOK_NAME
+        configuration["metadata"]["name"] == WEBHOOK_NAME
+        or labels_of(configuration).get(LABEL_NAME) == WEBHOOK_NAME
         or any(one.get("name") == _PODS_WEBHOOK for one in configuration.get("webhooks") or ())
     )
 
@@ -43,11 +42,8 @@ def registration(facts: DoctorFacts) -> Outcome:
     """Check that the webhook is registered, its CA is valid and its Service has ready endpoints."""
     ours = [one for one in facts.webhook.configurations if is_ours(one)]
     if not ours:
-        labelled = [
-            key(pod)
-            for pod in waiting(facts)
-            if (pod["metadata"].get("labels") or {}).get(names.LABEL_VIRTUAL_POD) == "true"
-        ]
+        waits = waiting(facts)
+        labelled = [key(pod) for pod in waits if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"]
         if not labelled:
             return skipped(f"not installed; only pods labelled {names.LABEL_VIRTUAL_POD}=true need it")
         return broken(
@@ -62,8 +58,7 @@ def registration(facts: DoctorFacts) -> Outcome:
                 "is virtual-node-webhook running? Its leader writes the caBundle; if you use your own "
                 "certificates, write it yourself",
             )
-        service = client.get("service")
-        if service and not facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}"):
+        if (service := client.get("service")) and not _ready_endpoints(facts, service):
             return broken(
                 f"{name}: Service {service['namespace']}/{service['name']} has no ready endpoints",
                 f"kubectl -n {service['namespace']} get pods,endpointslices; is virtual-node-webhook running?",
@@ -114,8 +109,7 @@ def _bundle_trouble(client: Json, now: datetime) -> str:
     """Return the defect of a caBundle; empty: there is none."""
     text = client.get("caBundle") or ""
     if not text:
-        # Without a caBundle the API server trusts the system's roots, which only a public address can
-        # satisfy.
+        # Without a caBundle the API server trusts the system's roots, which only a public address can satisfy.
         return "" if client.get("url") else "its caBundle is empty"
     try:
         certificates = x509.load_pem_x509_certificates(base64.b64decode(text, validate=True))
@@ -129,7 +123,7 @@ def _address(facts: DoctorFacts, ours: Sequence[Json]) -> str:
     details = []
     for _, client in client_configs(ours):
         if service := client.get("service"):
-            ready = facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}", 0)
+            ready = _ready_endpoints(facts, service)
             details.append(f"Service {service['namespace']}/{service['name']} has {ready} ready endpoints")
         elif url := client.get("url"):
             probe = facts.webhook.urls.get(url)
@@ -137,6 +131,10 @@ def _address(facts: DoctorFacts, ours: Sequence[Json]) -> str:
             answers = "answers" if probe and probe.code else "does not answer from here"
             details.append(f"{url} {answers}")
     return f"; {some(details)}" if details else ""
+
+
+def _ready_endpoints(facts: DoctorFacts, service: Json) -> int:
+    return facts.webhook.endpoints.get(f"{service['namespace']}/{service['name']}", 0)
 
 
 def _end(text: str, limit: int = 300) -> str:

@@ -42,13 +42,11 @@ def holds(links: Sequence[Link]) -> bool:
 
 def sentence(links: Sequence[Link]) -> str:
     """Return the conclusion in one sentence."""
-    link = first_broken(links)
-    if link is None:
-        unseen = [link.title for link in links if link.state is State.UNKNOWN]
-        if unseen:
-            return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
-        return "Every link holds."
-    return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+    if link := first_broken(links):
+        return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+    if unseen := [link.title for link in links if link.state is State.UNKNOWN]:
+        return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
+    return "Every link holds."
 
 
 def _blocked(rule: Rule, links: Mapping[str, Link], facts: DoctorFacts) -> Outcome | None:

@@ -10,7 +10,7 @@ from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import is_true
 from virtual_node.commands.common.connection_errors import Trouble
 from virtual_node.commands.common.probe import Probe
-from virtual_node.health.objects import Json, is_virtual
+from virtual_node.health.objects import Json, is_deleting, is_virtual
 
 LABEL_NAME = "app.kubernetes.io/name"
 INSTALLED_AS = "virtual-node"
@@ -114,7 +114,5 @@ def waiting(facts: DoctorFacts) -> list[Json]:
     return [
         pod
         for pod in facts.pending
-        if not pod["spec"].get("nodeName")
-        and not pod["spec"].get("schedulingGates")
-        and not pod["metadata"].get("deletionTimestamp")
+        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates") and not is_deleting(pod)
     ]

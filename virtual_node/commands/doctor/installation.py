@@ -7,7 +7,7 @@ from datetime import datetime
 from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, Installation
 from virtual_node.config import program
-from virtual_node.health.objects import Json, key
+from virtual_node.health.objects import Json, key, labels_of
 from virtual_node.health.replicas import replica_trouble
 
 _LABEL_COMPONENT = "app.kubernetes.io/component"
@@ -50,5 +50,5 @@ def installation_trouble(installation: Installation, now: datetime) -> tuple[str
 
 def _runs_virtual_nodes(one: Json) -> bool:
     """Report whether an object runs virtual nodes, unlike the webhook's or those of a failed `helm test`."""
-    component = (one["metadata"].get("labels") or {}).get(_LABEL_COMPONENT)
+    component = labels_of(one).get(_LABEL_COMPONENT)
     return component in {None, INSTALLED_AS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from virtual_node.commands.doctor.facts import DoctorFacts
 
@@ -56,21 +57,7 @@ class Rule:
     """Fields of ``DoctorFacts`` that the rule needs."""
 
 
-def ok(detail: str) -> Outcome:
-    """Return the outcome of a link that holds."""
-    return Outcome(State.OK, detail)
-
-
-def broken(detail: str, next_step: str) -> Outcome:
-    """Return the outcome of a broken link."""
-    return Outcome(State.BROKEN, detail, next_step)
-
-
-def skipped(detail: str, next_step: str = "") -> Outcome:
-    """Return the outcome of a link that cannot be judged."""
-    return Outcome(State.SKIPPED, detail, next_step)
-
-
-def unknown(detail: str) -> Outcome:
-    """Return the outcome of a link that could not be read."""
-    return Outcome(State.UNKNOWN, detail)
+ok = partial(Outcome, State.OK)
+broken = partial(Outcome, State.BROKEN)
+skipped = partial(Outcome, State.SKIPPED)
+unknown = partial(Outcome, State.UNKNOWN)

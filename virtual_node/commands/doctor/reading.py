@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -26,14 +26,11 @@ from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
     DoctorFacts,
-    Installation,
     LowerFacts,
-    Webhook,
 )
 from virtual_node.health.objects import Json, is_virtual, last_seen
 
 _SYSTEM = "kube-system"
-T = TypeVar("T")
 _NEEDS = (
     need("list", resources.NODES),
     need("list", resources.PODS),
@@ -83,58 +80,62 @@ class _Look:
 
     async def facts(self, answer: Probe) -> DoctorFacts:
         """Return all facts; reads that do not depend on each other run concurrently."""
-        nodes = await self._read("nodes", _list(self.upper, resources.NODES), [])
+        upper = self.upper
+        found = await self._read(nodes=_list(upper, resources.NODES))
+        nodes: list[Json] = found.get("nodes", [])
         virtual = [node["metadata"]["name"] for node in nodes if is_virtual(node)]
-        bound = await self._read("bound", self._bound(virtual), {})
-        pending = _list(self.upper, resources.PODS, field_selector="status.phase=Pending")
-        no_leases: list[Json] = []
-        async with asyncio.TaskGroup() as group:
-            now = group.create_task(probes.clock(self.upper))
-            denied = group.create_task(self._read("denied", self._denied(virtual), []))
-            leases = group.create_task(
-                self._read("leases", _list(self.upper, resources.LEASES, namespace=NODE_LEASES), no_leases)
-            )
-            waiting = group.create_task(self._read("pending", pending, []))
-            events = group.create_task(self._read("events", self._events(), []))
-            kubelets = {
-                name: group.create_task(probes.kubelet(self.upper, node, bound.get(name, ())))
-                for node in nodes
-                if (name := node["metadata"]["name"]) in virtual
-            }
-            installation = group.create_task(
-                self._read("installation", read_installation.read(self.upper), Installation())
-            )
-            webhook = group.create_task(
-                self._read("webhook", read_webhook.read(self.upper, self.namespace), Webhook())
-            )
-            found_swarms = group.create_task(self._read("swarms", swarms(self.upper), []))
-            scheduler = group.create_task(self._read("scheduler", self._lease(SCHEDULER_LEASE), None))
-            descheduler = group.create_task(self._read("descheduler", self._lease(DESCHEDULER_LEASE), None))
+        found |= await self._read(bound=self._bound(virtual))
+        bound: dict[str, list[Json]] = found.get("bound", {})
+        now, kubelets, more = await asyncio.gather(
+            probes.clock(upper),
+            asyncio.gather(
+                *(
+                    probes.kubelet(upper, node, bound.get(node["metadata"]["name"], ()))
+                    for node in nodes
+                    if is_virtual(node)
+                )
+            ),
+            self._read(
+                denied=self._denied(virtual),
+                leases=self._leases(),
+                pending=_list(upper, resources.PODS, field_selector="status.phase=Pending"),
+                events=self._events(),
+                installation=read_installation.read(upper),
+                webhook=read_webhook.read(upper, self.namespace),
+                swarms=swarms(upper),
+                scheduler=self._lease(SCHEDULER_LEASE),
+                descheduler=self._lease(DESCHEDULER_LEASE),
+            ),
+        )
         return DoctorFacts(
-            now=now.result(),
-            server=self.upper.config.server,
+            now=now,
+            server=upper.config.server,
             answer=answer,
-            denied=denied.result(),
             unread=self.unread,
-            nodes=nodes,
-            leases={lease["metadata"]["name"]: lease for lease in leases.result()},
-            bound=bound,
-            pending=waiting.result(),
-            events=events.result(),
-            kubelets={name: task.result() for name, task in kubelets.items()},
-            installation=installation.result(),
-            webhook=webhook.result(),
-            scheduler=scheduler.result(),
-            descheduler=descheduler.result(),
-            swarms=found_swarms.result(),
+            kubelets=dict(zip(virtual, kubelets, strict=True)),
+            **found,
+            **more,
         )
 
-    async def _read(self, what: str, reading: Awaitable[T], otherwise: T) -> T:
-        try:
-            return await reading
-        except ApiError as error:
-            self.unread[what] = str(error)
-            return otherwise
+    async def _read(self, **reading: Awaitable[Any]) -> dict[str, Any]:
+        """Await the reads of these fields; record why a field could not be read, and leave it out."""
+
+        async def read(field: str, pending: Awaitable[Any]) -> None:
+            try:
+                found[field] = await pending
+            except ApiError as error:
+                self.unread[field] = str(error)
+
+        found: dict[str, Any] = {}
+        async with asyncio.TaskGroup() as group:
+            for field, pending in reading.items():
+                group.create_task(read(field, pending))
+        return found
+
+    async def _leases(self) -> dict[str, Json]:
+        """Return the Leases of nodes, by name."""
+        listed = await _list(self.upper, resources.LEASES, namespace=NODE_LEASES)
+        return {lease["metadata"]["name"]: lease for lease in listed}
 
     async def _denied(self, virtual: Sequence[str]) -> list[str]:
         proxies = (need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)

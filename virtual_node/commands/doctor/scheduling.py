@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from controller_runtime.api import quantity, readable, timestamps
-from controller_runtime.api.pod import pod_resources
+from controller_runtime.api import readable, timestamps
 from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count, some
-from virtual_node.commands.common.requested import requested
+from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.doctor.facts import (
     DESCHEDULER_LEASE,
     SCHEDULER_LEASE,
@@ -105,7 +104,7 @@ def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[tuple[str, str]
 
 def capacity(facts: DoctorFacts) -> Outcome:
     """Check that each waiting pod fits on a virtual node, by total and by free capacity."""
-    nodes = {node["metadata"]["name"]: _allocatable(node) for node in ready_nodes(facts)}
+    nodes = {node["metadata"]["name"]: allocatable(node) for node in ready_nodes(facts)}
     if not nodes:
         return skipped("no virtual node is Ready")
     if not any(total.get("cpu") and total.get("pods") for total in nodes.values()):
@@ -113,20 +112,16 @@ def capacity(facts: DoctorFacts) -> Outcome:
             f"{some(nodes)} have no free capacity: the allocatable of lower nodes is 0, or used up by other pods",
             f"{program.name('status')}; kubectl --kubeconfig LOWER get nodes",
         )
-    asked = {
-        key(pod): {**pod_resources.pod_requests(pod["spec"]), "pods": 1}
-        for pod in waiting(facts)
-        if targets_virtual_nodes(facts, pod)
-    }
+    asked = {key(pod): requested([pod]) for pod in waiting(facts) if targets_virtual_nodes(facts, pod)}
     used = {name: requested(facts.bound.get(name, ())) for name in nodes}
     free = {
         name: {resource: count - used[name].get(resource, 0) for resource, count in total.items()}
         for name, total in nodes.items()
     }
     for rooms, what in ((nodes, "no virtual node has as much"), (free, "no virtual node has as much left")):
-        unfit = [one for one, want in asked.items() if not any(_fits(want, room) for room in rooms.values())]
+        unfit = [one for one, want in asked.items() if not any(fits(want, room) for room in rooms.values())]
         if unfit:
-            worst = max(unfit, key=lambda one: (asked[one].get("cpu", 0), asked[one].get("memory", 0)))
+            worst = max(unfit, key=lambda one: (asked[one]["cpu"], asked[one]["memory"]))
             return broken(
                 f"{what}: {count(len(unfit), 'pod')} such as {worst} ({_render(asked[worst])}); "
                 f"the largest has {_render(_largest(rooms))}",
@@ -162,15 +157,6 @@ def lease_trouble(lease: Json | None, now: datetime) -> str:
     quiet = (now - timestamps.parse(spec["renewTime"])).total_seconds()
     limit = float(spec.get("leaseDurationSeconds") or 15)
     return f"was last renewed {quiet:.0f} s ago (it lasts {limit:.0f} s)" if quiet > limit else ""
-
-
-def _allocatable(node: Json) -> dict[str, int]:
-    found = (node.get("status") or {}).get("allocatable") or {}
-    return {resource: quantity.of(resource, value) for resource, value in found.items()}
-
-
-def _fits(want: Mapping[str, int], room: Mapping[str, int]) -> bool:
-    return all(count <= room.get(resource, 0) for resource, count in want.items() if count)
 
 
 def _largest(rooms: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from virtual_node.health import pods
 from virtual_node.health.facts import HealthFacts
 from virtual_node.health.faults import Fault, Health, Kind
 from virtual_node.health.model import examine
-from virtual_node.health.objects import key
+from virtual_node.health.objects import key, labels_of
 from virtual_node.translate.printers.pods import status_word
 
 _LISTED = 3
@@ -57,11 +57,8 @@ def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:
 
 def of_faults(found: list[Fault]) -> Outcome:
     """Return a broken link that lists the first faults; the next step is that of the first fault."""
-    return broken("; ".join(map(str, found[:_LISTED])) + _more(found), found[0].next_step)
-
-
-def _more(found: list[Fault]) -> str:
-    return f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    return broken("; ".join([*map(str, found[:_LISTED]), *more]), found[0].next_step)
 
 
 def _words(facts: DoctorFacts) -> dict[str, str]:
@@ -76,7 +73,7 @@ def _words(facts: DoctorFacts) -> dict[str, str]:
         words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
     keys = {pod["metadata"].get("uid"): key(pod) for bound in facts.bound.values() for pod in bound}
     for below in (pod for lower in facts.lower for pod in lower.pods):
-        name = keys.get((below["metadata"].get("labels") or {}).get(names.LABEL_UPPER_UID), "")
+        name = keys.get(labels_of(below).get(names.LABEL_UPPER_UID), "")
         word, why = status_word(below)
         words.setdefault(name, f"{word}: {why}".rstrip(": "))
     words |= {name: lines[-1] for name, lines in facts.installation.logs.items() if lines}

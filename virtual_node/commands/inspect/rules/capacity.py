@@ -5,6 +5,7 @@ A virtual node promises, as its allocatable, the sum of its lower nodes, but a p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from controller_runtime.api import quantity, readable
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from virtual_node.certificates.expiry import span
+from virtual_node.commands.common.requested import allocatable, fits, requested
 from virtual_node.commands.inspect.facts import (
     ERROR,
     FOREIGN_POD,
@@ -106,10 +108,10 @@ class Oversized(PodRule):
             selected = [node for node in lower.of("Node") if _selects(lower.nodes[name], node)]
             self._rooms[name] = _rooms(_used(lower), selected)
         rooms = self._rooms[name]
-        wanted = {**pod_resources.pod_requests(below["spec"]), PODS: 1}
-        never = not any(_fits(wanted, room.allocatable) for room in rooms)
+        wanted = requested([below])
+        never = not any(fits(wanted, room.allocatable) for room in rooms)
         waited = facts.age(below["metadata"].get("creationTimestamp"))
-        if not never and (waited <= facts.limits.grace or any(_fits(wanted, room.free) for room in rooms)):
+        if not never and (waited <= facts.limits.grace or any(fits(wanted, room.free) for room in rooms)):
             return
         asked = ", ".join(f"{readable.resource(one, wanted[one])} {one}" for one in _SHOWN if one in wanted)
         yield Subject("capacity", lower.name, "Pod", key(pod.upper)).finding(
@@ -135,38 +137,23 @@ def _selects(virtual: VirtualNode, node: Mapping[str, Any]) -> bool:
     return all(carried.get(name) == value for name, value in virtual.selector.items())
 
 
-def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
-    return {name: quantity.of(name, value) for name, value in (quantities or {}).items()}
-
-
-def _used(lower: ClusterFacts) -> dict[str, dict[str, int]]:
+def _used(lower: ClusterFacts) -> dict[str, Counter[str]]:
     """Return the requests of all pods by lower node."""
-    used: dict[str, dict[str, int]] = {}
+    used: dict[str, Counter[str]] = {}
     for pod in chain(lower.of("Pod"), lower.of(FOREIGN_POD)):
-        node = pod["spec"].get("nodeName")
-        if not node or is_finished(pod.get("status")):
-            continue
-        total = used.setdefault(node, {})
-        for name, count in {**pod_resources.pod_requests(pod["spec"]), PODS: 1}.items():
-            total[name] = total.get(name, 0) + count
+        if node := pod["spec"].get("nodeName"):
+            used.setdefault(node, Counter()).update(requested([pod]))
     return used
 
 
 def _rooms(used: Mapping[str, Mapping[str, int]], selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
     rooms = []
-    for node in selected:
-        if not node_counts(node):
-            continue
-        name = node["metadata"]["name"]
-        allocatable = _counts((node.get("status") or {}).get("allocatable"))
+    for node in filter(node_counts, selected):
+        name, amounts = node["metadata"]["name"], allocatable(node)
         taken = used.get(name, {})
-        free = {one: max(0, count - taken.get(one, 0)) for one, count in allocatable.items()}
-        rooms.append(_Room(name, allocatable, free))
+        free = {one: max(0, count - taken.get(one, 0)) for one, count in amounts.items()}
+        rooms.append(_Room(name, amounts, free))
     return rooms
-
-
-def _fits(wanted: Mapping[str, int], available: Mapping[str, int]) -> bool:
-    return all(count <= available.get(name, 0) for name, count in wanted.items())
 
 
 def _excess_capacity(
@@ -206,7 +193,7 @@ def _usable(
 ) -> InspectFinding:
     parts, worst = [], 0.0
     for one in _SHOWN:
-        total = sum(_counts((node.get("status") or {}).get("allocatable")).get(one, 0) for node in selected)
+        total = sum(allocatable(node).get(one, 0) for node in selected)
         # Free CPU on a node without free memory, or without room for one more pod, cannot be used either.
         stranded = sum(room.free.get(one, 0) for room in rooms if not _has_place(room))
         counting = sum(room.allocatable.get(one, 0) for room in rooms)
