@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.auth.weaknesses import weaknesses
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
@@ -19,6 +18,7 @@ from virtual_node.commands.common import connect, permissions, probes
 from virtual_node.config.types import Config, LowerClusterConfig
 from virtual_node.rights import daemon as rights
 
+AGENT = "virtual-node-check"
 _SKEW_LIMIT = 5.0
 """Seconds two clocks may differ before leases, tokens and events become misleading."""
 _OLDEST_MINOR = 24
@@ -36,58 +36,61 @@ class CheckResult:
     fix: str = ""
 
 
-async def collected(cluster: str, checks: AsyncIterator[CheckResult]) -> list[CheckResult]:
-    """Return all results of one cluster; a ConfigError that stops the checks becomes the last result."""
-    found: list[CheckResult] = []
-    try:
-        async for finding in checks:
-            found.append(finding)  # noqa: PERF401 - what came before an error counts
-    except ConfigError as error:
-        found.append(
-            CheckResult(cluster, "kubeconfig", ok=False, detail=str(error), fix="correct the kubeconfig")
-        )
-    return found
-
-
-async def upper(config: Config, patience: float) -> AsyncIterator[CheckResult]:
-    """Check the upper cluster; yield a result for each check.
+async def upper(config: Config, patience: float) -> list[CheckResult]:
+    """Return the results for the upper cluster.
 
     Args:
         config: the clusters.
         patience: seconds to wait for each response.
-
-    Raises:
-        ConfigError: the kubeconfig cannot be used.
     """
-    loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-    async for finding in _answering(
-        "upper",
-        loaded,
-        rights.upper(config),
-        path=config.kubeconfig,
-        patience=patience,
-        more=lambda client: _nodes(config, client),
-    ):
-        yield finding
+
+    async def checks(client: Client) -> AsyncIterator[CheckResult]:
+        async for one in _cluster(client, rights.upper(config)):
+            yield one
+        async for one in _nodes(config, client):
+            yield one
+
+    path, server = config.kubeconfig, config.server
+    return await _results("upper", checks, patience, path=path, server=server, in_cluster=True)
 
 
-async def lower(cluster: LowerClusterConfig, patience: float) -> AsyncIterator[CheckResult]:
-    """Check a lower cluster like ``upper``."""
-    context = cluster.context
-    loaded = await kubeconfig.load(cluster.kubeconfig, context=context, in_cluster=False)
-    async for finding in _answering(
-        cluster.name,
-        loaded,
-        rights.lower(
-            cluster.follow,
-            resource_claims=cluster.resource_claims.enabled,
-            shared_volumes=bool(cluster.volumes.shared),
-        ),
-        path=cluster.kubeconfig,
-        context=context,
-        patience=patience,
-    ):
-        yield finding
+async def lower(cluster: LowerClusterConfig, patience: float) -> list[CheckResult]:
+    """Return the results for a lower cluster, see ``upper``."""
+    needed = rights.lower(
+        cluster.follow,
+        resource_claims=cluster.resource_claims.enabled,
+        shared_volumes=bool(cluster.volumes.shared),
+    )
+    path, context = cluster.kubeconfig, cluster.context
+    return await _results(
+        cluster.name, lambda client: _cluster(client, needed), patience, path=path, context=context
+    )
+
+
+async def _results(
+    name: str,
+    checks: Callable[[Client], AsyncIterator[CheckResult]],
+    patience: float,
+    *,
+    path: str,
+    context: str = "",
+    server: str = "",
+    in_cluster: bool = False,
+) -> list[CheckResult]:
+    """Return the results of ``checks``; an error that stops them becomes the last result."""
+    found: list[CheckResult] = []
+    try:
+        config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
+        async with Client(config, cluster=name, user_agent=AGENT, timeout=patience) as client:
+            async for one in checks(client):
+                found.append(one)  # noqa: PERF401 - what came before an error counts
+    except ApiError as error:
+        trouble = connect.explain(error, config, path=path, context=context, in_cluster=in_cluster)
+        found.append(CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step))
+    except ConfigError as error:
+        fix = "correct the kubeconfig"
+        found.append(CheckResult(name, "kubeconfig", ok=False, detail=str(error), fix=fix))
+    return found
 
 
 async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
@@ -104,30 +107,8 @@ async def _nodes(config: Config, client: Client) -> AsyncIterator[CheckResult]:
                 yield CheckResult("upper", "node name", ok=True, detail=node.name)
 
 
-async def _answering(
-    name: str,
-    loaded: ConnectionConfig,
-    needed: Sequence[Right],
-    *,
-    path: str,
-    context: str = "",
-    patience: float,
-    more: Callable[[Client], AsyncIterator[CheckResult]] | None = None,
-) -> AsyncIterator[CheckResult]:
-    """Yield the results of a cluster and of ``more``; an ApiError becomes the last result."""
-    async with Client(loaded, cluster=name, user_agent="virtual-node-check", timeout=patience) as client:
-        try:
-            async for finding in _cluster(name, client, needed):
-                yield finding
-            if more is not None:
-                async for finding in more(client):
-                    yield finding
-        except ApiError as error:
-            trouble = connect.explain(error, loaded, path=path, context=context, in_cluster=name == "upper")
-            yield CheckResult(name, "reachable", ok=False, detail=trouble.what, fix=trouble.step)
-
-
-async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncIterator[CheckResult]:
+async def _cluster(client: Client, needed: Sequence[Right]) -> AsyncIterator[CheckResult]:
+    name = client.cluster
     yield CheckResult(name, "kubeconfig", ok=True, detail=client.config.server)
     for what, step in weaknesses(client.config):
         # Not a failure, because a weak connection works and may be intended.
@@ -135,39 +116,24 @@ async def _cluster(name: str, client: Client, needed: Sequence[Right]) -> AsyncI
     version = await client.version(timeout=client.timeout)
     git_version = version.get("gitVersion", "?")
     minor = int("".join(filter(str.isdigit, version.get("minor", ""))) or 0)
-    yield CheckResult(
-        name,
-        "version",
-        ok=minor >= _OLDEST_MINOR,
-        detail=git_version,
-        fix="" if minor >= _OLDEST_MINOR else f"Kubernetes 1.{_OLDEST_MINOR} or newer is needed",
-    )
+    is_new, fix = minor >= _OLDEST_MINOR, f"Kubernetes 1.{_OLDEST_MINOR} or newer is needed"
+    yield CheckResult(name, "version", ok=is_new, detail=git_version, fix="" if is_new else fix)
     moment = await probes.date(client)
     if moment is not None:
         skew = (moment - datetime.now(UTC)).total_seconds()
-        yield CheckResult(
-            name,
-            "clock",
-            ok=abs(skew) <= _SKEW_LIMIT,
-            detail=f"{skew:+.0f} s",
-            fix="" if abs(skew) <= _SKEW_LIMIT else "let NTP set the clocks of this machine and the cluster",
-        )
+        is_near, fix = abs(skew) <= _SKEW_LIMIT, "let NTP set the clocks of this machine and the cluster"
+        yield CheckResult(name, "clock", ok=is_near, detail=f"{skew:+.0f} s", fix="" if is_near else fix)
     limit = asyncio.Semaphore(_PARALLEL)
     rows = _by_resource(needed)
-    for finding in await asyncio.gather(*(_rights(name, client, what, rows[what], limit) for what in rows)):
+    for finding in await asyncio.gather(*(_rights(client, what, rows[what], limit) for what in rows)):
         yield finding
     try:
         system = await client.get(resources.NAMESPACES, "kube-system")
         yield CheckResult(name, "identity", ok=True, detail=str(system["metadata"]["uid"]))
     except ApiError as error:
         if name == "upper":
-            yield CheckResult(
-                name,
-                "identity",
-                ok=False,
-                detail=str(error),
-                fix="grant get on namespace kube-system, or give --cluster-id",
-            )
+            fix = "grant get on namespace kube-system, or give --cluster-id"
+            yield CheckResult(name, "identity", ok=False, detail=str(error), fix=fix)
 
 
 def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
@@ -184,18 +150,19 @@ def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
 
 
 async def _rights(
-    name: str, client: Client, what: str, needed: Sequence[Right], limit: asyncio.Semaphore
+    client: Client, what: str, needed: Sequence[Right], limit: asyncio.Semaphore
 ) -> CheckResult:
     fixes: list[str] = []
     for right in needed:
-        denied = await _denied(client, right, limit)
-        if denied:
+        if denied := await _denied(client, right, limit):
             group = right.group or '""'
             fixes.append(
                 f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
             )
     verbs = dict.fromkeys(verb for right in needed for verb in right.verbs)
-    return CheckResult(name, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes))
+    return CheckResult(
+        client.cluster, f"may {what}", ok=not fixes, detail=", ".join(verbs), fix="; ".join(fixes)
+    )
 
 
 async def _denied(client: Client, right: Right, limit: asyncio.Semaphore) -> list[str]:

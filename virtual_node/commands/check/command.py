@@ -62,7 +62,7 @@ async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExit
         return []
     try:
         loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-        client = Client(loaded, cluster="upper", user_agent="virtual-node-check", timeout=patience)
+        client = Client(loaded, cluster="upper", user_agent=cluster.AGENT, timeout=patience)
         upper = await stack.enter_async_context(client)
         refused = await stack.enter_async_context(profile_clusters.added(config, upper))
     except ConfigError as error:
@@ -73,8 +73,7 @@ async def _profiles(config: Config, patience: float, stack: contextlib.AsyncExit
 
 
 async def _clusters(config: Config, patience: float) -> list[CheckResult]:
-    pending = [cluster.collected("upper", cluster.upper(config, patience))]
-    pending += [cluster.collected(one.name, cluster.lower(one, patience)) for one in config.clusters]
+    pending = [cluster.upper(config, patience), *(cluster.lower(one, patience) for one in config.clusters)]
     gathered = await asyncio.gather(*pending)
     findings = [finding for group in gathered for finding in group]
     ranges = await service_ranges.check(config, patience)
@@ -88,14 +87,9 @@ def _same_cluster(findings: Sequence[CheckResult]) -> list[CheckResult]:
         finding.cluster: finding.detail for finding in findings if finding.check == "identity" and finding.ok
     }
     upper = identities.pop("upper", None)
+    fix = "its kubeconfig leads to the upper cluster: give that of another cluster"
     return [
-        CheckResult(
-            name,
-            "not the upper cluster",
-            ok=False,
-            detail=identity,
-            fix="its kubeconfig leads to the upper cluster: give that of another cluster",
-        )
+        CheckResult(name, "not the upper cluster", ok=False, detail=identity, fix=fix)
         for name, identity in identities.items()
         if identity == upper
     ]
@@ -107,20 +101,13 @@ def _print(findings: Sequence[CheckResult], *, headers: bool) -> None:
         _COLUMNS,
         [(one.cluster, one.check, "ok" if one.ok else "no", one.detail, one.fix) for one in findings],
         # A narrow terminal shows only failures; passed checks are counted in the conclusion.
-        [
-            output.Entry(
-                output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix] if one.fix else []
-            )
-            for one in wrong
-        ],
+        [output.Entry(output.BAD, f"{one.cluster}: {one.check}", [one.detail], [one.fix]) for one in wrong],
         headers=headers,
     )
-    verdict = (
-        f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}"
-        if wrong
-        else f"All {len(findings)} checks are good"
-    )
-    output.conclusion(f"{verdict}.")
+    verdict = f"All {len(findings)} checks are good."
+    if wrong:
+        verdict = f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}."
+    output.conclusion(verdict)
 
 
 def parser() -> Parser:

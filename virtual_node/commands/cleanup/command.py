@@ -21,9 +21,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from controller_runtime import resources
-from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, comma_list, duration
 from virtual_node.commands.cleanup.dry_run import dry_run_client
@@ -38,6 +37,8 @@ _STOPPING = 45.0
 """Seconds to wait for our daemons to stop."""
 _SHARE = 0.6
 """Share of the time limit for pods to terminate; the rest is for later steps."""
+_ABOVE = 30.0
+"""Timeout of one request in the upper cluster."""
 _BELOW = 15.0
 """Minimum seconds for each lower cluster, whatever earlier steps took; also the timeout of one request there."""
 
@@ -74,20 +75,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(config: Config, own: argparse.Namespace) -> None:
-    loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-    async with Client(
-        loaded, user_agent="virtual-node-cleanup", cluster="upper", qps=50, burst=100
-    ) as client:
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            connect.by_file(
+                config.kubeconfig,
+                server=config.server,
+                agent="virtual-node-cleanup",
+                cluster="upper",
+                timeout=_ABOVE,
+                in_cluster=True,
+            )
+        )
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(profiles.added(config, client))
-                except ConfigError as error:
-                    say(f"{error}; the lower clusters of ClusterProfiles are left")
-                await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
-        except ApiError as error:
-            trouble = connect.explain(error, loaded, path=config.kubeconfig, in_cluster=True)
-            raise ConfigError(str(trouble)) from None
+            await stack.enter_async_context(profiles.added(config, client))
+        except ConfigError as error:
+            say(f"{error}; the lower clusters of ClusterProfiles are left")
+        await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
 
 
 async def _clean(client: Client, config: Config, own: argparse.Namespace) -> None:

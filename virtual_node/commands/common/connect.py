@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
 from controller_runtime.auth import kubeconfig
@@ -48,27 +49,12 @@ def request_timeout(text: str) -> float:
     return (float(text) if text.isdecimal() else duration(text)) or _NO_LIMIT
 
 
-@contextlib.asynccontextmanager
-async def upper(options: argparse.Namespace, *, agent: str) -> AsyncIterator[Client]:
-    """Open a client of the upper cluster, configured by the flags of ``add_flags``.
-
-    Args:
-        options: the parsed flags.
-        agent: user agent, shown in the server's audit log.
-
-    Raises:
-        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; the message
-            has the next step.
-    """
-    config = await kubeconfig.load(options.kubeconfig, context=options.context)
-    async with Client(config, user_agent=agent, cluster=UPPER, timeout=options.request_timeout) as client:
-        try:
-            yield client
-        except ApiError as error:
-            trouble = explain(
-                error, config, path=options.kubeconfig, context=options.context, in_cluster=True
-            )
-            raise ConfigError(str(trouble)) from None
+def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Client]:
+    """Open a client of the upper cluster like ``by_file``, configured by the flags of ``add_flags``."""
+    timeout, context = options.request_timeout, options.context
+    return by_file(
+        options.kubeconfig, agent=agent, context=context, cluster=UPPER, timeout=timeout, in_cluster=True
+    )
 
 
 @contextlib.asynccontextmanager
@@ -78,26 +64,32 @@ async def by_file(
     agent: str,
     context: str = "",
     cluster: str = "",
+    server: str = "",
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
+    in_cluster: bool = False,
 ) -> AsyncIterator[Client]:
     """Open a client of the cluster that a kubeconfig leads to.
 
     Args:
-        path: the kubeconfig; no other place is searched.
+        path: the kubeconfig; if given, no other place is searched.
         agent: user agent, shown in the server's audit log.
         context: context of the kubeconfig; empty: its current one.
         cluster: name of the cluster; empty: the path.
+        server: overrides the server's URL; empty: that of the kubeconfig.
         timeout: seconds to wait for each response.
+        in_cluster: whether the pod's service account is used if there is no kubeconfig.
 
     Raises:
-        ConfigError: as for ``upper``.
+        ConfigError: there is no usable kubeconfig, or the caller's block raised an ``ApiError``; the message
+            has the next step.
     """
-    config = await kubeconfig.load(path, context=context, in_cluster=False)
+    config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
     async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         try:
             yield client
         except ApiError as error:
-            raise ConfigError(str(explain(error, config, path=path, context=context))) from None
+            trouble = explain(error, config, path=path, context=context, in_cluster=in_cluster)
+            raise ConfigError(str(trouble)) from None
 
 
 def explain(

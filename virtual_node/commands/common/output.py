@@ -46,7 +46,7 @@ class Entry:
     details: Sequence[str] = ()
     """Facts about the entry's subject, one per line."""
     steps: Sequence[str] = ()
-    """What to do next."""
+    """What to do next; empty texts are omitted."""
 
 
 def table(
@@ -101,7 +101,7 @@ def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
     for entry in entries:
         lines = [(entry.mark, _MARKS.get(entry.mark, ""), entry.title, "bold")]
         lines += [("   ", "", text, "") for text in entry.details]
-        lines += [("    →", "cyan", step, "cyan") for step in entry.steps]
+        lines += [("    →", "cyan", step, "cyan") for step in entry.steps if step]
         for mark, colour, text, style in lines:
             if stream.isatty():
                 # Continuation lines are aligned with the start of their text.

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from controller_runtime.auth import kubeconfig
-from controller_runtime.auth.connection import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process.argparser import Parser
@@ -26,6 +25,7 @@ from virtual_node.commands.doctor.links import Link, State
 from virtual_node.config import program
 from virtual_node.config.argument_types import label
 
+_AGENT = "virtual-node-doctor"
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
 _MARKS = {
     State.OK: output.GOOD,
@@ -57,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
 
 async def _read(options: argparse.Namespace) -> DoctorFacts:
     config = await kubeconfig.load(options.kubeconfig, context=options.context)
-    async with _client(config, "upper", options) as upper:
+    timeout = options.request_timeout
+    async with Client(config, user_agent=_AGENT, cluster="upper", timeout=timeout) as upper:
         above, lower = await asyncio.gather(
             reading.read_upper(upper, namespace=options.namespace),
             asyncio.gather(*(_below(file, options) for file in options.client_kubeconfig)),
@@ -74,24 +75,17 @@ async def _read(options: argparse.Namespace) -> DoctorFacts:
 async def _below(file: str, options: argparse.Namespace) -> LowerFacts:
     """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
     try:
-        async with _client(await kubeconfig.load(file, in_cluster=False), file, options) as client:
+        async with connect.by_file(file, agent=_AGENT, timeout=options.request_timeout) as client:
             return await reading.read_lower(client, file)
     except ConfigError as error:
         return LowerFacts(file, Probe(0, str(error)), usable=False)
-
-
-def _client(config: ConnectionConfig, cluster: str, options: argparse.Namespace) -> Client:
-    return Client(config, user_agent="virtual-node-doctor", cluster=cluster, timeout=options.request_timeout)
 
 
 def _print(links: Sequence[Link], *, headers: bool) -> None:
     output.report(
         _COLUMNS,
         [(one.title, one.state.value, one.detail, one.next) for one in links],
-        [
-            output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next] if one.next else [])
-            for one in links
-        ],
+        [output.Entry(_MARKS[one.state], one.title, [one.detail], [one.next]) for one in links],
         headers=headers,
     )
     output.conclusion(sentence(links))

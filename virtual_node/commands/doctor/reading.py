@@ -22,12 +22,7 @@ from virtual_node.commands.common.permissions import missing, need
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.doctor import read_installation, read_webhook
-from virtual_node.commands.doctor.facts import (
-    DESCHEDULER_LEASE,
-    SCHEDULER_LEASE,
-    DoctorFacts,
-    LowerFacts,
-)
+from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, DoctorFacts, LowerFacts
 from virtual_node.health.objects import Json, is_virtual, last_seen
 
 _SYSTEM = "kube-system"

@@ -94,7 +94,7 @@ def _table(
                 output.GOOD if state == FIXED else _MARKS[one.severity],
                 f"{one.severity} {cluster}: {check} {kind} {name}" + (f" ({state})" if state else ""),
                 [one.message],
-                [one.next_step] if one.next_step else [],
+                [one.next_step],
             )
         )
     columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS

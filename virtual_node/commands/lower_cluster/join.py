@@ -29,6 +29,7 @@ from virtual_node.commands.lower_cluster.join_parts import (
     identity,
     is_marked,
     joined_as,
+    lower_client,
     marked,
     require_reachable,
     say,
@@ -53,11 +54,7 @@ async def run(options: argparse.Namespace) -> None:
         raise ConfigError("--legacy-token: not with join, which makes tokens that the virtual node renews")
     if not options.values:
         helm_release.require_helm()
-    lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
-    async with (
-        connect.upper(options, agent=AGENT) as upper,
-        connect.by_file(options.client_kubeconfig, **lower_file) as lower,
-    ):
+    async with connect.upper(options, agent=AGENT) as upper, lower_client(options) as lower:
         await Join(options, upper, lower, await find_release(upper, options)).run()
 
 

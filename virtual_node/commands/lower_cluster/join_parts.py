@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import ipaddress
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,10 +14,17 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
+from virtual_node.commands.common import connect
 
 AGENT = "virtual-node-join"
 _BY = "join"
 _COMPARED = ("rules", "subjects")
+
+
+def lower_client(options: argparse.Namespace) -> AbstractAsyncContextManager[Client]:
+    """Open a client of the lower cluster, see ``connect.by_file``."""
+    file, context = options.client_kubeconfig, options.client_context
+    return connect.by_file(file, context=context, agent=AGENT, cluster=options.name)
 
 
 def say(step: str, line: str) -> None:

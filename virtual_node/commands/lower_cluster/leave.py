@@ -29,7 +29,7 @@ from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
-from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, say
+from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, lower_client, say
 from virtual_node.commands.lower_cluster.join_release import find_release, refuse_running, write_values
 from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
 from virtual_node.commands.lower_cluster.leave_lost import (
@@ -66,11 +66,7 @@ async def run(options: argparse.Namespace) -> None:
         async with connect.upper(options, agent=AGENT) as upper:
             await Leave(options, upper, None, await find_release(upper, options)).run()
         return
-    lower_file = {"context": options.client_context, "agent": AGENT, "cluster": options.name}
-    async with (
-        connect.upper(options, agent=AGENT) as upper,
-        connect.by_file(options.client_kubeconfig, **lower_file) as lower,
-    ):
+    async with connect.upper(options, agent=AGENT) as upper, lower_client(options) as lower:
         await require_answer(options, lower)
         await Leave(options, upper, lower, await find_release(upper, options)).run()
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized
 from virtual_node.commands.common import connect
-from virtual_node.commands.lower_cluster.join_parts import AGENT, joined_as
+from virtual_node.commands.lower_cluster.join_parts import joined_as, lower_client
 from virtual_node.config import program
 from virtual_node.rights import manifests
 
@@ -49,10 +48,7 @@ async def require_unreachable(options: argparse.Namespace) -> None:
     """
     if not options.client_kubeconfig:
         return
-    config = await kubeconfig.load(
-        options.client_kubeconfig, context=options.client_context, in_cluster=False
-    )
-    async with Client(config, user_agent=AGENT, cluster=options.name, timeout=connect.TIMEOUT) as lower:
+    async with lower_client(options) as lower:
         try:
             await lower.version()
         except (Forbidden, Unauthorized):

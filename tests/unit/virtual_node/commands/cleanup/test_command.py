@@ -239,7 +239,7 @@ async def test_lower_clusters_have_a_minimum_of_time(monkeypatch):
         return None
 
     monkeypatch.setattr(kubeconfig, "load", load)
-    monkeypatch.setattr(cleanup, "Client", lambda *_args, **_more: contextlib.nullcontext(api))
+    monkeypatch.setattr(connect, "Client", lambda *_args, **_more: contextlib.nullcontext(api))
     monkeypatch.setattr(UpperCleanup, "stop_daemons", slow)
     monkeypatch.setattr(cleanup, "_lower", lower)
     own = argparse.Namespace(

@@ -11,6 +11,7 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.auth import kubeconfig
+from controller_runtime.client.client import Client
 from controller_runtime.errors import NotFound
 from tests.unit.virtual_node.commands.installations import CLUSTER, Api, ours, thing, virtual
 from tests.unit.virtual_node.commands.run_command import kubeconfig as kubeconfig_of
@@ -55,10 +56,9 @@ async def _rehearse(monkeypatch: Any, *apis: ReadOnly, arguments: Sequence[str] 
         return None
 
     monkeypatch.setattr(kubeconfig, "load", load)
-    for module in (command, connect):
-        monkeypatch.setattr(
-            module, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
-        )
+    monkeypatch.setattr(
+        connect, "Client", lambda *_args, cluster, **_more: contextlib.nullcontext(by_name[cluster])
+    )
     own = command.parser().parse_args(["--dry-run", *arguments])
     clusters = [LowerClusterConfig(name="tokyo", kubeconfig="k", node_name="vn")]
     await command._run(Config(cluster_id=CLUSTER, clusters=clusters), own)
@@ -109,7 +109,12 @@ async def test_an_unreachable_lower_cluster_is_reported(monkeypatch, capsys, tmp
     """With its kubeconfig, and how to find the remaining objects; the rest is reported."""
     file = kubeconfig_of(tmp_path, "http://127.0.0.1:1")
     upper = ReadOnly("upper", virtual("vn"))
-    monkeypatch.setattr(command, "Client", lambda *_args, **_more: contextlib.nullcontext(upper))
+
+    def client(*args: Any, cluster: str, **more: Any) -> Any:
+        is_upper = cluster == "upper"
+        return contextlib.nullcontext(upper) if is_upper else Client(*args, cluster=cluster, **more)
+
+    monkeypatch.setattr(connect, "Client", client)
     own = command.parser().parse_args(["--dry-run", f"--kubeconfig={file}"])
     clusters = [LowerClusterConfig(name="tokyo", kubeconfig=file, node_name="vn")]
     await command._run(Config(kubeconfig=file, cluster_id=CLUSTER, clusters=clusters), own)
