@@ -6,7 +6,7 @@ suffice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 from controller_runtime import resources
@@ -28,13 +28,11 @@ def dry_run_client(client: Client, report: Callable[[str], None]) -> Client:
 class _DryRunClient:
     def __init__(self, client: Client, report: Callable[[str], None]) -> None:
         self.cluster = client.cluster
+        self.get = client.get
         self._client = client
         self._report = report
         self._gone: set[str] = set()
         """UIDs of objects that would be deleted by now."""
-
-    async def get(self, resource: Resource, name: str, **where: Any) -> dict[str, Any]:
-        return await self._client.get(resource, name, **where)
 
     async def list(self, resource: Resource, **which: Any) -> ObjectList:
         listed = await self._client.list(resource, **which)
@@ -51,27 +49,15 @@ class _DryRunClient:
         return answer
 
     async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        *,
-        namespace: str | None = None,
-        uid: str | None = None,
-        grace_period_seconds: int | None = None,
+        self, resource: Resource, name: str, *, namespace: str | None = None, uid: str = "", **_more: Any
     ) -> None:
-        if uid is None:  # Deleted by name only, so the object may not exist; then get raises NotFound.
-            uid = str((await self._client.get(resource, name, namespace=namespace))["metadata"]["uid"])
+        if not uid:  # Deleted by name only, so the object may not exist; then get raises NotFound.
+            uid = (await self.get(resource, name, namespace=namespace))["metadata"]["uid"]
         self._gone.add(uid)
         self._say(resource, name, namespace, "deleted")
 
     async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
+        self, resource: Resource, name: str, _patch: Any, *, namespace: str | None = None, **_more: Any
     ) -> dict[str, Any]:
         self._say(resource, name, namespace, "changed")
         return {}

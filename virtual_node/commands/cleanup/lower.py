@@ -20,7 +20,7 @@ from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.services import endpoints, services
 from virtual_node.translate.storage.shared import is_guest
 
-_KINDS = (*(resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS),)
+_KINDS = (resources.SERVICES, resources.ENDPOINT_SLICES, resources.CONFIG_MAPS, resources.SECRETS)
 _OPTIONAL_KINDS = (
     resources.RESOURCE_CLAIMS,
     resources.RESOURCE_CLAIM_TEMPLATES,
@@ -57,9 +57,11 @@ class LowerCleanup:
         """
         self._client = client
         self._cluster_id = cluster_id
+        self._marked = f"{names.LABEL_UPPER_CLUSTER}={cluster_id}"
+        """Label selector of objects that were created for the upper cluster."""
         self._nodes = frozenset(nodes)
         self._upper_claims = upper_claims
-        self._say = say
+        self._report = say
 
     async def run(self) -> bool:
         """Remove pods, then their dependencies, then empty namespaces; return whether a pod there still uses a volume of ours.
@@ -75,8 +77,7 @@ class LowerCleanup:
         shared = await self._shared_namespaces()
         for namespace in sorted(shared):
             self._say(
-                f"{self._client.cluster}: namespace {namespace} has pods of other virtual nodes; objects "
-                f"that they may use are kept"
+                f"namespace {namespace} has pods of other virtual nodes; objects that they may use are kept"
             )
         kept = await self._always_wanted()
         counts = {resource.kind: await self._remove_all(resource, shared, kept) for resource in _KINDS}
@@ -85,11 +86,14 @@ class LowerCleanup:
                 counts[resource.kind] = await self._remove_all(resource, shared, kept)
         removed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         if removed:
-            self._say(f"{self._client.cluster}: removed {removed}")
+            self._say(f"removed {removed}")
         await self._guest_volumes()
         await self._claims()
         await self._namespaces({namespace for namespace, _ in kept})
         return await self._uses_volumes()
+
+    def _say(self, line: str) -> None:
+        self._report(f"{self._client.cluster}: {line}")
 
     async def _always_wanted(self) -> frozenset[tuple[str, str]]:
         """Return namespace and name of our Services that another installation's ``services.always`` also wants.
@@ -99,22 +103,16 @@ class LowerCleanup:
         kept = set()
         for service in await self._ours(resources.SERVICES):
             wanted = services.wanted_by(service.annotations)
-            if not wanted - self._nodes:
+            others = ", ".join(sorted(wanted - self._nodes))
+            if not others:
                 continue
             kept.add((service.namespace, service.name))
-            self._say(
-                f"{self._client.cluster}: Service {service.key} is kept: {', '.join(sorted(wanted - self._nodes))} "
-                "always needs it"
-            )
+            self._say(f"Service {service.key} is kept: {others} always needs it")
             if own := wanted & self._nodes:
-                marks = {services.always_mark(node): None for node in own}
+                patch = {"metadata": {"annotations": {services.always_mark(node): None for node in own}}}
+                space, uid = service.namespace, service.uid
                 await patch_only(
-                    self._client,
-                    resources.SERVICES,
-                    service.name,
-                    {"metadata": {"annotations": marks}},
-                    uid=service.uid,
-                    namespace=service.namespace,
+                    self._client, resources.SERVICES, service.name, patch, uid=uid, namespace=space
                 )
         return frozenset(kept)
 
@@ -133,9 +131,7 @@ class LowerCleanup:
 
     async def _shared_namespaces(self) -> frozenset[str]:
         """Return namespaces with pods of another installation in the same upper cluster, which use our copies."""
-        listed = await self._client.list(
-            resources.PODS, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
-        )
+        listed = await self._client.list(resources.PODS, label_selector=self._marked)
         return frozenset(
             pod.namespace for pod in listed.items if pod.labels.get(names.LABEL_NODE, "") not in self._nodes
         )
@@ -145,9 +141,7 @@ class LowerCleanup:
         for resource in (resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES):
             for one in await self._ours(resource):
                 if is_guest(one, self._cluster_id):
-                    self._say(
-                        f"{self._client.cluster}: removed {resource.kind} {one.key}; its data is in another cluster"
-                    )
+                    self._say(f"removed {resource.kind} {one.key}; its data is in another cluster")
                     await self._delete(resource, one)
 
     async def _claims(self) -> None:
@@ -155,16 +149,13 @@ class LowerCleanup:
             if is_guest(claim, self._cluster_id):
                 continue
             if claim.labels.get(names.LABEL_UPPER_UID) in self._upper_claims:
-                self._say(f"{self._client.cluster}: claim {claim.key} is kept: its upper claim exists")
+                self._say(f"claim {claim.key} is kept: its upper claim exists")
             elif not claim.metadata.deletion_timestamp:
-                self._say(f"{self._client.cluster}: claim {claim.key} is kept: it was kept before")
+                self._say(f"claim {claim.key} is kept: it was kept before")
 
     async def _uses_volumes(self) -> bool:
         """Report whether a pod uses a claim of this upper cluster. Pods of other virtual nodes and of others count."""
-        claims = await self._client.list(
-            resources.PERSISTENT_VOLUME_CLAIMS,
-            label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}",
-        )
+        claims = await self._client.list(resources.PERSISTENT_VOLUME_CLAIMS, label_selector=self._marked)
         found = {claim.key for claim in claims.items}
         for namespace in sorted({claim.namespace for claim in claims.items}):
             for pod in (await self._client.list(resources.PODS, namespace=namespace)).items:
@@ -186,27 +177,23 @@ class LowerCleanup:
             try:
                 found = await leftovers.find(namespace.name, upper_name=upper_name(namespace))
             except UnknownError as error:
-                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: {error}")
+                self._say(f"namespace {namespace.name} is kept: {error}")
                 continue
             if found.others or found.pods:
                 what = ", ".join(found.others[:3]) or "pods of other virtual nodes"
-                self._say(f"{self._client.cluster}: namespace {namespace.name} is kept: it has {what}")
+                self._say(f"namespace {namespace.name} is kept: it has {what}")
                 continue
             await self._delete(resources.NAMESPACES, namespace)
-            self._say(f"{self._client.cluster}: namespace {namespace.name} removed")
+            self._say(f"namespace {namespace.name} removed")
 
     async def _ours(self, resource: Resource) -> list[Object]:
-        listed = await self._client.list(
-            resource, label_selector=f"{names.LABEL_UPPER_CLUSTER}={self._cluster_id}"
-        )
+        listed = await self._client.list(resource, label_selector=self._marked)
         # An object that names another virtual node belongs to another installation in the same upper cluster.
         return [one for one in listed.items if one.labels.get(names.LABEL_NODE, "") in {"", *self._nodes}]
 
     async def _delete(self, resource: Resource, found: Object) -> None:
-        try:
+        with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(resource, found.name, namespace=found.namespace or None, uid=found.uid)
-        except (NotFound, Conflict):
-            return
 
 
 def _is_of_one_pod(one: Object) -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from typing import Unpack
 
 from controller_runtime import resources
 from controller_runtime.api import names, readable
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import ListOptions
 from controller_runtime.client.reads import find
 from controller_runtime.objects import Object
+from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.deleter import Deleter
 from virtual_node.commands.cleanup.volumes import VolumeCleanup
 from virtual_node.commands.common.reader import VIRTUAL_NODES
+from virtual_node.health.objects import is_virtual
 from virtual_node.rights.operator import MEMORY
 
 _POLL = 0.5
@@ -86,22 +90,15 @@ class UpperCleanup:
             seconds: how long to wait; 0: do not wait.
         """
         chosen = f"{selector},app.kubernetes.io/component notin ({','.join(_HOOKS)})"
-        for deployment in (
-            await self._client.list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen)
-        ).items:
+        for deployment in await self._list(resources.DEPLOYMENTS, namespace=namespace, label_selector=chosen):
+            name, patch = deployment.name, {"spec": {"replicas": 0}}
             await self._client.patch(
-                resources.DEPLOYMENTS,
-                deployment.name,
-                {"spec": {"replicas": 0}},
-                namespace=namespace,
-                subresource="scale",
+                resources.DEPLOYMENTS, name, patch, namespace=namespace, subresource="scale"
             )
-            self._say(f"deployment {deployment.name} stopped")
+            self._say(f"deployment {name} stopped")
         deadline = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < deadline:
-            if not (
-                await self._client.list(resources.PODS, namespace=namespace, label_selector=chosen)
-            ).items:
+            if not await self._list(resources.PODS, namespace=namespace, label_selector=chosen):
                 return
             await asyncio.sleep(_POLL)
         if seconds:
@@ -118,12 +115,12 @@ class UpperCleanup:
         """
         if not scheduler:
             return
-        waiting = await self._client.list(
+        waiting = await self._list(
             resources.PODS,
             label_selector=f"{names.LABEL_VIRTUAL_POD}=true",
             field_selector=f"spec.schedulerName={scheduler},spec.nodeName=",
         )
-        for pod in waiting.items:
+        for pod in waiting:
             if pod.metadata.deletion_timestamp:
                 continue
             if any(owner.get("controller") for owner in pod.metadata.owner_references):
@@ -155,13 +152,14 @@ class UpperCleanup:
             self._say(f"node {node.name} removed")
         await self.volumes.remove_claim_finalizers()
         await self.volumes.remove_mirrors()
-        if not (await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)).items:
+        if not await self._list(resources.NODES, label_selector=VIRTUAL_NODES):
             if driver:
                 await self.volumes.remove_driver()
             if namespace:
-                # While another installation works, its descheduler may still re-create a bare pod from a
-                # record.
-                await self._remove_records(namespace)
+                # While another installation works, its descheduler may still re-create a bare pod from a record.
+                records, selector = resources.CONTROLLER_REVISIONS, names.LABEL_DESCHEDULER_RECORD
+                for record in await self._list(records, namespace=namespace, label_selector=selector):
+                    await self._deleter.delete(records, record)
         if namespace:
             wanted = [(resources.LEASES, name) for name in leases]
             wanted += [(resources.SECRETS, name) for name in secrets]
@@ -170,14 +168,15 @@ class UpperCleanup:
                 await self._deleter.delete_named(resource, name, namespace=namespace)
         for election in elections if namespace else ():
             selector = f"{names.LABEL_ELECTION}={election}"
-            for lease in (
-                await self._client.list(resources.LEASES, namespace=namespace, label_selector=selector)
-            ).items:
+            for lease in await self._list(resources.LEASES, namespace=namespace, label_selector=selector):
                 await self._deleter.delete(resources.LEASES, lease)
 
+    async def _list(self, resource: Resource, **selection: Unpack[ListOptions]) -> list[Object]:
+        return (await self._client.list(resource, **selection)).items
+
     async def _our_nodes(self) -> list[Object]:
-        listed = await self._client.list(resources.NODES, label_selector=VIRTUAL_NODES)
-        return [node for node in listed.items if node.name in self._nodes]
+        listed = await self._list(resources.NODES, label_selector=VIRTUAL_NODES)
+        return [node for node in listed if node.name in self._nodes]
 
     async def _pods(self, known: Collection[str] | None) -> list[Object]:
         """Return the pods of our virtual nodes that must be gone before the cleanup continues.
@@ -187,8 +186,7 @@ class UpperCleanup:
         """
         found: list[Object] = []
         for node in sorted(self._nodes - await self._real_nodes()):
-            listed = await self._client.list(resources.PODS, field_selector=f"spec.nodeName={node}")
-            found += listed.items
+            found += await self._list(resources.PODS, field_selector=f"spec.nodeName={node}")
         return [pod for pod in found if known is None or pod.uid in known or not _of_daemon_set(pod)]
 
     async def _real_nodes(self) -> frozenset[str]:
@@ -200,24 +198,11 @@ class UpperCleanup:
             real = set()
             for name in sorted(self._nodes):
                 node = await find(self._client, resources.NODES, name)
-                if node is None:
-                    continue
-                if (node["metadata"].get("labels") or {}).get(
-                    names.LABEL_NODE_TYPE
-                ) != names.NODE_TYPE_VIRTUAL:
+                if node is not None and not is_virtual(node):
                     self._say(f"node {name} is not virtual; its pods are not changed")
                     real.add(name)
             self._real = frozenset(real)
         return self._real
-
-    async def _remove_records(self, namespace: str) -> None:
-        listed = await self._client.list(
-            resources.CONTROLLER_REVISIONS,
-            namespace=namespace,
-            label_selector=names.LABEL_DESCHEDULER_RECORD,
-        )
-        for record in listed.items:
-            await self._deleter.delete(resources.CONTROLLER_REVISIONS, record)
 
 
 def _of_daemon_set(pod: Object) -> bool:
