@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
@@ -17,74 +17,48 @@ class Need:
     """A right that a read needs."""
 
     verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    """Empty: all namespaces, or a cluster-scoped resource."""
-    namespaced: bool = True
-    name: str = ""
+    """The API verb: get, list, watch."""
+    resource: Resource
+    namespace: str | None = field(default=None, kw_only=True)
+    """None: all namespaces, or a cluster-scoped resource."""
+    subresource: str = field(default="", kw_only=True)
+    name: str = field(default="", kw_only=True)
     """Empty: all objects."""
 
     @property
     def words(self) -> str:
         """Return verb and resource: ``get nodes/proxy``, ``get nodes/tokyo/proxy``, ``create pods in shop``."""
-        full = "/".join(filter(None, (self.resource, self.name, self.subresource)))
+        full = "/".join(filter(None, (self.resource.plural, self.name, self.subresource)))
         return f"{self.verb} {full}" + (f" in {self.namespace}" if self.namespace else "")
 
     def attributes(self) -> dict[str, str]:
         """Return ``spec.resourceAttributes`` of a SelfSubjectAccessReview."""
-        fields = ("verb", "group", "resource", "subresource", "namespace", "name")
-        return {field: getattr(self, field) for field in fields}
+        return {
+            "verb": self.verb,
+            "group": self.resource.group,
+            "resource": self.resource.plural,
+            "subresource": self.subresource,
+            "namespace": self.namespace or "",
+            "name": self.name,
+        }
 
     @property
     def question(self) -> str:
         """Return the check: ``kubectl auth can-i list leases.coordination.k8s.io --namespace=kube-node-lease``."""
-        qualified = f"{self.resource}.{self.group}" if self.group else self.resource
-        if self.name:
-            qualified += f"/{self.name}"
+        qualified = "/".join(filter(None, (self.resource.qualified, self.name)))
         parts = ["kubectl auth can-i", self.verb, qualified]
         if self.subresource:
             parts.append(f"--subresource={self.subresource}")
         if self.namespace:
             parts.append(f"--namespace={self.namespace}")
-        elif self.namespaced:
+        elif self.resource.namespaced:
             parts.append("--all-namespaces")
         return " ".join(parts)
 
 
-def need(
-    verb: str, resource: Resource, *, namespace: str | None = None, subresource: str = "", name: str = ""
-) -> Need:
-    """Return the right that a request needs.
-
-    Args:
-        verb: the API verb: get, list, watch.
-        resource: resource of the request.
-        namespace: None: all namespaces.
-        subresource: such as ``log``.
-        name: name of the only object; empty: all objects.
-    """
-    return Need(
-        verb,
-        resource.plural,
-        resource.group,
-        subresource,
-        namespace or "",
-        namespaced=resource.namespaced,
-        name=name,
-    )
-
-
 def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> ConfigError:
-    """Return the error for a missing mandatory right.
-
-    Args:
-        verb: the API verb.
-        resource: resource of the request.
-        namespace: None: all namespaces.
-    """
-    right = need(verb, resource, namespace=namespace)
+    """Return the error for a missing mandatory right, see ``Need``."""
+    right = Need(verb, resource, namespace=namespace)
     return ConfigError(f"this command needs the right to {right.words}: {right.question}")
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.readable import guess
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
-from virtual_node.commands.common.permissions import Need, need, refusal
+from virtual_node.commands.common.permissions import Need, refusal
 
 T = TypeVar("T")
 VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
@@ -33,14 +34,7 @@ class Reader:
         self.missing: dict[Need, None] = {}
         """Missing rights, in the order of their discovery."""
 
-    async def all(
-        self,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-    ) -> list[Object] | None:
+    async def all(self, resource: Resource, **selection: Unpack[ListOptions]) -> list[Object] | None:
         """Return the objects of a collection, sorted by key; None: the list is forbidden.
 
         Raises:
@@ -49,18 +43,14 @@ class Reader:
 
         async def read() -> list[Object] | None:
             try:
-                listed = await self.client.list(
-                    resource,
-                    namespace=namespace,
-                    label_selector=label_selector,
-                    field_selector=field_selector,
-                )
+                listed = await self.client.list(resource, **selection)
             except Forbidden:
-                self.missing[need("list", resource, namespace=namespace)] = None
+                self.missing[Need("list", resource, namespace=selection.get("namespace"))] = None
                 return None
             return sorted(listed.items, key=lambda one: one.key)
 
-        return await self._once(("list", resource, namespace, label_selector, field_selector), read)
+        given = frozenset(item for item in selection.items() if item[1] is not None)
+        return await self._once(("list", resource, given), read)
 
     async def fields(
         self, resource: Resource, kind: type[T], *, field_selector: str | None = None
@@ -73,7 +63,7 @@ class Reader:
         try:
             return await self.client.list_typed(resource, kind, field_selector=field_selector)
         except Forbidden:
-            self.missing[need("list", resource)] = None
+            self.missing[Need("list", resource)] = None
             return None
 
     async def get(
@@ -91,7 +81,7 @@ class Reader:
             except NotFound:
                 return None
             except Forbidden:
-                self.missing[need("get", resource, namespace=namespace)] = None
+                self.missing[Need("get", resource, namespace=namespace)] = None
                 return None
 
         return await self._once(("get", resource, namespace, name), read)
@@ -143,7 +133,7 @@ class Reader:
             return await probes.previous_log(self.client, pod)
         except Forbidden:
             namespace = pod["metadata"]["namespace"]
-            self.missing[need("get", resources.PODS, namespace=namespace, subresource="log")] = None
+            self.missing[Need("get", resources.PODS, namespace=namespace, subresource="log")] = None
         except ApiError:
             pass  # The node does not answer, or the container is gone; logs are optional evidence.
         return []

@@ -18,7 +18,7 @@ from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.health_reading import swarms
-from virtual_node.commands.common.permissions import missing, need
+from virtual_node.commands.common.permissions import Need, missing
 from virtual_node.commands.common.probe import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.doctor import read_installation, read_webhook
@@ -27,15 +27,15 @@ from virtual_node.health.objects import Json, is_virtual, last_seen
 
 _SYSTEM = "kube-system"
 _NEEDS = (
-    need("list", resources.NODES),
-    need("list", resources.PODS),
-    need("get", resources.PODS, subresource="log"),
-    need("list", resources.EVENTS),
-    need("list", resources.LEASES, namespace=NODE_LEASES),
-    need("get", resources.LEASES, namespace=_SYSTEM),
-    need("list", resources.DEPLOYMENTS),
-    need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
-    need("list", resources.ENDPOINT_SLICES),
+    Need("list", resources.NODES),
+    Need("list", resources.PODS),
+    Need("get", resources.PODS, subresource="log"),
+    Need("list", resources.EVENTS),
+    Need("list", resources.LEASES, namespace=NODE_LEASES),
+    Need("get", resources.LEASES, namespace=_SYSTEM),
+    Need("list", resources.DEPLOYMENTS),
+    Need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),
+    Need("list", resources.ENDPOINT_SLICES),
 )
 
 
@@ -133,8 +133,8 @@ class _Look:
         return {lease["metadata"]["name"]: lease for lease in listed}
 
     async def _denied(self, virtual: Sequence[str]) -> list[str]:
-        proxies = (need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)
-        needs = (*_NEEDS, *proxies, need("create", resources.PODS, namespace=self.namespace))
+        proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in virtual)
+        needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=self.namespace))
         return [one.words for one in await missing(self.upper, needs)]
 
     async def _events(self) -> list[Json]:

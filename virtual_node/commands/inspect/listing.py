@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
+from controller_runtime.client.list_pages import ListOptions
 from controller_runtime.client.object_verbs import encode
 from controller_runtime.errors import Forbidden, NotFound
 from controller_runtime.objects import Object
@@ -69,7 +70,12 @@ async def all_of(reading: Iterable[Awaitable[None]]) -> None:
 
 
 async def list_into(
-    client: Client, cluster: ClusterFacts, resource: Resource, *, kind: str = "", **selection: Any
+    client: Client,
+    cluster: ClusterFacts,
+    resource: Resource,
+    *,
+    kind: str = "",
+    **selection: Unpack[ListOptions],
 ) -> None:
     """List a resource into a cluster's objects; a refused or unknown resource is recorded as unread.
 

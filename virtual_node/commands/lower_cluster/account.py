@@ -123,19 +123,22 @@ async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str],
     Raises:
         ConfigError: an object of that name must not be changed, see ``conflict``.
     """
-    resource, metadata = KINDS[body["kind"]], body["metadata"]
+    resource, name, namespace = (
+        KINDS[body["kind"]],
+        body["metadata"]["name"],
+        body["metadata"].get("namespace"),
+    )
     try:
-        await client.create(resource, body, namespace=metadata.get("namespace"))
-        say(f"created {body['kind']} {metadata['name']}")
+        await client.create(resource, body, namespace=namespace)
+        say(f"created {body['kind']} {name}")
     except AlreadyExists:
         if body["kind"] not in {"Namespace", "Secret"}:
-            found = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+            found = await client.get(resource, name, namespace=namespace)
             if why := conflict(found, body):
                 raise ConfigError(why) from None
-        patch = {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}
-        if patch:
-            await client.patch(resource, metadata["name"], patch, namespace=metadata.get("namespace"))
-            say(f"updated {body['kind']} {metadata['name']}")
+        if patch := {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}:
+            await client.patch(resource, name, patch, namespace=namespace)
+            say(f"updated {body['kind']} {name}")
 
 
 async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:

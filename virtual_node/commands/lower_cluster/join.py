@@ -34,7 +34,7 @@ from virtual_node.commands.lower_cluster.join_parts import (
     require_reachable,
     say,
 )
-from virtual_node.commands.lower_cluster.join_release import find_release, write_values
+from virtual_node.commands.lower_cluster.join_release import find_release, read_values, write_values
 from virtual_node.config import program
 from virtual_node.rights import manifests
 
@@ -80,9 +80,8 @@ class Join:
         for account in lower_account.ACCOUNTS:
             await self._secret(account)
         if options.values and self._entry is None:
-            write_values(options, lambda text, name, *, source: values_file.added(
-                text, helm_release.entry(name), source=source
-            ))  # fmt: skip
+            entry = helm_release.entry(options.name)
+            write_values(options, values_file.added(read_values(options), entry, source=options.values))
             return
         await self._values()
         (node,) = helm_release.node_names(self._entry or helm_release.entry(options.name))[:1]

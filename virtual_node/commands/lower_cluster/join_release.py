@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
@@ -20,13 +19,6 @@ from virtual_node.commands.lower_cluster.join_parts import say
 _LEASES = "kube-node-lease"
 
 
-class Edit(Protocol):
-    """Changes the text of a values file for one cluster."""
-
-    def __call__(self, text: str, name: str, *, source: str) -> str:
-        """Return the changed text."""
-
-
 async def find_release(upper: Client, options: argparse.Namespace) -> Release:
     """Return the Helm release, or a release made of the values in ``--values``.
 
@@ -34,7 +26,7 @@ async def find_release(upper: Client, options: argparse.Namespace) -> Release:
         ConfigError: there is no release, or the file does not contain chart values.
     """
     if options.values:
-        values = values_file.parse(read_text("--values", options.values), source=options.values)
+        values = values_file.parse(read_values(options), source=options.values)
         say("values", f"{options.values}; no release is upgraded")
         return Release(options.release or "virtual-node", options.namespace, 0, values)
     release = await helm_release.find(upper, options.namespace, options.release)
@@ -42,13 +34,17 @@ async def find_release(upper: Client, options: argparse.Namespace) -> Release:
     return release
 
 
-def write_values(options: argparse.Namespace, edit: Edit) -> None:
-    """Change the values file and print the next step. A dry run prints the changed file instead.
+def read_values(options: argparse.Namespace) -> str:
+    """Return the text of the values file."""
+    return read_text("--values", options.values)
+
+
+def write_values(options: argparse.Namespace, text: str) -> None:
+    """Write the values file and print the next step. A dry run prints the text instead.
 
     Raises:
-        ConfigError: the layout of the file is not supported, or the file cannot be written.
+        ConfigError: the file cannot be written.
     """
-    text = edit(read_text("--values", options.values), options.name, source=options.values)
     if options.dry_run:
         say("values", f"would write {options.values}:")
         print(text, end="")  # noqa: T201 - the answer

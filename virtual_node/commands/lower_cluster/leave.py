@@ -30,7 +30,12 @@ from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import helm_release, values_file
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.commands.lower_cluster.join_parts import AGENT, identity, is_marked, lower_client, say
-from virtual_node.commands.lower_cluster.join_release import find_release, refuse_running, write_values
+from virtual_node.commands.lower_cluster.join_release import (
+    find_release,
+    read_values,
+    refuse_running,
+    write_values,
+)
 from virtual_node.commands.lower_cluster.leave_account import refuse_another_cluster, remove_account
 from virtual_node.commands.lower_cluster.leave_lost import (
     is_joined,
@@ -138,7 +143,8 @@ class Leave:
         )
         await self._end_pods(nodes)
         if options.values and self._entry is not None:
-            write_values(options, values_file.removed)
+            text = values_file.removed(read_values(options), options.name, source=options.values)
+            write_values(options, text)
             return
         if options.values and not options.dry_run:
             await refuse_running(self._plain, nodes)
@@ -160,15 +166,9 @@ class Leave:
         return (lambda _line: None) if self._options.dry_run else (lambda line: say(step, line))
 
     async def _secrets(self) -> list[dict[str, Any]]:
-        found = [
-            await find(
-                self._upper,
-                resources.SECRETS,
-                lower_account.secret_name(self._options.name, account),
-                namespace=self._options.namespace,
-            )
-            for account in lower_account.ACCOUNTS
-        ]
+        wanted = [lower_account.secret_name(self._options.name, one) for one in lower_account.ACCOUNTS]
+        space = self._options.namespace
+        found = [await find(self._upper, resources.SECRETS, name, namespace=space) for name in wanted]
         return [one for one in found if one is not None]
 
     async def _nodes(self) -> list[str]:

@@ -16,7 +16,7 @@ from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag
 from virtual_node.commands.common import connect, health_reading, output, probes
-from virtual_node.commands.common.permissions import need, refusal
+from virtual_node.commands.common.permissions import Need, refusal
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.status import lag, rows
 from virtual_node.commands.status.pod_fields import PodFields
@@ -26,7 +26,7 @@ from virtual_node.health.nodes import cluster_of
 
 _EXPLAINED = 5
 """Number of faults that are printed; ``doctor`` prints the others."""
-_LEASES_RIGHT = need("list", resources.LEASES, namespace=NODE_LEASES)
+_LEASES_RIGHT = Need("list", resources.LEASES, namespace=NODE_LEASES)
 _REFUSED = "cannot get resource"
 """Part of the error if the API server refuses the caller; other 403 errors come from the virtual node."""
 
@@ -75,7 +75,7 @@ async def _watch(nodes: list[dict[str, Any]], reader: Reader, options: argparse.
         selector=_selector(options),
         names=options.names,
         before=nodes,
-        pods_seen=need("list", resources.PODS) not in reader.missing,
+        pods_seen=Need("list", resources.PODS) not in reader.missing,
         leases_seen=_LEASES_RIGHT not in reader.missing,
         lag_of=lambda node: _lag(reader, node),
         show=show,
@@ -193,7 +193,7 @@ async def _lag(reader: Reader, node: Object) -> lag.Lag | None:
         return await lag.of_node(reader.client, node)
     except Forbidden as error:
         if _REFUSED in error.message:
-            reader.missing[need("get", resources.NODES, subresource="proxy")] = None
+            reader.missing[Need("get", resources.NODES, subresource="proxy")] = None
         return None
 
 
