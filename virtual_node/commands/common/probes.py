@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,11 +14,27 @@ from controller_runtime import resources
 from controller_runtime.api.decoding import decoder
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from virtual_node.commands.common.probe import PROXY_REFUSES, Probe
 from virtual_node.health.objects import Json, ended, statuses
 
+PROXY_REFUSES = "address not allowed"
+"""The API server's error when a node's address is loopback or link-local, to which it does not proxy."""
 _LOG_LINES = 5
 _decode_object = decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The result of a probing request."""
+
+    code: int
+    """HTTP status; 0: no response."""
+    text: str = ""
+    """Body of the response, or the error."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request succeeded."""
+        return 200 <= self.code < 300
 
 
 async def version(client: Client) -> Probe:

@@ -51,10 +51,7 @@ def answer(words: Sequence[str], *, commands: Mapping[str, str], parser_of: engi
         parser_of: returns the parser of a command; None: it takes no flags.
     """
     found = engine.complete(
-        words,
-        commands=commands,
-        parser_of=parser_of,
-        default="" if program.is_plugin() else "run",
+        words, commands=commands, parser_of=parser_of, default="" if program.is_plugin() else "run"
     )
     candidates, ended = found.candidates, True
     if found.question is not None:

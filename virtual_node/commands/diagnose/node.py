@@ -10,7 +10,7 @@ from controller_runtime.api import names
 from controller_runtime.api.readable import count, some
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import probes
-from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
 from virtual_node.commands.diagnose.codes import Code
 from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding

@@ -9,7 +9,7 @@ from datetime import datetime
 from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import is_true
 from virtual_node.commands.common.connection_errors import Trouble
-from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.probes import Probe
 from virtual_node.health.objects import Json, is_deleting, is_virtual
 
 LABEL_NAME = "app.kubernetes.io/name"

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from controller_runtime.api.pod.conditions import condition
 from controller_runtime.api.readable import count, some
-from virtual_node.commands.doctor.facts import INSTALLED_AS, LABEL_NAME, DoctorFacts, virtual_nodes
-from virtual_node.commands.doctor.installation import installation_trouble
+from virtual_node.commands.doctor.facts import (
+    INSTALLED_AS,
+    LABEL_NAME,
+    DoctorFacts,
+    Installation,
+    virtual_nodes,
+)
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, unknown
 from virtual_node.commands.doctor.verdict import faults, of_faults, unless
+from virtual_node.config import program
 from virtual_node.health.faults import Kind
+from virtual_node.health.objects import Json, key, labels_of
+from virtual_node.health.replicas import replica_trouble
 
 RIGHTS = "rights"
+_LABEL_COMPONENT = "app.kubernetes.io/component"
+_UNLABELLED = f"none is labelled {LABEL_NAME}={INSTALLED_AS}"
 
 
 def upper_api(facts: DoctorFacts) -> Outcome:
@@ -71,6 +84,46 @@ def _why_not(facts: DoctorFacts) -> tuple[str, str]:
             "look where the process runs",
         )
     return installation_trouble(facts.installation, facts.now)
+
+
+def installation_trouble(installation: Installation, now: datetime) -> tuple[str, str]:
+    """Return why no virtual node is registered or renewed, as far as this cluster shows, and the next step."""
+    processes = list(filter(_runs_virtual_nodes, installation.pods))
+    for pod in processes:
+        logs = installation.logs.get(key(pod)) or ("",)
+        if found := replica_trouble(pod, logs[-1], now, patience=0):
+            return f"its pod {key(pod)} {found[0]}", found[1]
+    for deployment in filter(_runs_virtual_nodes, installation.deployments):
+        wanted = (deployment.get("spec") or {}).get("replicas", 1)
+        namespace, name = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
+        if wanted == 0:
+            return (
+                f"Deployment {namespace}/{name} is scaled to 0",
+                f"kubectl -n {namespace} scale deployment {name} --replicas=1",
+            )
+        failed = condition(deployment.get("status"), "ReplicaFailure")
+        if failed.get("status") == "True" or not processes:
+            return (
+                f"Deployment {namespace}/{name} has no pods: {failed.get('message') or _UNLABELLED}",
+                f"kubectl -n {namespace} describe deployment {name}",
+            )
+    if not processes:
+        return (
+            f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}",
+            f"start it ({program.name('run')} --help), or look where it runs: it need not be in this cluster",
+        )
+    pod = processes[0]
+    logs = f"kubectl -n {pod['metadata']['namespace']} logs {pod['metadata']['name']}"
+    return (
+        f"its pod {key(pod)} runs, so it has no lower cluster, or cannot register it",
+        f"{program.name('lower-cluster')} join NAME --client-kubeconfig FILE; else {logs}",
+    )
+
+
+def _runs_virtual_nodes(one: Json) -> bool:
+    """Report whether an object runs virtual nodes, unlike the webhook's or those of a failed `helm test`."""
+    component = labels_of(one).get(_LABEL_COMPONENT)
+    return component in {None, INSTALLED_AS}
 
 
 RULES = (

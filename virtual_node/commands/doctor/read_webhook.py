@@ -13,7 +13,7 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.admission import client_configs, is_ours
 from virtual_node.commands.doctor.facts import PROBE_SELECTOR, Webhook
 from virtual_node.health.objects import Json
@@ -89,10 +89,7 @@ def webhook_test_pod() -> dict[str, Any]:
     """Return a labelled pod with a node selector; Pod Security "restricted" and quotas for requests admit it."""
     amounts = {"cpu": "1m", "memory": "1Mi"}
     return {
-        "metadata": {
-            "generateName": "virtual-node-doctor-",
-            "labels": {names.LABEL_VIRTUAL_POD: "true"},
-        },
+        "metadata": {"generateName": "virtual-node-doctor-", "labels": {names.LABEL_VIRTUAL_POD: "true"}},
         "spec": {
             "nodeSelector": {PROBE_SELECTOR: "probe"},
             "automountServiceAccountToken": False,
@@ -102,10 +99,7 @@ def webhook_test_pod() -> dict[str, Any]:
                     "name": "probe",
                     "image": "registry.k8s.io/pause:3.10",
                     "resources": {"requests": amounts, "limits": amounts},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 }
             ],
         },

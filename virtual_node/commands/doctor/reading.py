@@ -19,7 +19,7 @@ from controller_runtime.resources import Resource
 from virtual_node.commands.common import probes
 from virtual_node.commands.common.health_reading import swarms
 from virtual_node.commands.common.permissions import Need, missing
-from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.common.reader import NODE_LEASES
 from virtual_node.commands.doctor import read_installation, read_webhook
 from virtual_node.commands.doctor.facts import DESCHEDULER_LEASE, SCHEDULER_LEASE, DoctorFacts, LowerFacts

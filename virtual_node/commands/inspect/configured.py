@@ -30,9 +30,7 @@ def lower_cluster(config: Config, cluster: LowerClusterConfig, cluster_id: str) 
                     **node.labels,
                 },
                 policy=PolicySet(
-                    cluster.policy,
-                    cluster=cluster.name,
-                    host_paths=cluster.volumes.allowed_host_paths,
+                    cluster.policy, cluster=cluster.name, host_paths=cluster.volumes.allowed_host_paths
                 ),
                 overrides=OverrideSet(cluster.overrides),
             ),

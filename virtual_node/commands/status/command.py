@@ -135,15 +135,7 @@ async def _gather(reader: Reader, options: argparse.Namespace) -> tuple[list[dic
     lags = await asyncio.gather(*(_lag(reader, node) for node in nodes))
     by_name = {lease.name: lease.to_dict() for lease in leases or ()}
     described = [
-        {
-            **rows.describe(
-                node.to_dict(),
-                bound,
-                by_name.get(node.name),
-                now=now,
-            ),
-            "lag": behind,
-        }
+        {**rows.describe(node.to_dict(), bound, by_name.get(node.name), now=now), "lag": behind}
         for node, bound, behind in zip(nodes, pods, lags, strict=True)
     ]
     health = await health_reading.judge(

@@ -19,7 +19,7 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     webhook,
 )
 from tests.unit.virtual_node.health.health_objects import lease
-from virtual_node.commands.common.probe import Probe
+from virtual_node.commands.common.probes import Probe
 from virtual_node.commands.doctor.chain import examine, first_broken
 from virtual_node.commands.doctor.facts import DoctorFacts, Webhook
 from virtual_node.commands.doctor.links import State

@@ -16,7 +16,7 @@ from tests.unit.virtual_node.commands.doctor_facts import configuration, node, p
 from tests.unit.virtual_node.health.health_objects import NOW
 from virtual_node.commands.doctor import reading
 from virtual_node.commands.doctor.facts import DoctorFacts
-from virtual_node.commands.doctor.installation import installation_trouble
+from virtual_node.commands.doctor.presence import installation_trouble
 from virtual_node.commands.doctor.read_webhook import webhook_test_pod
 
 CORE = "/api/v1"
