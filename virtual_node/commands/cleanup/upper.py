@@ -44,9 +44,7 @@ class UpperCleanup:
         self._say = say
         self._real: frozenset[str] | None = None
         self._deleter = Deleter(client, say)
-        self.volumes = VolumeCleanup(
-            client, self._deleter, nodes=self._nodes, clusters=frozenset(clusters), say=say
-        )
+        self.volumes = VolumeCleanup(client, self._deleter, self._nodes, frozenset(clusters), say)
 
     async def remove_webhook(self, name: str) -> None:
         """Delete the webhook configurations of this name; empty: there are none."""

@@ -10,14 +10,7 @@ from controller_runtime.api.pod.conditions import condition, is_true
 from controller_runtime.api.readable import count
 from virtual_node.commands.diagnose import advice, codes
 from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import (
-    DiagnoseFinding,
-    PodFacts,
-    Rule,
-    is_running,
-    pod_name,
-    pod_namespace,
-)
+from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
 from virtual_node.health.objects import ended, statuses, waiting
 
@@ -63,7 +56,7 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         message = str(waiting(container).get("message") or "")
         if _MISSING.search(message):
             title = f"An object that the pod references is missing: {message}."
-            step = f"create it in namespace {pod_namespace(facts)} of the upper cluster; the pod starts by itself"
+            step = f"create it in namespace {facts.namespace} of the upper cluster; the pod starts by itself"
             yield DiagnoseFinding(Code.OBJECT_MISSING, title, next_steps=[step])
         else:
             title = f"The lower node refuses the configuration of container {container['name']}."
@@ -76,7 +69,7 @@ def _dependencies(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         message = str(event.get("message") or "")
         if event.get("reason") in _VOLUMES:
             code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
-            steps = advice.missing(message, namespace=pod_namespace(facts))
+            steps = advice.missing(message, namespace=facts.namespace)
             yield DiagnoseFinding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
             return
         if event.get("reason") == "FailedCreatePodSandBox":
@@ -121,7 +114,7 @@ def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     for container in statuses(facts.pod):
         end, is_over = ended(container), "terminated" in (container.get("state") or {})
         looping = waiting(container).get("reason") == "CrashLoopBackOff"
-        has_failed = end.get("exitCode") and (is_over or not is_running(facts.pod))
+        has_failed = end.get("exitCode") and (is_over or not facts.is_running)
         if not end or not (looping or has_failed) or _runs_again(facts.pod, container):
             continue
         name, code, meaning = container["name"], *_cause(facts, container, end)
@@ -135,7 +128,7 @@ def _crashes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if code is Code.OOM_KILLED:
             title = f"Container {name} needs more memory than its limit."
         previous = " --previous" if looping else ""
-        steps = [f"kubectl -n {pod_namespace(facts)} logs {pod_name(facts)} -c {name}{previous}"]
+        steps = [f"kubectl -n {facts.namespace} logs {facts.name} -c {name}{previous}"]
         yield DiagnoseFinding(code, title, evidence, steps)
         return
 
@@ -167,7 +160,7 @@ def _ending(container: Mapping[str, Any]) -> str:
 
 def _probes(facts: PodFacts) -> Iterator[DiagnoseFinding]:
     status = facts.pod.get("status") or {}
-    if not is_running(facts.pod) or is_true(status, "Ready") or has_completed_partly(facts.pod):
+    if not facts.is_running or is_true(status, "Ready") or has_completed_partly(facts.pod):
         return
     for event in reversed(facts.events):
         if event.get("reason") == "Unhealthy":

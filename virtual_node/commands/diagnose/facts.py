@@ -36,6 +36,27 @@ class PodFacts:
     logs: Sequence[str] = field(default_factory=tuple)
     """The last log lines of the first container that has terminated; empty: none, or not readable."""
 
+    @property
+    def name(self) -> str:
+        """Return the pod's name."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Return the pod's namespace."""
+        return str(self.pod["metadata"]["namespace"])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the pod's phase is Running, ready or not."""
+        return bool((self.pod.get("status") or {}).get("phase") == "Running")
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the pod was created; 0: unknown."""
+        created = self.pod["metadata"].get("creationTimestamp")
+        return (self.now - timestamps.parse(created)).total_seconds() if created else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class DiagnoseFinding:
@@ -51,29 +72,3 @@ class DiagnoseFinding:
 
 
 Rule = Callable[[PodFacts], Iterator[DiagnoseFinding]]
-
-
-def is_running(pod: Mapping[str, Any]) -> bool:
-    """Report whether the pod's phase is Running, ready or not."""
-    return bool((pod.get("status") or {}).get("phase") == "Running")
-
-
-def age(facts: PodFacts) -> float:
-    """Return the seconds since the pod was created; 0: unknown."""
-    created = facts.pod["metadata"].get("creationTimestamp")
-    return (facts.now - timestamps.parse(created)).total_seconds() if created else 0.0
-
-
-def pod_namespace(facts: PodFacts) -> str:
-    """Return the pod's namespace."""
-    return str(facts.pod["metadata"]["namespace"])
-
-
-def pod_name(facts: PodFacts) -> str:
-    """Return the pod's name."""
-    return str(facts.pod["metadata"]["name"])
-
-
-def pairs(labels: Mapping[str, str]) -> str:
-    """Return labels as ``a=b, c=d``."""
-    return ", ".join(f"{key}={value}" for key, value in labels.items())

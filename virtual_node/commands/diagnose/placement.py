@@ -8,14 +8,7 @@ from controller_runtime.api import cluster_selector, names
 from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.diagnose import advice, codes, unplaced
 from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import (
-    DiagnoseFinding,
-    PodFacts,
-    Rule,
-    age,
-    is_running,
-    pod_namespace,
-)
+from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, Rule
 from virtual_node.config import program
 from virtual_node.health.nodes import UNREACHABLE, cluster_of
 from virtual_node.health.objects import annotations_of, is_virtual
@@ -53,7 +46,7 @@ def node(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.NODE_MISSING, title, next_steps=[program.name("status")])
         return
     if not is_virtual(facts.node):
-        if not is_running(facts.pod):
+        if not facts.is_running:
             title = f"{name} is a node of the upper cluster itself, not a virtual one."
             yield DiagnoseFinding(Code.NOT_VIRTUAL, title, rank=8)
         return
@@ -101,10 +94,10 @@ def _lower_scheduling(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         if waits:
             title = "The pod waits for a new node in the lower cluster."
         evidence = [*(event.get("message", "") for event in growth), message]
-        steps = advice.steps(message, namespace=pod_namespace(facts))
+        steps = advice.steps(message, namespace=facts.namespace)
         move = "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)"
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [*steps, move])
-    elif age(facts) > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
+    elif facts.age > SCHEDULING and (name := silent_lower_scheduler(facts.pod)):
         evidence = []
         step = (
             "is kube-scheduler of the lower cluster running? "

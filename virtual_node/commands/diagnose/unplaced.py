@@ -9,7 +9,7 @@ from controller_runtime.api import names
 from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import advice, codes
 from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts, age, pairs, pod_namespace
+from virtual_node.commands.diagnose.facts import DiagnoseFinding, PodFacts
 from virtual_node.config import program
 from virtual_node.health.nodes import cluster_of
 from virtual_node.health.objects import LIFECYCLE, Json, labels_of, repelling, selects, taint_text, taints
@@ -83,14 +83,13 @@ def _repelled(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
 def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Iterator[DiagnoseFinding]:
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
-    namespace = pod_namespace(facts)
     if found := _GROUP.search(message):
-        yield _group(found, evidence, namespace)
+        yield _group(found, evidence, facts.namespace)
     elif found := _DIVISION.search(message):
         yield _division(found, evidence)
     elif "lower cluster" in message:
         # The text before these words is about real nodes of the upper cluster.
-        below = advice.steps(message[message.index("lower cluster") :], namespace=namespace)
+        below = advice.steps(message[message.index("lower cluster") :], namespace=facts.namespace)
         title = "No lower cluster has a node for the pod."
         yield DiagnoseFinding(Code.NO_CLUSTER_FITS, title, evidence, below or [doctor])
     elif "Insufficient" in message:
@@ -98,10 +97,10 @@ def _by_message(facts: PodFacts, message: str, evidence: Sequence[str]) -> Itera
         title = "No virtual node has enough free resources."
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, [step])
     elif message:
-        steps = advice.missing(message, namespace=namespace)
+        steps = advice.missing(message, namespace=facts.namespace)
         title = "The upper scheduler finds no node."
         yield DiagnoseFinding(codes.unschedulable(message), title, evidence, steps or [doctor], rank=1)
-    elif age(facts) > SCHEDULING:
+    elif facts.age > SCHEDULING:
         name = facts.pod["spec"].get("schedulerName") or "default-scheduler"
         title = f"No scheduler named {name} has looked at the pod."
         step = (
@@ -144,7 +143,7 @@ def _no_match(facts: PodFacts, nodes: Sequence[Json], evidence: Sequence[str]) -
     selector = facts.pod["spec"].get("nodeSelector") or {}
     known = list(map(labels_of, nodes))
     lost = {key: value for key, value in selector.items() if not any(one.get(key) == value for one in known)}
-    wanted = pairs(lost or selector)
+    wanted = ", ".join(f"{key}={value}" for key, value in (lost or selector).items())
     steps = [f"kubectl get nodes -l {names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL} --show-labels"]
     if not wanted:
         title = "No virtual node matches the pod's node affinity."

@@ -15,15 +15,7 @@ from controller_runtime.api import timestamps
 from controller_runtime.api.pod.conditions import condition, is_true
 from virtual_node.commands.diagnose import containers, placement, termination
 from virtual_node.commands.diagnose.codes import Code
-from virtual_node.commands.diagnose.facts import (
-    FINE,
-    DiagnoseFinding,
-    PodFacts,
-    Rule,
-    age,
-    pod_name,
-    pod_namespace,
-)
+from virtual_node.commands.diagnose.facts import FINE, DiagnoseFinding, PodFacts, Rule
 from virtual_node.health.objects import last_seen
 from virtual_node.health.pods import SCHEDULING, STARTING
 from virtual_node.translate.printers.pods import status_word
@@ -80,7 +72,7 @@ def _unexplained(facts: PodFacts) -> Iterator[DiagnoseFinding]:
         yield DiagnoseFinding(Code.STARTING, "The pod is starting.", rank=FINE)
     else:
         title = f"The pod is {word}; nothing explains it yet."
-        steps = [f"kubectl -n {pod_namespace(facts)} describe pod {pod_name(facts)}"]
+        steps = [f"kubectl -n {facts.namespace} describe pod {facts.name}"]
         yield DiagnoseFinding(Code.NOT_STARTED, title, [why] if why else [], steps, rank=FINE - 1)
 
 
@@ -89,9 +81,9 @@ def _is_new(facts: PodFacts) -> bool:
     if not facts.pod["metadata"].get("creationTimestamp"):
         return False
     if not facts.pod["spec"].get("nodeName"):
-        return age(facts) <= SCHEDULING
+        return facts.age <= SCHEDULING
     bound = condition(facts.pod.get("status"), "PodScheduled").get("lastTransitionTime")
-    since = (facts.now - timestamps.parse(bound)).total_seconds() if bound else age(facts)
+    since = (facts.now - timestamps.parse(bound)).total_seconds() if bound else facts.age
     return since <= STARTING
 
 

@@ -11,20 +11,12 @@ from controller_runtime.api.pod.conditions import condition
 from virtual_node.commands.common import output
 from virtual_node.commands.common.requested import requested
 from virtual_node.commands.status import lag
+from virtual_node.health.objects import labels_of
 from virtual_node.translate.printers.pods import is_trouble, status_word
 
 COLUMNS = (
-    "NODE",
-    "READY",
-    "CLUSTER",
-    "VERSION",
-    "PODS",
-    "TROUBLE",
-    "CPU",
-    "MEMORY",
-    "LAG",
-    "HEARTBEAT",
-    "AGE",
+    *("NODE", "READY", "CLUSTER", "VERSION", "PODS", "TROUBLE"),
+    *("CPU", "MEMORY", "LAG", "HEARTBEAT", "AGE"),
 )
 WIDE = ("RELEASE", "REPLICA", "ADDRESS", "TAINTS", "LAST-ERROR")
 SPARE = ("LAG", "AGE", "VERSION", "HEARTBEAT", "MEMORY", "CPU", "CLUSTER")
@@ -48,17 +40,18 @@ def describe(
         now: timezone-aware current time.
     """
     metadata, status = node["metadata"], node.get("status") or {}
-    labels = metadata.get("labels") or {}
+    labels, spec = labels_of(node), node.get("spec") or {}
     ready = condition(node.get("status"), "Ready")
     allocatable = status.get("allocatable") or {}
     used = None if pods is None else requested(pods)
+    lease_metadata = (lease or {}).get("metadata") or {}
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     return {
         "name": metadata["name"],
         "ready": ready.get("status", "Unknown"),
         "reason": ready.get("reason", ""),
         "message": ready.get("message", ""),
-        "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
+        "unschedulable": bool(spec.get("unschedulable")),
         "cluster": labels.get(names.LABEL_LOWER_CLUSTER, ""),
         "version": (status.get("nodeInfo") or {}).get("kubeletVersion", ""),
         "release": labels.get(names.LABEL_VERSION, ""),
@@ -70,13 +63,11 @@ def describe(
             }
             for name in ("cpu", "memory", "pods")
         },
-        "replica": ((lease or {}).get("metadata", {}).get("annotations") or {}).get(
-            names.ANNOTATION_REPLICA, ""
-        ),
+        "replica": (lease_metadata.get("annotations") or {}).get(names.ANNOTATION_REPLICA, ""),
         "heartbeatSeconds": _since(renewed, now),
         "ageSeconds": _since(metadata.get("creationTimestamp"), now),
         "addresses": [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"],
-        "taints": [f"{one['key']}:{one['effect']}" for one in (node.get("spec") or {}).get("taints") or ()],
+        "taints": [f"{one['key']}:{one['effect']}" for one in spec.get("taints") or ()],
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from controller_runtime.api import matching
 from controller_runtime.api.pod.conditions import is_finished
 from virtual_node.certificates.expiry import UPPER
-from virtual_node.commands.inspect.facts import INFO, WARNING, Findings, InspectFacts, Subject
+from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
 from virtual_node.health.objects import is_deleting, key, labels_of
 
 Json = Mapping[str, Any]
@@ -29,8 +29,7 @@ def disruption(facts: InspectFacts) -> Findings:
                 continue
             namespace = workload["metadata"]["namespace"]
             known = budgets.get(namespace, ()) if facts.upper.knows("PodDisruptionBudget") else None
-            for check, severity, message, step in _risks(workload, kind, known, services.get(namespace, ())):
-                yield Subject(check, UPPER, kind, key(workload)).finding(severity, message, step)
+            yield from _risks(workload, kind, known, services.get(namespace, ()))
 
 
 def _workloads(facts: InspectFacts) -> set[tuple[str, str]]:
@@ -56,10 +55,8 @@ def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
     return found
 
 
-def _risks(
-    workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]
-) -> Iterator[tuple[str, str, str, str]]:
-    """Yield check, severity, message and next step of each risk of a workload.
+def _risks(workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]) -> Findings:
+    """Yield the risks of a workload.
 
     Args:
         workload: a Deployment or StatefulSet.
@@ -72,40 +69,34 @@ def _risks(
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
     labels = (template.get("metadata") or {}).get("labels") or {}
     containers = template["spec"].get("containers") or ()
+
+    def subject(check: str) -> Subject:
+        return Subject(check, UPPER, kind, key(workload))
+
     if replicas == 1:
-        yield (
-            "single-replica",
-            WARNING,
+        yield subject("single-replica").warning(
             "has a single replica: its service stops when the pod is moved or its node is drained",
             f"kubectl -n {namespace} scale {kind.lower()} {name} --replicas=2",
         )
     elif kind == "Deployment" and (unavailable := _max_unavailable(spec, replicas)) >= replicas:
-        yield (
-            "max-unavailable",
-            WARNING,
+        yield subject("max-unavailable").warning(
             f"an update may stop {unavailable} of {replicas} pods at once",
             "set strategy.rollingUpdate.maxUnavailable to 0 and maxSurge to 1",
         )
     if replicas > 1 and budgets is not None and not _has_budget(budgets, labels):
-        yield (
-            "no-disruption-budget",
-            WARNING,
+        yield subject("no-disruption-budget").warning(
             "has no PodDisruptionBudget: a drain or the descheduler may stop all pods at once",
             f"kubectl -n {namespace} create poddisruptionbudget {name} --selector=LABELS --max-unavailable=1",
         )
     if not _is_served(services, labels):
         return  # Probes and preStop protect clients of a Service.
     if not any(container.get("readinessProbe") for container in containers):
-        yield (
-            "no-readiness-probe",
-            WARNING,
+        yield subject("no-readiness-probe").warning(
             "is behind a Service and has no readinessProbe: new pods get requests before they can answer",
             "add a readinessProbe to a container of the pod template",
         )
     if not any((container.get("lifecycle") or {}).get("preStop") for container in containers):
-        yield (
-            "no-pre-stop",
-            INFO,
+        yield subject("no-pre-stop").info(
             "is behind a Service and has no preStop hook: pods end before clients stop to use their addresses",
             "add lifecycle.preStop with a sleep of some seconds to the pod template",
         )

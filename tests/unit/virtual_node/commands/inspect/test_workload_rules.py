@@ -192,7 +192,7 @@ def test_every_check_is_known_and_documented():
     root = Path(__file__).parents[5]
     folder = root / "virtual_node" / "commands" / "inspect"
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("rules/*.py"))
-    used = set(re.findall(r'Subject\("([a-z-]+)"', source)) | set(health._CHECKS.values())
+    used = set(re.findall(r'[Ss]ubject\("([a-z-]+)"', source)) | set(health._CHECKS.values())
     assert {"leaked", "version"} < used <= set(registry.CHECKS)
     table = (root / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## inspect")[2]
     assert [check for check in registry.CHECKS if f"| `{check}` |" not in table and check != "others"] == []
