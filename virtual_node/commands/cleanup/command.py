@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 
 from controller_runtime import resources
@@ -29,7 +28,7 @@ from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.helm_hook import uninstalls
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
-from virtual_node.commands.common import connect, profiles
+from virtual_node.commands.common import connect, output, profiles
 from virtual_node.config import command_line, program
 from virtual_node.config.types import Config, LowerClusterConfig
 
@@ -64,9 +63,11 @@ def main(argv: Sequence[str]) -> int:
         )
         config = options.config
         if options.rejected:
-            say(f"configuration rejected: {options.rejected}; cleaning up with the parts that are valid")
+            output.note(
+                f"configuration rejected: {options.rejected}; cleaning up with the parts that are valid"
+            )
             if not config.clusters:
-                say(
+                output.note(
                     "it has no valid lower cluster, so virtual nodes and objects in lower clusters are left; run "
                     f"`{flags.prog} --config FILE` with a corrected file"
                 )
@@ -89,7 +90,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
         try:
             await stack.enter_async_context(profiles.added(config, client))
         except ConfigError as error:
-            say(f"{error}; the lower clusters of ClusterProfiles are left")
+            output.note(f"{error}; the lower clusters of ClusterProfiles are left")
         await _clean(dry_run_client(client, print_change) if own.dry_run else client, config, own)
 
 
@@ -166,18 +167,13 @@ async def _lower(
         return False
 
 
-def say(line: str) -> None:
-    """Print one line of progress to stderr, for the log of the hook's Job."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - what the command says
-
-
 def print_change(line: str) -> None:
     """Print an object that ``--dry-run`` would delete or change to stdout, where programs can read it."""
     print(f"{line} (dry run)", flush=True)  # noqa: T201 - what the command says
 
 
 def _progress(own: argparse.Namespace) -> Callable[[str], None]:
-    return (lambda line: say(f"{line} (dry run)")) if own.dry_run else say
+    return (lambda line: output.note(f"{line} (dry run)")) if own.dry_run else output.note
 
 
 def parser() -> Parser:

@@ -22,11 +22,12 @@ _MARKS = {GOOD: "green", BAD: "bold red", DOUBTFUL: "yellow", NOTHING: "dim"}
 _GAP = "   "
 _TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """Environment variables with which rich regards a pipe as a terminal."""
-_GREEN, _RED, _YELLOW = (
-    frozenset({"True", "Ready", "Running", "ok"}),
-    frozenset({"False", "NotReady", "Unknown", "no", "fail", "broken", "error"}),
-    frozenset({"warning"}),
-)
+_STYLES = {
+    **dict.fromkeys(("True", "Ready", "Running", "ok"), "green"),
+    **dict.fromkeys(("False", "NotReady", "Unknown", "no", "fail", "broken", "error"), "bold red"),
+    "warning": "yellow",
+}
+"""Styles of the cells of a table."""
 
 
 def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -85,7 +86,11 @@ def table(
     widths = [max(_cells(line[place]) for line in [columns, *measured]) for place in places]
     for number, line in enumerate([columns, *lines] if headers else lines):
         parts = [
-            (line[place], _style(line[place]), " " * max(0, widths[place] - _cells(line[place])) + _GAP)
+            (
+                line[place],
+                _STYLES.get(line[place], ""),
+                " " * max(0, widths[place] - _cells(line[place])) + _GAP,
+            )
             for place in shown
         ]
         _print_parts(parts, stream, style="bold" if headers and number == 0 else "")
@@ -193,7 +198,3 @@ def _cells(text: str) -> int:
     from rich.cells import cell_len  # noqa: PLC0415 - see _console
 
     return cell_len(text)
-
-
-def _style(cell: str) -> str:
-    return "green" if cell in _GREEN else "bold red" if cell in _RED else "yellow" if cell in _YELLOW else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -45,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         return asyncio.run(_run(options))
     except KeyboardInterrupt:
         if not options.dry_run:
-            _say(_continues(options.targets))
+            output.note(_continues(options.targets))
         raise
 
 
@@ -64,7 +63,7 @@ async def _run(options: argparse.Namespace) -> int:
         annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
         for node in found:  # all of them first, so that no pod moves to another node of the drain
             await nodes.change(client, node.name, unschedulable=True, annotations={})
-            _say(f"node/{node.name} cordoned")
+            output.note(f"node/{node.name} cordoned")
         for node in found:
             await nodes.change(client, node.name, unschedulable=True, annotations=annotation)
         statuses: dict[str, Status] = {}
@@ -72,7 +71,7 @@ async def _run(options: argparse.Namespace) -> int:
             async with asyncio.timeout(options.timeout or None):
                 await _follow(client, [node.name for node in found], statuses)
         except TimeoutError:
-            _say(f"not complete within {options.timeout:g} s; {_continues(options.targets)}")
+            output.note(f"not complete within {options.timeout:g} s; {_continues(options.targets)}")
             _list_left(statuses)
             return 1
     return _conclude(statuses)
@@ -114,11 +113,11 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
                 statuses[name] = status
                 line = _line(name, status)
                 if shown.get(name) != line:
-                    _say(line)
+                    output.note(line)
                     shown[name] = line
             elif name not in shown and asyncio.get_running_loop().time() >= silent_at:
                 shown[name] = f"node/{name}: the descheduler has not answered for {_SILENCE:g} s. {_CAUSES}"
-                _say(shown[name])
+                output.note(shown[name])
         if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):
             return
         await asyncio.sleep(_POLL)
@@ -137,9 +136,9 @@ def _conclude(statuses: dict[str, Status]) -> int:
     """Print what is left and why; return the exit code."""
     for name, status in statuses.items():
         if status.stopped:
-            _say(f"node/{name}: stopped: {status.stopped}")
+            output.note(f"node/{name}: stopped: {status.stopped}")
         elif status.is_complete:
-            _say(f"node/{name} drained")
+            output.note(f"node/{name} drained")
     _list_left(statuses)
     return 0 if all(status.is_complete for status in statuses.values()) else 1
 
@@ -152,10 +151,6 @@ def _list_left(statuses: dict[str, Status]) -> None:
 
 def _continues(targets: Sequence[str]) -> str:
     return f"the drain continues; to cancel it: {program.name('uncordon')} {' '.join(targets)}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress
 
 
 def parser() -> Parser:

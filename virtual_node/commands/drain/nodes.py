@@ -36,21 +36,15 @@ async def find(reader: Reader, targets: Sequence[str]) -> list[Object]:
     listed = await reader.all(resources.NODES, label_selector=VIRTUAL_NODES)
     if listed is None:
         raise refusal("list", resources.NODES)
-    found: dict[str, Object] = {}
+    known: dict[str, list[Object]] = {}
+    for node in listed:
+        for name in {node.name, node.labels.get(names.LABEL_LOWER_CLUSTER) or node.name}:
+            known.setdefault(name, []).append(node)
     for target in targets:
-        mine = [
-            node for node in listed if target in {node.name, node.labels.get(names.LABEL_LOWER_CLUSTER, "")}
-        ]
-        if not mine:
-            known = {node.name for node in listed} | {
-                node.labels.get(names.LABEL_LOWER_CLUSTER, "") for node in listed
-            }
-            hint = (
-                guess(target, sorted(known))
-                or f"; there are {', '.join(sorted(filter(None, known))) or 'none'}"
-            )
+        if target not in known:
+            hint = guess(target, sorted(known)) or f"; there are {', '.join(sorted(known)) or 'none'}"
             raise ConfigError(f"there is no lower cluster and no virtual node {target!r}{hint}")
-        found |= {node.name: node for node in mine}
+    found = {node.name: node for target in targets for node in known[target]}
     return [found[name] for name in sorted(found)]
 
 

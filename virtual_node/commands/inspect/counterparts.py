@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from controller_runtime import resources
@@ -31,18 +32,13 @@ async def read(client: Client, upper: ClusterFacts, lowers: Sequence[ClusterFact
             lower.mark_malformed(error)
     upper.objects["Pod"] = PackedObjects()
     # A name that no upper object can have would make the request fail, and all objects of its kind unread.
-    reading = [
-        list_into(client, upper, resources.PODS, field_selector=f"spec.nodeName={node}")
-        for node in sorted(nodes)
-        if _NAME.fullmatch(node)
-    ]
+    listed = partial(list_into, client, upper)
+    valid = sorted(filter(_NAME.fullmatch, nodes))
+    reading = [listed(resources.PODS, field_selector=f"spec.nodeName={node}") for node in valid]
     for resource in (resources.CONFIG_MAPS, resources.SECRETS):
         upper.objects[resource.kind] = PackedObjects()
-        reading += [
-            list_into(client, upper, resource, namespace=namespace)
-            for namespace in sorted(sources[resource.kind])
-            if _NAME.fullmatch(namespace)
-        ]
+        namespaces = sorted(filter(_NAME.fullmatch, sources[resource.kind]))
+        reading += [listed(resource, namespace=namespace) for namespace in namespaces]
     leases: list[dict[str, Any]] = []
     upper.objects["Lease"] = leases
     reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]

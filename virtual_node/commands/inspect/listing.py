@@ -123,15 +123,9 @@ async def read_backends(client: Client, lower: ClusterFacts) -> None:
     services = {key(service) for service in lower.of(DNS_SERVICE)}
     services |= {name for kind in WEBHOOKS for one in lower.of(kind) for _, name in webhook_services(one)}
     lower.objects[SERVICE_BACKEND] = PackedObjects()
+    listed = partial(list_into, client, lower, kind=SERVICE_BACKEND)
     await all_of(
-        list_into(
-            client,
-            lower,
-            resources.ENDPOINT_SLICES,
-            namespace=namespace,
-            label_selector=f"{LABEL_SERVICE}={name}",
-            kind=SERVICE_BACKEND,
-        )
+        listed(resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{LABEL_SERVICE}={name}")
         for namespace, _, name in (one.partition("/") for one in sorted(services))
     )
     if SERVICE_BACKEND in lower.unread:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -14,7 +15,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.process import version
 from controller_runtime.resources import Resource
-from virtual_node.certificates import expiries as certificate_expiries
+from virtual_node.certificates import expiries
 from virtual_node.certificates.expiry import UPPER, Expiry, ExpiryLimits
 from virtual_node.commands.common import connection_errors
 from virtual_node.commands.inspect import counterparts
@@ -31,12 +32,13 @@ from virtual_node.commands.inspect.facts import (
 from virtual_node.commands.inspect.listing import all_of, list_into, read_backends, read_version
 from virtual_node.config.types import PV_CONTROLLERS, SERVICE_CONTROLLERS, Config, LowerClusterConfig
 from virtual_node.controllers.follow.kinds import KINDS
+from virtual_node.health.objects import is_virtual
 from virtual_node.health.pods import WAITING
 from virtual_node.health.replicas import COMPONENTS
 
 _OWNED_KINDS = (
-    *(resources.PODS, resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES),
-    *(resources.ENDPOINT_SLICES, resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
+    *(resources.CONFIG_MAPS, resources.SECRETS, resources.SERVICES, resources.ENDPOINT_SLICES),
+    *(resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES),
 )
 _UPPER_KINDS = (
     *(resources.NODES, resources.NAMESPACES, resources.SERVICES, resources.ENDPOINT_SLICES),
@@ -86,7 +88,7 @@ async def read(
     followed = {config.name: _followed(config) for config, _ in opened.lowers}
     every = set().union(*followed.values())
     reading = [_guarded(opened, opened.upper, upper, _read_upper(opened.upper, upper, every))]
-    pending = [certificate_expiries.of_apiserver(UPPER, opened.upper.config)]
+    pending = [expiries.of_apiserver(UPPER, opened.upper.config)]
     for lower, (_, client) in zip(lowers, opened.lowers, strict=True):
         if isinstance(client, ConfigError):
             lower.error = str(client)
@@ -95,7 +97,7 @@ async def read(
         else:
             kinds = followed[lower.name]
             reading.append(_guarded(opened, client, lower, _read_lower(client, lower, cluster_id, kinds)))
-            pending.append(certificate_expiries.of_apiserver(lower.name, client.config))
+            pending.append(expiries.of_apiserver(lower.name, client.config))
     served, _ = await asyncio.gather(_served(pending), asyncio.gather(*reading))
     await _guarded(opened, opened.upper, upper, counterparts.read(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
@@ -153,8 +155,8 @@ async def _guarded(opened: Opened, client: Client, cluster: ClusterFacts, readin
     try:
         await reading
     except ApiError as error:
-        expiries = [one for one in opened.credentials if one.cluster == cluster.name]
-        trouble = connection_errors.explain(error, client.config, expiries=expiries, now=datetime.now(UTC))
+        known = [one for one in opened.credentials if one.cluster == cluster.name]
+        trouble = connection_errors.explain(error, client.config, expiries=known, now=datetime.now(UTC))
         cluster.error = cluster.error or str(trouble)
     except ConfigError as error:
         cluster.error = cluster.error or str(error)
@@ -171,12 +173,12 @@ async def _read_upper(client: Client, upper: ClusterFacts, followed: set[Resourc
     if upper.error:
         return
     await read_version(client, upper)
+    listed = partial(list_into, client, upper)
     await all_of(
         [
-            *(list_into(client, upper, one) for one in {*_UPPER_KINDS, *_WEBHOOKS, *followed}),
-            list_into(client, upper, resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
-            list_into(client, upper, resources.PODS, field_selector=WAITING, kind=WAITING_POD),
-            list_into(client, upper, resources.SWARMS),
+            *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *followed, resources.SWARMS}),
+            listed(resources.PODS, label_selector=COMPONENTS, kind=COMPONENT_POD),
+            listed(resources.PODS, field_selector=WAITING, kind=WAITING_POD),
         ]
     )
 
@@ -186,52 +188,31 @@ async def _read_lower(
 ) -> None:
     await read_version(client, lower)
     owned = names.LABEL_UPPER_CLUSTER
-    listing = [list_into(client, lower, resource) for resource in (resources.NODES, *_WEBHOOKS)]
-    listing.append(
-        list_into(
-            client,
-            lower,
-            resources.SERVICES,
-            namespace="kube-system",
-            label_selector="k8s-app=kube-dns",
-            kind=DNS_SERVICE,
-        )
-    )
+    listed = partial(list_into, client, lower)
+    dns = "k8s-app=kube-dns"
+    listing = [
+        *map(listed, (resources.NODES, *_WEBHOOKS)),
+        listed(resources.SERVICES, namespace="kube-system", label_selector=dns, kind=DNS_SERVICE),
+    ]
     if cluster_id:
+        # Other upper clusters' pods count as foreign pods; their other objects are only counted.
+        listing += [listed(one, label_selector=owned) for one in (*_OWNED_KINDS, *followed)]
         listing += [
-            list_into(
-                client,
-                lower,
-                resource,
-                # Other upper clusters' pods count as foreign pods; their other objects are only counted.
-                label_selector=f"{owned}={cluster_id}" if resource is resources.PODS else owned,
-            )
-            for resource in (*_OWNED_KINDS, *followed)
+            listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
+            listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD),
         ]
-        listing.append(
-            list_into(
-                client, lower, resources.PODS, label_selector=f"{owned}!={cluster_id}", kind=FOREIGN_POD
-            )
-        )
     await all_of(listing)
     await read_backends(client, lower)
 
 
 def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
-    virtual = counterparts.virtual_nodes(upper, ())
-    return (
-        certificate_expiries.of_kubelet(node)
-        for node in upper.of("Node")
-        if node["metadata"]["name"] in virtual
-    )
+    return map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))
 
 
 def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:
     configurations = [one for kind in WEBHOOKS for one in cluster.of(kind)]
     try:
-        return [
-            found for one in configurations for found in certificate_expiries.of_webhooks(cluster.name, one)
-        ]
+        return [one for each in configurations for one in expiries.of_webhooks(cluster.name, each)]
     except Exception as error:  # noqa: BLE001 - objects may have any content
         cluster.mark_malformed(error)
         return []

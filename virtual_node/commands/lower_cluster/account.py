@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -15,6 +15,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
 from controller_runtime.resources import Resource
 from controller_runtime.rights import Right
+from virtual_node.commands.common import output
 from virtual_node.rights import daemon, manifests
 
 ACCOUNTS = {manifests.NAME: "", manifests.VIEWER: "-viewer"}
@@ -115,7 +116,7 @@ def conflict(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return ""
 
 
-async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str], None]) -> None:
+async def apply(client: Client, body: Mapping[str, Any]) -> None:
     """Create an object, or update its rules, subjects and ``stringData``.
 
     An existing token Secret stays unchanged, because its controller fills it.
@@ -130,7 +131,7 @@ async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str],
     )
     try:
         await client.create(resource, body, namespace=namespace)
-        say(f"created {body['kind']} {name}")
+        output.note(f"created {body['kind']} {name}")
     except AlreadyExists:
         if body["kind"] not in {"Namespace", "Secret"}:
             found = await client.get(resource, name, namespace=namespace)
@@ -138,7 +139,7 @@ async def apply(client: Client, body: Mapping[str, Any], *, say: Callable[[str],
                 raise ConfigError(why) from None
         if patch := {key: body[key] for key in ("rules", "stringData", "subjects") if key in body}:
             await client.patch(resource, name, patch, namespace=namespace)
-            say(f"updated {body['kind']} {name}")
+            output.note(f"updated {body['kind']} {name}")
 
 
 async def kubeconfig(lower: Client, options: argparse.Namespace) -> str:
@@ -172,9 +173,7 @@ async def new_token(lower: Client, options: argparse.Namespace, account: str) ->
     return made["status"]["token"], made["status"]["expirationTimestamp"]
 
 
-async def secret(
-    lower: Client, options: argparse.Namespace, account: str, *, say: Callable[[str], None]
-) -> dict[str, Any]:
+async def secret(lower: Client, options: argparse.Namespace, account: str) -> dict[str, Any]:
     """Return the Secret for the upper cluster, with a new token of an account.
 
     Raises:
@@ -191,7 +190,7 @@ async def secret(
         return manifests.kubeconfig_secret(name, options.namespace, text)
     text = await kubeconfig(lower, options)
     token, expires = await new_token(lower, options, account)
-    say(f"token of {account} expires {expires}")
+    output.note(f"token of {account} expires {expires}")
     return manifests.kubeconfig_secret(name, options.namespace, text, token=token)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,25 +76,18 @@ async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
             with contextlib.suppress(
                 Forbidden
             ):  # the namespace may exist; otherwise creating the Secrets fails
-                await lower_account.apply(upper, space, say=_say)
+                await lower_account.apply(upper, space)
     async with connect.by_file(
         options.client_kubeconfig, context=options.client_context, agent=_AGENT
     ) as lower:
         for body in lower_account.objects(options):
-            await lower_account.apply(lower, body, say=_say)
-        secrets = [
-            await lower_account.secret(lower, options, account, say=_say)
-            for account in lower_account.ACCOUNTS
-        ]
+            await lower_account.apply(lower, body)
+        secrets = [await lower_account.secret(lower, options, one) for one in lower_account.ACCOUNTS]
     if options.kubeconfig:
         async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
             for secret in secrets:
-                await lower_account.apply(upper, secret, say=_say)
+                await lower_account.apply(upper, secret)
     return secrets
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201 - progress
 
 
 def parser() -> Parser:
