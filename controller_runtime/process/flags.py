@@ -108,6 +108,11 @@ def add_flag(group: argparse._ActionsContainer, usage: str, help_text: str, **op
     group.add_argument(*flags, metavar=metavar, help=help_text, **{"default": "", **options})
 
 
+def add_switch(group: argparse._ActionsContainer, flags: str, help_text: str) -> None:
+    """Add a flag without a value by its names, such as ``-w --watch``."""
+    group.add_argument(*flags.split(), action="store_true", help=help_text)
+
+
 def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:
     """Add a boolean flag as in Go: ``--flag``, ``--flag=true`` or ``--flag=false``."""
     group.add_argument(

@@ -23,7 +23,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag, comma_list, duration
+from controller_runtime.process.flags import add_flag, add_switch, comma_list, duration
 from virtual_node.commands.cleanup.dry_run import dry_run_client
 from virtual_node.commands.cleanup.helm_hook import uninstalls
 from virtual_node.commands.cleanup.lower import LowerCleanup
@@ -200,25 +200,17 @@ def parser() -> Parser:
         "cluster that does not answer is skipped; what may be left there is printed.",
         exit_codes="0 all that can be removed is removed, 2 usage, or missing rights in the upper cluster",
     )
-    own.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="change nothing in any cluster, and print what would be deleted and changed",
-    )
+    add_switch(own, "--dry-run", "change nothing in any cluster, and print what would be deleted and changed")
     add_flag(own, "--namespace NS", "namespace of the components (none: started by hand)")
     add_flag(own, "--selector SELECTOR", "label selector of their Deployments, which are stopped")
-    own.add_argument(
+    add_switch(
+        own,
         "--as-hook",
-        action="store_true",
-        help="do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
+        "do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
         "hooks at any time",
     )
     add_flag(own, "--kubeconfig FILE", "upper cluster's")
-    own.add_argument(
-        "--no-clusters",
-        action="store_true",
-        help="there are no lower clusters: no --config, no --client-kubeconfig",
-    )
+    add_switch(own, "--no-clusters", "there are no lower clusters: no --config, no --client-kubeconfig")
     add_flag(own, "--webhook-configuration NAME", "name of the webhook configurations to remove first")
     add_flag(
         own,
@@ -226,14 +218,11 @@ def parser() -> Parser:
         "scheduler that is removed, too: labelled pods that wait for it are deleted, so that their "
         "controllers create them again",
     )
-    add_flag(own, "--leases LIST", "Leases in --namespace to remove", type=comma_list, default=[])
-    add_flag(
-        own,
-        "--elections LIST",
-        "elections of mode Sharded, whose Leases in --namespace to remove",
-        type=comma_list,
-        default=[],
-    )
-    add_flag(own, "--secrets LIST", "Secrets in --namespace to remove", type=comma_list, default=[])
+    for flag, what in (
+        ("--leases LIST", "Leases in --namespace to remove"),
+        ("--elections LIST", "elections of mode Sharded, whose Leases in --namespace to remove"),
+        ("--secrets LIST", "Secrets in --namespace to remove"),
+    ):
+        add_flag(own, flag, what, type=comma_list, default=[])
     add_flag(own, "--timeout D", "time limit of the whole command (5m)", type=duration, default=300.0)
     return own

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
+from controller_runtime.process.flags import add_switch
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser, *formats: str) -> None:
     about = f"{', '.join(formats[:-1])} or {formats[-1]}"
     parser.add_argument("-o", "--output", default=formats[0], choices=formats, help=about)
     if "table" in formats:
-        parser.add_argument("--no-headers", action="store_true", help="omit the headings")
+        add_switch(parser, "--no-headers", "omit the headings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from virtual_node.commands.doctor import admission, lower, nodes, presence, sche
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Link, Outcome, Rule, State, skipped, unknown
 from virtual_node.commands.doctor.presence import RIGHTS
+from virtual_node.commands.doctor.verdict import faults, of_faults
 
 CHAIN: Sequence[Rule] = (
     *presence.RULES, *nodes.RULES, *admission.RULES, *scheduling.RULES, *lower.RULES, *scheduling.LAST_RULES,
@@ -21,7 +22,7 @@ def examine(facts: DoctorFacts) -> list[Link]:
     """Return every link in the order of the chain."""
     links: dict[str, Link] = {}
     for rule in CHAIN:
-        outcome = _blocked(rule, links, facts) or rule.examine(facts)
+        outcome = _blocked(rule, links, facts) or _judged(rule, facts)
         links[rule.name] = Link(rule.name, rule.title, outcome.state, outcome.detail, outcome.next)
     return list(links.values())
 
@@ -47,6 +48,11 @@ def sentence(links: Sequence[Link]) -> str:
     if unseen := [link.title for link in links if link.state is State.UNKNOWN]:
         return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
     return "Every link holds."
+
+
+def _judged(rule: Rule, facts: DoctorFacts) -> Outcome:
+    found = faults(facts, *rule.faults) if rule.faults else []
+    return of_faults(found) if found else rule.examine(facts)
 
 
 def _blocked(rule: Rule, links: Mapping[str, Link], facts: DoctorFacts) -> Outcome | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from virtual_node.commands.doctor.facts import DoctorFacts
+from virtual_node.health.faults import Kind
 
 
 class State(enum.StrEnum):
@@ -51,10 +52,13 @@ class Rule:
     name: str
     title: str
     examine: Callable[[DoctorFacts], Outcome]
+    """Judges the link if there are no ``faults``."""
     needs: Sequence[str] = ()
     """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[str] = ()
     """Fields of ``DoctorFacts`` that the rule needs."""
+    faults: Collection[Kind] = ()
+    """Kinds of the health model's faults that break the link."""
 
 
 ok = partial(Outcome, State.OK)

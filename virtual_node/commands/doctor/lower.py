@@ -6,7 +6,6 @@ from controller_runtime.api.pod.conditions import is_true
 from controller_runtime.api.readable import count
 from virtual_node.commands.doctor.facts import DoctorFacts
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
-from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure, plain
 from virtual_node.health.faults import PODS, Kind
@@ -26,13 +25,9 @@ def lower_api(facts: DoctorFacts) -> Outcome:
                 Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
                 Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
             }
-            return broken(
-                f"{lower.file}: {plain(lower.answer.text)}",
-                steps.get(
-                    failure(lower.answer.text, lower.answer.code),
-                    "is that API server up, and reachable from here and from the virtual node?",
-                ),
-            )
+            kind = failure(lower.answer.text, lower.answer.code)
+            otherwise = "is that API server up, and reachable from here and from the virtual node?"
+            return broken(f"{lower.file}: {plain(lower.answer.text)}", steps.get(kind, otherwise))
         good = [node for node in lower.nodes if _is_schedulable(node)]
         if not good:
             return broken(
@@ -46,14 +41,10 @@ def lower_api(facts: DoctorFacts) -> Outcome:
 
 
 def _started(facts: DoctorFacts) -> Outcome:
-    starting = sum(
-        (pod.get("status") or {}).get("phase") == "Pending" for bound in facts.bound.values() for pod in bound
-    )
-    return ok(
-        f"{count(starting, 'pod')} starting, none stuck"
-        if starting
-        else "every pod on a virtual node has started"
-    )
+    phases = [(pod.get("status") or {}).get("phase") for bound in facts.bound.values() for pod in bound]
+    if starting := phases.count("Pending"):
+        return ok(f"{count(starting, 'pod')} starting, none stuck")
+    return ok("every pod on a virtual node has started")
 
 
 def _is_schedulable(node: Json) -> bool:
@@ -65,15 +56,17 @@ RULES = (
     Rule(
         "lowerCertificates",
         "certificates of lower API servers",
-        unless(Kind.CERTIFICATE_EXPIRES, fine=lambda _facts: ok("none is reported to expire soon")),
+        lambda _facts: ok("none is reported to expire soon"),
         needs=("virtualNodes",),
         reads=("leases",),
+        faults={Kind.CERTIFICATE_EXPIRES},
     ),
     Rule(
         "lowerVerdict",
         "pods run in lower clusters",
-        unless(*(PODS - {Kind.POD_UNSCHEDULED}), fine=_started),
+        _started,
         needs=("virtualNodes",),
         reads=("bound",),
+        faults=PODS - {Kind.POD_UNSCHEDULED},
     ),
 )

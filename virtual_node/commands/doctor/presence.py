@@ -14,7 +14,7 @@ from virtual_node.commands.doctor.facts import (
     virtual_nodes,
 )
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped, unknown
-from virtual_node.commands.doctor.verdict import faults, of_faults, unless
+from virtual_node.commands.doctor.verdict import faults, of_faults
 from virtual_node.config import program
 from virtual_node.health.faults import Kind
 from virtual_node.health.objects import Json, key, labels_of
@@ -132,17 +132,19 @@ RULES = (
     Rule(
         "components",
         "components running",
-        unless(Kind.REPLICA_FAILING, fine=_components),
+        _components,
         needs=("upperApi",),
         reads=("installation",),
+        faults={Kind.REPLICA_FAILING},
     ),
     Rule("virtualNodes", "virtual nodes", presence, needs=("upperApi",), reads=("nodes",)),
     Rule(
         "configuration",
         "configuration applied",
-        unless(Kind.CONFIGURATION_REJECTED, fine=lambda _facts: ok("no virtual node reports a rejected one")),
+        lambda _facts: ok("no virtual node reports a rejected one"),
         needs=("virtualNodes",),
         reads=("leases",),
+        faults={Kind.CONFIGURATION_REJECTED},
     ),
     Rule("nodeReady", "virtual nodes Ready, leases fresh", heartbeat, needs=("virtualNodes",)),
 )

@@ -20,7 +20,6 @@ from virtual_node.commands.doctor.facts import (
 )
 from virtual_node.commands.doctor.links import Outcome, Rule, broken, ok, skipped
 from virtual_node.commands.doctor.nodes import targets_virtual_nodes
-from virtual_node.commands.doctor.verdict import unless
 from virtual_node.config import program
 from virtual_node.health.connections import Failure, failure
 from virtual_node.health.faults import SWARMS, Kind
@@ -47,11 +46,10 @@ def scheduler(facts: DoctorFacts) -> Outcome:
     if quiet := lease_trouble(facts.scheduler, facts.now):
         return broken(f"kube-scheduler's Lease {quiet}", _FIND_SCHEDULER)
     for name, keys in unseen.items():
+        step = f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one"
         return broken(
             f"no scheduler named {name} has looked at {count(len(keys), 'pod')} for {_UNSEEN_SECONDS:.0f} s ({some(keys)})",
-            _FIND_SCHEDULER
-            if name == _DEFAULT_SCHEDULER
-            else f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one",
+            _FIND_SCHEDULER if name == _DEFAULT_SCHEDULER else step,
         )
     if facts.scheduler is None:
         return ok(f"it has no Lease {SCHEDULER_LEASE} here, but no pod waits to be looked at")
@@ -67,7 +65,7 @@ _FIND_SCHEDULER = (
 
 def extender(facts: DoctorFacts) -> Outcome:
     """Check whether pods wait because the scheduler cannot call the multi-scheduler."""
-    keys = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in waiting(facts)}
+    keys = {key(pod): pod for pod in waiting(facts)}
     for message in _scheduler_messages(facts, keys):
         found = _EXTENDER.search(message)
         if found is None:
@@ -89,16 +87,14 @@ def extender(facts: DoctorFacts) -> Outcome:
     return ok(f"{count(len(keys), 'pod waits', 'pods wait')}, none for an extender")
 
 
-def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[tuple[str, str], Json]) -> Iterator[str]:
+def _scheduler_messages(facts: DoctorFacts, pods_by_key: Mapping[str, Json]) -> Iterator[str]:
     """Yield messages of schedulers about waiting pods: conditions, then events, the newest first."""
     for pod in pods_by_key.values():
         yield str(condition(pod.get("status"), "PodScheduled").get("message") or "")
     for event in reversed(facts.events):
         involved = event.get("involvedObject") or {}
-        if (
-            event.get("reason") == "FailedScheduling"
-            and (involved.get("namespace"), involved.get("name")) in pods_by_key
-        ):
+        name = f"{involved.get('namespace')}/{involved.get('name')}"
+        if event.get("reason") == "FailedScheduling" and name in pods_by_key:
             yield str(event.get("message") or "")
 
 
@@ -127,12 +123,10 @@ def capacity(facts: DoctorFacts) -> Outcome:
                 f"the largest has {_render(_largest(rooms))}",
                 "request less, or add lower nodes; " + program.name("status"),
             )
-    waiting_ = (
-        f"{count(len(asked), 'pod waits and fits', 'pods wait and fit')} by requests"
-        if asked
-        else "no pod waits for room"
+    waits = f"{count(len(asked), 'pod waits and fits', 'pods wait and fit')} by requests"
+    return ok(
+        f"{waits if asked else 'no pod waits for room'}; the largest virtual node has {_render(_largest(free))} left"
     )
-    return ok(f"{waiting_}; the largest virtual node has {_render(_largest(free))} left")
 
 
 def descheduler(facts: DoctorFacts) -> Outcome:
@@ -170,6 +164,10 @@ def _render(amounts: Mapping[str, int]) -> str:
     return ", ".join(parts) or "no requests"
 
 
+def _swarms(facts: DoctorFacts) -> Outcome:
+    return ok(count(len(facts.swarms), "Swarm")) if facts.swarms else skipped("there are none")
+
+
 RULES = (
     Rule("scheduler", "scheduler running", scheduler, needs=("upperApi",), reads=("pending",)),
     Rule("extender", "scheduler reaches its extender", extender, needs=("scheduler",)),
@@ -177,23 +175,13 @@ RULES = (
     Rule(
         "scheduled",
         "pods get a virtual node",
-        unless(Kind.POD_UNSCHEDULED, fine=lambda _facts: ok("no pod for virtual nodes waits for one")),
+        lambda _facts: ok("no pod for virtual nodes waits for one"),
         needs=("virtualNodes",),
         reads=("pending",),
+        faults={Kind.POD_UNSCHEDULED},
     ),
 )
 LAST_RULES = (
     Rule("descheduler", "descheduler running", descheduler, needs=("upperApi",), reads=("descheduler",)),
-    Rule(
-        "swarms",
-        "Swarms run their jobs",
-        unless(
-            *SWARMS,
-            fine=lambda facts: (
-                ok(count(len(facts.swarms), "Swarm")) if facts.swarms else skipped("there are none")
-            ),
-        ),
-        needs=("upperApi",),
-        reads=("swarms",),
-    ),
+    Rule("swarms", "Swarms run their jobs", _swarms, needs=("upperApi",), reads=("swarms",), faults=SWARMS),
 )

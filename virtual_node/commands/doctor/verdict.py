@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from controller_runtime.api import names
 from virtual_node.commands.doctor.facts import DoctorFacts, virtual_nodes, waiting
 from virtual_node.commands.doctor.links import Outcome, broken
@@ -33,21 +31,6 @@ def health(facts: DoctorFacts) -> Health:
         "swarms": None if "swarms" in unread else facts.swarms,
     }
     return examine(HealthFacts(now=facts.now, words=_words(facts), **seen))  # type: ignore[arg-type]
-
-
-def unless(*kinds: Kind, fine: Callable[[DoctorFacts], Outcome]) -> Callable[[DoctorFacts], Outcome]:
-    """Return a rule that reports a broken link if there are faults of these kinds.
-
-    Args:
-        kinds: kinds of the health model's faults.
-        fine: returns the outcome if there are no such faults.
-    """
-
-    def judge(facts: DoctorFacts) -> Outcome:
-        found = faults(facts, *kinds)
-        return of_faults(found) if found else fine(facts)
-
-    return judge
 
 
 def faults(facts: DoctorFacts, *kinds: Kind) -> list[Fault]:

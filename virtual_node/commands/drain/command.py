@@ -19,7 +19,7 @@ from controller_runtime.client.reads import find
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_duration
+from controller_runtime.process.flags import add_duration, add_switch
 from virtual_node.commands.common import connect, output, probes
 from virtual_node.commands.common.reader import Reader
 from virtual_node.commands.drain import nodes, plan
@@ -171,12 +171,12 @@ def parser() -> Parser:
     )
     nodes.add_target(own)
     connect.add_flags(own)
-    own.add_argument("--dry-run", action="store_true", help="change nothing; list how each pod would move")
+    add_switch(own, "--dry-run", "change nothing; list how each pod would move")
     add_duration(own, "--timeout", 0.0, "time after which the command stops waiting (0: never)")
     add_duration(own, "--pod-timeout", 300.0, "time in which the replacement of a pod must become Ready (5m)")
-    own.add_argument(
+    add_switch(
+        own,
         "--delete-emptydir-data",
-        action="store_true",
-        help="also move pods with emptyDir or hostPath volumes, which lose this data",
+        "also move pods with emptyDir or hostPath volumes, which lose this data",
     )
     return own

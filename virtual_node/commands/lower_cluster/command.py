@@ -17,7 +17,7 @@ import yaml
 
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag, duration
+from controller_runtime.process.flags import add_flag, add_switch, duration
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import join, leave
@@ -172,22 +172,22 @@ def _add_account_flags(parser: Parser) -> None:
         type=_kinds,
         default=[],
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         "--resource-claims",
-        action="store_true",
-        help="grant the rights to copy ResourceClaims and ResourceClaimTemplates (resourceClaims.enabled of the lower "
+        "grant the rights to copy ResourceClaims and ResourceClaimTemplates (resourceClaims.enabled of the lower "
         "cluster). Give the flag again when you repeat the action",
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         "--shared-volumes",
-        action="store_true",
-        help="grant the rights to create and delete volumes, for storage that other lower clusters reach, too "
+        "grant the rights to create and delete volumes, for storage that other lower clusters reach, too "
         "(volumes.shared of the lower cluster). Give the flag again when you repeat the action",
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         "--keep-namespaces",
-        action="store_true",
-        help="do not grant the right to list all resources, which the removal of empty namespaces needs",
+        "do not grant the right to list all resources, which the removal of empty namespaces needs",
     )
     add_flag(
         parser,
@@ -196,8 +196,7 @@ def _add_account_flags(parser: Parser) -> None:
         type=duration,
         default=30 * 24 * 3600.0,
     )
-    parser.add_argument(
-        "--legacy-token", action="store_true", help="tokens that never expire, inside the kubeconfig: for a kubeconfig "
+    add_switch(parser, "--legacy-token", "tokens that never expire, inside the kubeconfig: for a kubeconfig "
         "that is not mounted from the Secret, where nothing renews them; not with join",
     )  # fmt: skip
 
@@ -224,7 +223,7 @@ def _add_upper_flags(parser: Parser) -> None:
 def _add_joining_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join and leave")
     add_flag(own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=label)
-    own.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be done")
+    add_switch(own, "--dry-run", "change nothing, and print what would be done")
     add_flag(own, "--timeout D", "time limit of each step that waits (5m)", type=duration, default=300.0)
     add_flag(
         own,
@@ -233,15 +232,15 @@ def _add_joining_flags(parser: Parser) -> None:
         "empty: no pod",
         default="registry.k8s.io/pause:3.10",
     )
-    own.add_argument(
+    add_switch(
+        own,
         "--force",
-        action="store_true",
-        help="leave although pods run in the lower cluster (they are deleted) or volumes with data are bound",
+        "leave although pods run in the lower cluster (they are deleted) or volumes with data are bound",
     )
-    own.add_argument(
+    add_switch(
+        own,
         "--lost",
-        action="store_true",
-        help="leave although the lower cluster no longer answers: change only the upper cluster, and print "
+        "leave although the lower cluster no longer answers: change only the upper cluster, and print "
         "what is left in the lower cluster; without --client-kubeconfig",
     )
     add_flag(

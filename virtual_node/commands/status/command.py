@@ -14,7 +14,7 @@ from controller_runtime.api.readable import count, guess
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.objects import Object
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import add_flag
+from controller_runtime.process.flags import add_flag, add_switch
 from virtual_node.commands.common import connect, health_reading, output, probes
 from virtual_node.commands.common.permissions import Need, refusal
 from virtual_node.commands.common.reader import NODE_LEASES, VIRTUAL_NODES, Reader
@@ -215,10 +215,5 @@ def parser() -> Parser:
     connect.add_flags(own)
     add_flag(own, "-l --selector LABELS", "only virtual nodes with these labels")
     output.add_flags(own, "table", "wide", *output.DATA, "name")
-    own.add_argument(
-        "-w",
-        "--watch",
-        action="store_true",
-        help="keep running, and print a line for each virtual node that changes",
-    )
+    add_switch(own, "-w --watch", "keep running, and print a line for each virtual node that changes")
     return own

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, limits_of, span
 from virtual_node.commands.inspect.facts import (
@@ -70,9 +72,7 @@ def versions(facts: InspectFacts) -> Findings:
                 f"upgrade the {'lower' if below < above else 'upper'} cluster",
             )
         for name in lower.nodes:
-            kubelet_version = ((nodes.get(name, {}).get("status") or {}).get("nodeInfo") or {}).get(
-                "kubeletVersion"
-            )
+            kubelet_version = _kubelet_version(nodes.get(name, {}))
             if kubelet_version and lower.version and kubelet_version != lower.version:
                 yield Subject("version", lower.name, "Node", name).warning(
                     f"reports kubeletVersion {kubelet_version}; its lower cluster is {lower.version}",
@@ -86,7 +86,7 @@ def lower_kubelets(facts: InspectFacts) -> Findings:
     for lower in facts.lowers:
         server = _minor(lower.version)
         for node in lower.of("Node"):
-            version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
+            version = _kubelet_version(node)
             kubelet = _minor(version)
             if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
                 yield Subject("version", lower.name, "Node", node["metadata"]["name"]).warning(
@@ -119,6 +119,10 @@ def expiring(facts: InspectFacts) -> Findings:
             f"expired {span(left)} ago" if ended else f"expires in {span(left)}",
             _EXPIRY_STEPS.get(one.kind, ""),
         )
+
+
+def _kubelet_version(node: Mapping[str, Any]) -> str:
+    return ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
 
 
 def _minor(version: str) -> tuple[int, int] | None:
