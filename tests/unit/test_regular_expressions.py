@@ -99,13 +99,13 @@ def used() -> Iterator[tuple[str, Callable[[str], object]]]:
                 if isinstance(pattern, re.Pattern):
                     for method in sorted(set(re.findall(rf"\b{name}\.(\w+)\(", source))):
                         yield f"{info.name}.{name}.{method}", _call(pattern, method)
-                elif isinstance(pattern, tuple):
+                elif isinstance(pattern, tuple | dict):
                     for number, one in enumerate(_patterns(pattern)):
                         yield f"{info.name}.{name}[{number}]", partial(_find_all, one)
 
 
 def _patterns(row: Iterable[object]) -> Iterator[re.Pattern[Any]]:
-    """Return the patterns in a table of rows."""
+    """Return the patterns in a table of rows, or those that are the keys of a dict."""
     for one in row:
         if isinstance(one, re.Pattern):
             yield one

@@ -100,18 +100,23 @@ class Code(enum.StrEnum):
     PODS_IN_TROUBLE = "PodsInTrouble"
 
 
-_NODES = r"(?<!\d)(\d{1,9}) "
 _UNSCHEDULABLE = {
-    _NODES + r"Insufficient cpu": Code.INSUFFICIENT_CPU,
-    _NODES + r"Insufficient memory": Code.INSUFFICIENT_MEMORY,
-    _NODES + r"(?:Insufficient (?!cpu|memory)|Too many pods)": Code.INSUFFICIENT_RESOURCES,
-    _NODES + r"node\(s\) (?:had volume node affinity|didn't find available persistent|exceed max volume|"
-    r"unavailable due to one or more pvc)|unbound immediate PersistentVolumeClaims|"
-    r"persistentvolumeclaim \S{1,253} (?:not found|is being deleted)|which lower cluster": Code.VOLUME,
-    _NODES + r"node\(s\) didn't (?:match|have free ports|satisfy existing pods)": Code.AFFINITY,
-    _NODES + r"node\(s\) had (?:untolerated )?taint": Code.TAINT,
-    r"exceeded quota|failed quota": Code.QUOTA,
-    _NODES + r"node\(s\) were unschedulable": Code.CORDONED,
+    re.compile(r"(?<!\d)(\d{1,9}) Insufficient cpu"): Code.INSUFFICIENT_CPU,
+    re.compile(r"(?<!\d)(\d{1,9}) Insufficient memory"): Code.INSUFFICIENT_MEMORY,
+    re.compile(
+        r"(?<!\d)(\d{1,9}) (?:Insufficient (?!cpu|memory)|Too many pods)"
+    ): Code.INSUFFICIENT_RESOURCES,
+    re.compile(
+        r"(?<!\d)(\d{1,9}) node\(s\) (?:had volume node affinity|didn't find available persistent|exceed max volume|"
+        r"unavailable due to one or more pvc)|unbound immediate PersistentVolumeClaims|"
+        r"persistentvolumeclaim \S{1,253} (?:not found|is being deleted)|which lower cluster"
+    ): Code.VOLUME,
+    re.compile(
+        r"(?<!\d)(\d{1,9}) node\(s\) didn't (?:match|have free ports|satisfy existing pods)"
+    ): Code.AFFINITY,
+    re.compile(r"(?<!\d)(\d{1,9}) node\(s\) had (?:untolerated )?taint"): Code.TAINT,
+    re.compile(r"exceeded quota|failed quota"): Code.QUOTA,
+    re.compile(r"(?<!\d)(\d{1,9}) node\(s\) were unschedulable"): Code.CORDONED,
 }
 """Reasons in a scheduler's message with their number of nodes. If numbers are equal, the first reason is used."""
 
@@ -120,22 +125,25 @@ def unschedulable(message: str) -> Code:
     """Return the code for the reason that excludes most nodes in a scheduler's message."""
     reasons, counts = message.partition("preemption:")[0], Counter[Code]()
     for pattern, code in _UNSCHEDULABLE.items():
-        for found in re.finditer(pattern, reasons):
+        for found in pattern.finditer(reasons):
             counts[code] += int(found[1]) if found.groups() and found[1] else 1
     return counts.most_common(1)[0][0] if counts else Code.UNSCHEDULABLE
 
 
 _IMAGE = {
     # A network error may contain any other text, and a refusal may say "does not exist".
-    r"dial tcp|no such host|i/o timeout|connection (?:refused|reset)|TLS handshake|x509:|deadline exceeded|"
-    r"network is unreachable|server misbehaving|proxyconnect|\bEOF\b": Code.IMAGE_NETWORK,
-    r"unauthorized|access denied|authorization failed|\bdenied\b|forbidden|no basic auth|\b40[13]\b|"
-    r"authentication required": Code.IMAGE_AUTH,
-    r"not found|manifest unknown|does not exist|\b404\b": Code.IMAGE_NOT_FOUND,
+    re.compile(
+        r"(?i)dial tcp|no such host|i/o timeout|connection (?:refused|reset)|TLS handshake|x509:|deadline exceeded|"
+        r"network is unreachable|server misbehaving|proxyconnect|\bEOF\b"
+    ): Code.IMAGE_NETWORK,
+    re.compile(
+        r"(?i)unauthorized|access denied|authorization failed|\bdenied\b|forbidden|no basic auth|\b40[13]\b|"
+        r"authentication required"
+    ): Code.IMAGE_AUTH,
+    re.compile(r"(?i)not found|manifest unknown|does not exist|\b404\b"): Code.IMAGE_NOT_FOUND,
 }
 
 
 def image(message: str) -> Code:
     """Return the code for a container runtime's message about an image that it cannot pull."""
-    matching = (code for pattern, code in _IMAGE.items() if re.search(pattern, message, re.IGNORECASE))
-    return next(matching, Code.IMAGE_PULL)
+    return next((code for pattern, code in _IMAGE.items() if pattern.search(message)), Code.IMAGE_PULL)
