@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 from controller_runtime.auth import kubeconfig
@@ -46,44 +46,24 @@ def main(argv: Sequence[str]) -> int:
     )
     if limits.expiry_error > limits.expiry_warning:
         raise ConfigError("--expiry-error: must not be longer than --expiry-warning")
-    facts, findings, recorded = asyncio.run(
-        run(
-            daemon.config,
-            limits,
-            context=options.context,
-            patience=options.request_timeout,
-            ignore=options.ignore,
-            target=options.history,
-        )
-    )
+    facts, findings, recorded = asyncio.run(_run(daemon.config, limits, options))
     report.show(facts, findings, recorded, form=options.output, headers=not options.no_headers)
     return registry.exit_code(facts, findings, fail_on=options.fail_on)
 
 
-async def run(
-    config: Config,
-    limits: ExpiryLimits,
-    *,
-    context: str = "",
-    patience: float = connect.TIMEOUT,
-    ignore: Collection[str] = (),
-    target: str = "",
+async def _run(
+    config: Config, limits: ExpiryLimits, options: argparse.Namespace
 ) -> tuple[InspectFacts, list[InspectFinding], Inspection | None]:
     """Return facts and findings about all clusters, and the history; read twice if a finding may be transient.
 
-    Args:
-        config: the clusters.
-        limits: thresholds of findings.
-        context: context of the upper cluster's kubeconfig; empty: the current one.
-        patience: seconds to wait for each response.
-        ignore: checks of which findings are omitted.
-        target: file or ConfigMap with the history, which is updated; empty: no history, None is returned.
+    The history of ``--history`` is updated; without this flag None is returned.
 
     Raises:
         ConfigError: the upper cluster's kubeconfig or the history cannot be used.
     """
+    target = options.history
     in_config_map = history.is_config_map(target)
-    async with _opened(config, context, patience) as opened:
+    async with _opened(config, options.context, options.request_timeout) as opened:
         facts = await reading.read(opened, limits)
         looked = registry.look(facts, registry.RULES)
         if rules := registry.to_confirm(looked):
@@ -93,7 +73,7 @@ async def run(
             facts = await reading.read(opened, limits, silent=silent)
             for rule, found in registry.look(facts, rules).items():
                 looked[rule] = registry.confirmed(looked[rule], found)
-        findings = [one for one in registry.ordered(looked) if one.subject.check not in ignore]
+        findings = [one for one in registry.ordered(looked) if one.subject.check not in options.ignore]
         if not target:
             return facts, findings, None
         if in_config_map and facts.upper.error:

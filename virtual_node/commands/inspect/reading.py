@@ -111,7 +111,7 @@ async def read(
         expiries=[
             *opened.credentials,
             *served,
-            *await _served(_kubelets(upper)),
+            *await _served(map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))),
             *(found for cluster in (upper, *lowers) for found in _of_webhooks(cluster)),
         ],
         limits=limits,
@@ -203,10 +203,6 @@ async def _read_lower(
         ]
     await all_of(listing)
     await read_backends(client, lower)
-
-
-def _kubelets(upper: ClusterFacts) -> Iterable[Awaitable[Expiry | None]]:
-    return map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))
 
 
 def _of_webhooks(cluster: ClusterFacts) -> list[Expiry]:

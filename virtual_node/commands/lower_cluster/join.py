@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +32,7 @@ from virtual_node.commands.lower_cluster.join_parts import (
     marked,
     require_reachable,
     say,
+    secret_data,
 )
 from virtual_node.commands.lower_cluster.join_release import find_release, read_values, write_values
 from virtual_node.config import program
@@ -171,15 +171,13 @@ class Join:
             raise ConfigError(
                 f"Secret {options.namespace}/{name} was not made by join: delete it, or choose another name"
             )
+        place = f"{options.namespace}/{name}"
         if options.dry_run:
-            say(
-                "secret",
-                f"{options.namespace}/{name} exists" if found else f"would create {options.namespace}/{name}",
-            )
+            say("secret", f"{place} exists" if found else f"would create {place}")
             return
         wanted = await lower_account.kubeconfig(self._lower, options)
         if found is not None and await self._current(found, wanted):
-            say("secret", f"{options.namespace}/{name} has a valid token")
+            say("secret", f"{place} has a valid token")
             return
         token, expires = await lower_account.new_token(self._lower, options, account)
         body = manifests.kubeconfig_secret(name, options.namespace, wanted, token=token)
@@ -188,25 +186,16 @@ class Join:
         else:
             patch = {"stringData": body["stringData"]}
             await self._upper.patch(resources.SECRETS, name, patch, namespace=options.namespace)
-        say(
-            "secret",
-            f"{'created' if found is None else 'updated'} {options.namespace}/{name}, token until {expires}",
-        )
+        say("secret", f"{'created' if found is None else 'updated'} {place}, token until {expires}")
 
     async def _current(self, secret: Mapping[str, Any], wanted: str) -> bool:
         """Report whether a Secret has the expected kubeconfig and a token that the lower cluster accepts."""
-        data = {
-            key: base64.b64decode(value).decode(errors="replace")
-            for key, value in (secret.get("data") or {}).items()
-        }
+        data = secret_data(secret)
         if data.get("kubeconfig") != wanted or not data.get("token"):
             return False
-        review = {
-            "apiVersion": resources.TOKEN_REVIEWS.api_version,
-            "kind": resources.TOKEN_REVIEWS.kind,
-            "spec": {"token": data["token"]},
-        }
-        answer = await self._lower.create(resources.TOKEN_REVIEWS, review)
+        kind = resources.TOKEN_REVIEWS
+        review = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"token": data["token"]}}
+        answer = await self._lower.create(kind, review)
         return bool((answer.get("status") or {}).get("authenticated"))
 
     async def _values(self) -> None:

@@ -60,9 +60,15 @@ def joined_as(account: Mapping[str, Any]) -> dict[str, str]:
 def changes(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the patch that gives an object the wanted rules, subjects and data; empty: nothing differs."""
     patch = {key: wanted[key] for key in _COMPARED if key in wanted and found.get(key) != wanted[key]}
-    held = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
-    data = {key: value for key, value in (wanted.get("stringData") or {}).items() if held.get(key) != value}
+    held, strings = secret_data(found), wanted.get("stringData") or {}
+    data = {key: value for key, value in strings.items() if held.get(key) != value}
     return {**patch, **({"stringData": data} if data else {})}
+
+
+def secret_data(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return the decoded data of a Secret."""
+    data = secret.get("data") or {}
+    return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
 
 
 def require_reachable(server: str, *, given: bool) -> None:
@@ -97,7 +103,3 @@ async def identity(client: Client) -> str:
 
 def _annotations(found: Mapping[str, Any]) -> Mapping[str, str]:
     return (found.get("metadata") or {}).get("annotations") or {}
-
-
-def _decoded(value: str) -> str:
-    return base64.b64decode(value).decode(errors="replace")

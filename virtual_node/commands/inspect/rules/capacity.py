@@ -127,7 +127,6 @@ class Oversized(PodRule):
 class _Room:
     """One lower node that takes pods, with its allocatable and free resources."""
 
-    name: str
     allocatable: Mapping[str, int]
     free: Mapping[str, int]
 
@@ -149,10 +148,9 @@ def _used(lower: ClusterFacts) -> dict[str, Counter[str]]:
 def _rooms(used: Mapping[str, Mapping[str, int]], selected: Sequence[Mapping[str, Any]]) -> list[_Room]:
     rooms = []
     for node in filter(node_counts, selected):
-        name, amounts = node["metadata"]["name"], allocatable(node)
-        taken = used.get(name, {})
+        amounts, taken = allocatable(node), used.get(node["metadata"]["name"], {})
         free = {one: max(0, count - taken.get(one, 0)) for one, count in amounts.items()}
-        rooms.append(_Room(name, amounts, free))
+        rooms.append(_Room(amounts, free))
     return rooms
 
 

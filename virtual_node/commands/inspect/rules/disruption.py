@@ -13,8 +13,6 @@ from virtual_node.commands.inspect.facts import Findings, InspectFacts, Subject
 from virtual_node.health.objects import is_deleting, key, labels_of
 
 Json = Mapping[str, Any]
-NEEDS = ("Deployment", "StatefulSet", "PodDisruptionBudget")
-"""Kinds of the upper cluster that these rules need."""
 _HASH = "pod-template-hash"
 
 
