@@ -28,8 +28,8 @@ from tests.benchmarks.canned_pods import CLUSTER_ID
 from tests.benchmarks.canned_server import canned
 from tests.benchmarks.stage import progress
 from tests.benchmarks.usage import usage
-from virtual_node.cluster.caches import cluster_caches
 from virtual_node.config.types import Config, LowerClusterConfig, NodeConfig
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.translate.pods.status import status_patch, upper_status
 
@@ -103,7 +103,7 @@ async def _replay(server: str, pods: int, events: int) -> dict[str, Any]:
     ]
     async with upper, asyncio.TaskGroup() as group:
         contexts = [_context(upper, client, f"vn-{number}") for number, client in enumerate(clients)]
-        caches = [cluster_caches(context).pods for context in contexts]
+        caches = [ClusterCaches(context).pods for context in contexts]
         controllers = [_controller(context, one) for context, one in zip(contexts, caches, strict=True)]
         informers = [informer for one in caches for informer in (*one.upper.values(), one.lower)]
         for one in caches:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from virtual_node.cluster.caches import ClusterCaches
 from virtual_node.config import types as configuration
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
@@ -47,87 +47,38 @@ class ClusterControllers:
             # ``pods`` is assigned later, because it is created from objects that get ``wake``.
             self.pods.enqueue(uid)
 
-        self._namespaces = Namespaces(
-            context,
-            upper=caches.upper_namespaces,
-            lower=caches.lower_namespaces,
-            pods=caches.pods.lower,
-            config=context.config.namespaces,
-        )
+        self._namespaces = Namespaces(context, caches)
         self.volumes = (
-            Volumes(
-                context,
-                namespaces=self._namespaces,
-                lower_nodes=caches.lower_nodes,
-                pods=caches.pods,
-                wake=wake,
-            )
+            Volumes(context, caches, namespaces=self._namespaces, wake=wake)
             if configuration.PV_CONTROLLERS in context.settings.enable_controllers
             else None
         )
-        self._services = ServiceController(
-            context,
-            caches.pods,
-            namespaces=self._namespaces,
-            upper=caches.upper_services,
-            lower=caches.lower_services,
-        )
-        self._dependencies = DependencyController(
-            context,
-            namespaces=self._namespaces,
-            config_maps=caches.config_maps,
-            secrets=caches.secrets,
-            wake=wake,
-            claims=caches.claims,
-        )
+        self._services = ServiceController(context, caches, namespaces=self._namespaces)
+        self._dependencies = DependencyController(context, caches, namespaces=self._namespaces, wake=wake)
         allocations = Allocations(
             context,
-            claims=caches.claims,
+            caches,
             dependencies=self._dependencies,
-            lower_pods=caches.pods.lower,
             changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - as in ``wake``
         )
         self.informers = allocations.informers
         status = StatusWriter(context, devices=allocations.record)
         self._follow = Follow(
-            context,
-            caches.pods,
-            namespaces=self._namespaces,
-            upper_namespaces=caches.upper_namespaces,
-            lower_services=caches.lower_services,
-            dependencies=self._dependencies,
-            wake=wake,
+            context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=wake
         )
-        self._identities = IdentityController(
-            context,
-            secrets=caches.secrets,
-            find_upper=caches.pods.upper_pod,
-            find_lower=caches.pods.lower_pod,
-            lower_pods=caches.pods.lower_pods_in,
-            accounts=caches.accounts,
-            node_uid=node_uid,
-        )
+        self._identities = IdentityController(context, caches, node_uid=node_uid)
         creator = PodCreator(
             context,
             namespaces=self._namespaces,
             dependencies=self._dependencies,
             identities=self._identities,
             volumes=self.volumes,
-            service_links=ServiceLinks(
-                context,
-                upper=caches.upper_services,
-                lower=caches.lower_services,
-                settled=self._services.settled,
-            ),
+            service_links=ServiceLinks(context, caches, settled=self._services.settled),
             status=status,
             follow=self._follow,
         )
         self.pods = PodController(context, caches.pods, creator=creator, status=status)
-        self._mirror = EventMirror(
-            context,
-            find_lower=lambda namespace, name: caches.pods.lower.store.get(f"{namespace}/{name}"),
-            find_upper=caches.pods.upper_pod,
-        )
+        self._mirror = EventMirror(context, caches.pods)
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start all controllers except that of volumes; the caches must be complete and the pods adopted."""

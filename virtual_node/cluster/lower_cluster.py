@@ -19,12 +19,12 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import Unavailable
 from controller_runtime.events.recorder import EventRecorder
 from virtual_node import metrics
-from virtual_node.cluster.caches import ClusterCaches, cluster_caches
 from virtual_node.cluster.controllers import ClusterControllers
 from virtual_node.cluster.credential_renewal import CredentialRenewal
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints, KubeletService
 from virtual_node.cluster.start_checks import refuse_real_nodes, refuse_upper_as_lower
 from virtual_node.config import types as configuration
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.nodes.controller import NodeController
 from virtual_node.controllers.nodes.health import HealthController
@@ -161,7 +161,7 @@ class LowerCluster:
         ]
 
     async def _run_controllers(self, context: ClusterContext, services: list[KubeletService]) -> None:
-        caches = cluster_caches(context)
+        caches = ClusterCaches(context)
         health = HealthController(context, changed=self._refresh)
         made = ClusterControllers(
             context, caches, node_uid=lambda name: self.nodes[name].uid if name in self.nodes else ""
@@ -214,8 +214,7 @@ class LowerCluster:
             controller = NodeController(
                 context,
                 node,
-                lower_nodes=caches.lower_nodes,
-                foreign_pods=caches.foreign_pods,
+                caches,
                 health=health,
                 addresses=self._endpoints.addresses(name),
                 kubelet_port=service.port,

@@ -6,12 +6,13 @@ the upper scheduler would take for devices of the upper cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
@@ -28,32 +29,30 @@ class Allocations:
     def __init__(
         self,
         context: ClusterContext,
+        caches: ClusterCaches,
         *,
-        claims: Mapping[str, Informer],
         dependencies: DependencyController,
-        lower_pods: Informer,
         changed: Callable[[str], None],
     ) -> None:
         """Register handlers for the claims.
 
         Args:
             context: the two clusters.
-            claims: our copies by kind; empty: ResourceClaims do not follow pods to this cluster.
+            caches: our lower pods, and our copies of ResourceClaims.
             dependencies: knows the upper claims.
-            lower_pods: our lower pods.
             changed: called with the uid of an upper pod whose devices may have changed.
         """
         self._context = context
         self._dependencies = dependencies
-        self._lower_pods = lower_pods
+        self._lower_pods = caches.pods.lower
         self._changed = changed
         self.informers: list[Informer] = []
         """Claims that the lower cluster generated from our copies of templates, in one informer, which the caller runs. Empty:
         ResourceClaims do not follow pods to this cluster."""
         self._stores: list[Informer] = []
-        if not claims:
+        if not caches.claims:
             return
-        copies = claims[resource_claims.CLAIM]
+        copies = caches.claims[resource_claims.CLAIM]
         generated = Informer(
             context.lower,
             resources.RESOURCE_CLAIMS,

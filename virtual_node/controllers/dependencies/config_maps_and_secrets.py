@@ -21,6 +21,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.base.problems import Problem, missing, too_many, unreadable
@@ -45,26 +46,21 @@ class DependencyController:
     def __init__(
         self,
         context: ClusterContext,
+        caches: ClusterCaches,
         *,
         namespaces: Namespaces,
-        config_maps: Informer,
-        secrets: Informer,
         wake: Callable[[str], None],
-        claims: Mapping[str, Informer] | None = None,
     ) -> None:
         """Register handlers for the lower objects.
 
         Args:
             context: the two clusters.
+            caches: the lower copies.
             namespaces: creates lower namespaces.
-            config_maps: lower ConfigMaps that carry our ownership label.
-            secrets: lower Secrets that carry our ownership label.
             wake: called with the uid of an upper pod whose dependency has changed.
-            claims: by kind, lower ResourceClaims and ResourceClaimTemplates that carry our ownership label;
-                None: they are not copied.
         """
         self._context = context
-        self._lower = lower = {"ConfigMap": config_maps, "Secret": secrets, **(claims or {})}
+        self._lower = lower = {"ConfigMap": caches.config_maps, "Secret": caches.secrets, **caches.claims}
         self._copies = Copies(context, namespaces=namespaces, lower=lower)
         self._wake = wake
         self._limits = context.settings.limits

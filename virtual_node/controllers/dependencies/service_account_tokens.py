@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.pod.conditions import is_finished
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Controller, Result
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem, no_token, token_secret_taken
 from virtual_node.controllers.dependencies import token_requests
@@ -45,30 +45,20 @@ class IdentityController:
     def __init__(
         self,
         context: ClusterContext,
+        caches: ClusterCaches,
         *,
-        secrets: Informer,
-        find_upper: Callable[[str], Object | None],
-        find_lower: Callable[[str], Object | None],
-        lower_pods: Callable[[str], Iterable[Object]],
-        accounts: Informer | None = None,
-        node_uid: Callable[[str], str] = lambda _name: "",
+        node_uid: Callable[[str], str],
     ) -> None:
         """Register handlers for the lower Secrets and the ServiceAccounts.
 
         Args:
             context: the two clusters.
-            secrets: lower Secrets that carry our ownership label.
-            find_upper: returns the upper pod of a uid, or None.
-            find_lower: returns the lower pod made for the upper pod of a uid, or None.
-            lower_pods: returns our lower pods in a lower namespace.
-            accounts: upper ServiceAccounts; None: their recreation is not noticed.
+            caches: our pods, lower Secrets and the upper ServiceAccounts.
             node_uid: returns the uid of a virtual node's Node; empty: unknown.
         """
         self._context = context
-        self._store = TokenStore(context, secrets)
-        self._find_upper = find_upper
-        self._find_lower = find_lower
-        self._lower_pods = lower_pods
+        self._pods = caches.pods
+        self._store = TokenStore(context, caches.secrets)
         # All of the following are by the Secret's id.
         self._named: dict[str, Where] = {}
         self._due: dict[str, float] = {}
@@ -84,8 +74,8 @@ class IdentityController:
             backoff=(1.0, 60.0),
             flow=lambda of: self._named.get(of, ("",))[0],
         )
-        self._shared = SharedTokens(accounts, node_uid=node_uid, wake=self.controller.queue.add)
-        secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
+        self._shared = SharedTokens(caches.accounts, node_uid=node_uid, wake=self.controller.queue.add)
+        caches.secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
     async def run(self) -> None:
         """Renew and remove tokens until cancelled."""
@@ -149,7 +139,7 @@ class IdentityController:
 
     def adopt(self, upper: Object) -> None:
         """Keep the Secrets of a pod that an earlier process created; recreate a missing Secret."""
-        lower = self._find_lower(upper.uid)
+        lower = self._pods.lower_pod(upper.uid)
         upper_pod = upper.to_dict()
         options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:
@@ -173,7 +163,7 @@ class IdentityController:
         shared = self._shared.get(of)
         is_used = False
         for uid in [of] if shared is None else list(shared.users):
-            upper = self._find_upper(uid)
+            upper = self._pods.upper_pod(uid)
             if upper is None:
                 continue
             is_used = True
@@ -190,7 +180,7 @@ class IdentityController:
             self._named.setdefault(of, self._where(upper_pod, secret))
         if shared is not None:
             return await self._reconcile_unread(of, shared)
-        if is_used or (of in self._found_for and self._find_lower(of) is not None):
+        if is_used or (of in self._found_for and self._pods.lower_pod(of) is not None):
             return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
         if of in self._found_for and self._adopt_readers(of):
             return Result(requeue_after=_RECHECK)
@@ -204,9 +194,9 @@ class IdentityController:
         """
         namespace, name = self._named.get(of, ("", ""))
         mounted = token_secrets.mounted_names
-        readers = [pod for pod in self._lower_pods(namespace) if name in mounted(pod.spec)]
+        readers = [pod for pod in self._pods.lower_pods_in(namespace) if name in mounted(pod.spec)]
         for pod in readers:
-            if (upper := self._find_upper(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
+            if (upper := self._pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
                 self.adopt(upper)
         return bool(readers)
 

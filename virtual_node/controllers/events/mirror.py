@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -25,7 +25,7 @@ from controller_runtime.events.correlator import Series
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.util.yielding import Slicer
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.translate.pods import events
 
 _NORMAL_QPS = 20.0
@@ -43,23 +43,10 @@ _LATE = 2.0
 class EventMirror:
     """Copies events of lower pods to their upper pods."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        *,
-        find_lower: Callable[[str, str], Object | None],
-        find_upper: Callable[[str], Object | None],
-    ) -> None:
-        """Create without any IO.
-
-        Args:
-            context: the two clusters.
-            find_lower: returns our lower pod by namespace and name, or None.
-            find_upper: returns the upper pod of a uid, or None.
-        """
+    def __init__(self, context: ClusterContext, pods: PodCaches) -> None:
+        """Create without any IO."""
         self._context = context
-        self._find_lower = find_lower
-        self._find_upper = find_upper
+        self._pods = pods
         self._waiting: deque[tuple[str, bytes]] = deque(maxlen=_NORMAL_BUFFER)
         """Uids of upper pods and their events, encoded because a dict takes four times the memory."""
         self._arrived = asyncio.Event()
@@ -87,7 +74,7 @@ class EventMirror:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
-            if self._find_upper(self._waiting[0][0]) is None:
+            if self._pods.upper_pod(self._waiting[0][0]) is None:
                 self._waiting.popleft()
                 continue
             await bucket.acquire()
@@ -114,7 +101,7 @@ class EventMirror:
 
     def _lower_pod(self, event: Object) -> Object | None:
         involved = event.field("involvedObject") or {}
-        lower = self._find_lower(involved.get("namespace", ""), involved.get("name", ""))
+        lower = self._pods.lower.store.get(f"{involved.get('namespace', '')}/{involved.get('name', '')}")
         return None if lower is None or lower.uid != involved.get("uid") else lower
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
@@ -146,7 +133,7 @@ class EventMirror:
         lower = self._lower_pod(event)
         if lower is None:
             return False
-        upper = self._find_upper(lower.labels.get(names.LABEL_UPPER_UID, ""))
+        upper = self._pods.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
         if upper is None:
             return True
         spec = upper.spec or {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from controller_runtime.cache.informer import Informer
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.caches import ClusterCaches
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow.controller import FollowController
@@ -21,11 +21,9 @@ class Follow:
     def __init__(
         self,
         context: ClusterContext,
-        caches: PodCaches,
+        caches: ClusterCaches,
         *,
         namespaces: Namespaces,
-        upper_namespaces: Informer,
-        lower_services: Informer,
         dependencies: DependencyController,
         wake: Callable[[str], None],
     ) -> None:
@@ -33,10 +31,8 @@ class Follow:
 
         Args:
             context: the two clusters.
-            caches: our pods in both clusters.
+            caches: what the translations read.
             namespaces: creates lower namespaces.
-            upper_namespaces: all namespaces of the upper cluster.
-            lower_services: copies of Services, see ``Surroundings``.
             dependencies: copies the Secrets that followed objects reference.
             wake: requeues the upper pod of a uid.
         """
@@ -44,13 +40,7 @@ class Follow:
         self._controllers: dict[str, FollowController] = {}
         if not wanted:
             return
-        surroundings = Surroundings(
-            context,
-            caches,
-            namespaces=namespaces,
-            upper_namespaces=upper_namespaces,
-            lower_services=lower_services,
-        )
+        surroundings = Surroundings(context, caches, namespaces=namespaces)
         self._controllers = {
             kind.resource.plural: FollowController(
                 context,

@@ -6,11 +6,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.caches import INDEX_SERVICE, ClusterCaches
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
 from virtual_node.controllers.services.users import NamespaceUsers
 from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.view import Labels, View
@@ -21,31 +20,21 @@ _FINISHED = {"Succeeded", "Failed"}
 class Surroundings:
     """Reads caches of one lower cluster and calls functions when they change."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: PodCaches,
-        *,
-        namespaces: Namespaces,
-        upper_namespaces: Informer,
-        lower_services: Informer,
-    ) -> None:
+    def __init__(self, context: ClusterContext, caches: ClusterCaches, *, namespaces: Namespaces) -> None:
         """Register handlers on the informers.
 
         Args:
             context: the two clusters.
-            caches: our pods in both clusters.
+            caches: pods, upper namespaces, and copies of Services.
             namespaces: knows which upper namespaces are allowed.
-            upper_namespaces: all namespaces of the upper cluster.
-            lower_services: copies of Services, indexed by ``upper_service`` under ``INDEX_SERVICE``.
         """
         self._context = context
-        self._caches = caches
+        self._pods = caches.pods
         self._namespaces = namespaces
-        self._upper_namespaces = upper_namespaces
-        self._lower_services = lower_services
+        self._upper_namespaces = caches.upper_namespaces
+        self._lower_services = caches.lower_services
         self._for_users: list[Callable[[str], None]] = []
-        self.users = NamespaceUsers(caches.upper.values(), on_change=self._users_changed)
+        self.users = NamespaceUsers(caches.pods.upper.values(), on_change=self._users_changed)
         """Upper namespaces with pods on our virtual nodes."""
         self._live: defaultdict[str, dict[str, Labels]] = defaultdict(dict)
         """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
@@ -75,7 +64,7 @@ class Surroundings:
         now = asyncio.get_running_loop().time()
         if now >= self._used_until:
             # Computed once for all objects that are reconciled at the same time, because a namespace may have thousands.
-            self._used = {pod.namespace for pod in self._caches.lower.store.list()}
+            self._used = {pod.namespace for pod in self._pods.lower.store.list()}
             self._used_until = now + 1.0
         return namespace in self._used
 
@@ -100,7 +89,7 @@ class Surroundings:
             if not pods:
                 del self._live[pod.namespace]
 
-        for informer in self._caches.upper.values():
+        for informer in self._pods.upper.values():
             informer.on_change(changed, gone)
 
     def on_services(self, call: Callable[[str], None]) -> None:

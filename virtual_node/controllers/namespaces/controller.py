@@ -13,12 +13,11 @@ import contextlib
 from controller_runtime import resources
 from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
-from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Controller, Result
-from virtual_node.config.types import NamespaceConfig
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.base.problems import Problem, namespace_not_adopted, namespace_taken
@@ -34,29 +33,13 @@ _OTHERS_THERE = 600.0
 class Namespaces:
     """Creates lower namespaces before anything is created in them, and deletes them when they are empty."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        *,
-        upper: Informer,
-        lower: Informer,
-        pods: Informer,
-        config: NamespaceConfig,
-    ) -> None:
-        """Register handlers on the informers.
-
-        Args:
-            context: the two clusters.
-            upper: all namespaces of the upper cluster.
-            lower: namespaces of the lower cluster that carry our ownership label.
-            pods: lower pods of our virtual nodes.
-            config: the namespace settings of the lower cluster.
-        """
+    def __init__(self, context: ClusterContext, caches: ClusterCaches) -> None:
+        """Register handlers on the informers of namespaces."""
         self._context = context
-        self._upper = upper
-        self._lower = lower
-        self._pods = pods
-        self._config = config
+        self._upper = caches.upper_namespaces
+        self._lower = caches.lower_namespaces
+        self._pods = caches.pods.lower
+        self._config = context.config.namespaces
         self._leftovers = Leftovers(context.lower, context.cluster_id)
         self._known: dict[str, str] = {}
         """Upper namespace by lower namespace, for lower namespaces that may be used."""

@@ -8,40 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller_runtime.api import names
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.api.pod.conditions import is_finished
-from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config.types import NodeConfig
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.translate.nodes.capacity import Capacity
 
 
 class CapacityController:
     """Updates one virtual node's ``Capacity`` from the lower informers."""
 
-    def __init__(
-        self,
-        node: NodeConfig,
-        *,
-        nodes: Informer,
-        foreign_pods: Informer,
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> None:
         """Register handlers on the informers.
 
         Args:
             node: the virtual node, with its selector and reserve.
-            nodes: all lower nodes.
-            foreign_pods: unmanaged lower pods, reduced by ``shrink_foreign``.
+            caches: lower nodes and unmanaged lower pods.
             changed: called after every change that may change the sums.
         """
         self.capacity = Capacity(
             node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
         )
         self._changed = changed
-        nodes.on_change(self._node, self._node_gone)
-        foreign_pods.on_change(self._pod, self._pod_gone)
+        caches.lower_nodes.on_change(self._node, self._node_gone)
+        caches.foreign_pods.on_change(self._pod, self._pod_gone)
 
     def _node(self, lower: Object) -> None:
         self.capacity.upsert_node(lower.to_dict())
@@ -62,8 +53,3 @@ class CapacityController:
     def _pod_gone(self, pod: Object) -> None:
         self.capacity.remove_pod(pod.uid)
         self._changed()
-
-
-def foreign_selector(cluster_id: str) -> str:
-    """Return the label selector of lower pods that do not belong to this upper cluster."""
-    return f"{names.LABEL_UPPER_CLUSTER}!={cluster_id}"

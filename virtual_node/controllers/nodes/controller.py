@@ -14,6 +14,7 @@ from controller_runtime.objects import Object
 from controller_runtime.process import version
 from virtual_node import metrics
 from virtual_node.config.types import NodeConfig
+from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
 from virtual_node.controllers.nodes.capacity import CapacityController
 from virtual_node.controllers.nodes.health import HealthController
@@ -36,17 +37,16 @@ class NodeController:
         self,
         context: ClusterContext,
         node: NodeConfig,
+        caches: ClusterCaches,
         *,
-        lower_nodes: Informer,
-        foreign_pods: Informer,
         health: HealthController,
         addresses: list[dict[str, str]],
         kubelet_port: int,
     ) -> None:
         self._context = context
         self._node = node
-        self._lower_nodes = lower_nodes
-        self._foreign_pods = foreign_pods
+        self._lower_nodes = caches.lower_nodes
+        self._foreign_pods = caches.foreign_pods
         self._health = health
         self._addresses = addresses
         self._kubelet_port = kubelet_port
@@ -56,9 +56,7 @@ class NodeController:
         self.error = ""
         """Why the Node could not be registered or patched; empty: no error."""
         self.ready: bool | None = None
-        self.capacity = CapacityController(
-            node, nodes=lower_nodes, foreign_pods=foreign_pods, changed=self.refresh
-        ).capacity
+        self.capacity = CapacityController(node, caches, changed=self.refresh).capacity
         self._mine = Informer(
             context.upper,
             resources.NODES,

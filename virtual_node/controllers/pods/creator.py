@@ -103,7 +103,7 @@ class PodCreator:
         found = await self.prepare(upper, upper_pod)
         ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
         patch["spec"]["ephemeralContainers"] = ready
-        await self._service_links.ready(upper.namespace)
+        await self._service_links.settled(upper.namespace)
         self._service_links.add_to_containers(
             patch["spec"], upper_pod, partial(self._dependencies.keys_of, upper.uid)
         )
@@ -157,7 +157,7 @@ class PodCreator:
         try:
             if problems := await self._missing(upper, upper_pod, options):
                 return await self._wait_for(upper, upper_pod, record, problems)
-            await self._service_links.ready(upper.namespace)
+            await self._service_links.settled(upper.namespace)
             self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
             created = await self._send(body, record)
         except AlreadyExists:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 
 from controller_runtime import resources
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
@@ -24,18 +23,18 @@ from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node import metrics
 from virtual_node.config.types import SERVICE_CONTROLLERS
 from virtual_node.controllers.base import peers
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.caches import INDEX_NAMESPACE, INDEX_SERVICE, ClusterCaches, upper_service
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import SERVICE_CONFLICT, Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.endpoint_slices import (
-    INDEX_SERVICE,
     EndpointMirror,
     endpoint_mirror,
     service_of_upper,
     upper_slices,
 )
-from virtual_node.controllers.services.environment import INDEX_NAMESPACE, has_address
-from virtual_node.controllers.services.mirror import ServiceCopies, upper_service
+from virtual_node.controllers.services.environment import has_address
+from virtual_node.controllers.services.mirror import ServiceCopies
 from virtual_node.controllers.services.users import GRACE, NamespaceUsers
 
 _FOREIGN_AGAIN = 600.0
@@ -50,31 +49,20 @@ _KUBE_SYSTEM = "kube-system"
 class ServiceController:
     """Keeps the lower copies of upper Services and their endpoints."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: PodCaches,
-        *,
-        namespaces: Namespaces,
-        upper: Informer,
-        lower: Informer,
-    ) -> None:
+    def __init__(self, context: ClusterContext, caches: ClusterCaches, *, namespaces: Namespaces) -> None:
         """Create the copies' writer and the work queue.
 
         Args:
             context: the two clusters.
-            caches: our pods in both clusters.
+            caches: pods and Services of both clusters.
             namespaces: creates lower namespaces, and knows which upper namespaces are allowed.
-            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
-            lower: Services of the lower cluster that carry our ownership label, indexed by ``upper_service``
-                under ``INDEX_SERVICE``.
         """
         self._context = context
-        self._caches = caches
+        self._caches = caches.pods
         self._namespaces = namespaces
-        self._upper = upper
-        self._lower = lower
-        self._copies = ServiceCopies(context, namespaces=namespaces, lower=lower)
+        self._upper = caches.upper_services
+        self._lower = caches.lower_services
+        self._copies = ServiceCopies(context, namespaces=namespaces, lower=self._lower)
         self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
         self._refused: set[str] = set()
         """Keys of upper Services that the lower cluster refused at the last try."""
@@ -87,7 +75,7 @@ class ServiceController:
             backoff=(0.2, 60.0),
             flow=lambda key: key.partition("/")[0],
         )
-        self._users = NamespaceUsers(caches.upper.values(), on_change=self._add_all)
+        self._users = NamespaceUsers(self._caches.upper.values(), on_change=self._add_all)
         self._slices = upper_slices(context.upper)
         self._endpoints: EndpointMirror | None = None
 

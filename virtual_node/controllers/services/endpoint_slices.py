@@ -17,12 +17,12 @@ from controller_runtime.errors import AlreadyExists, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base import peers
+from virtual_node.controllers.base.caches import INDEX_SERVICE
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services import endpoints as translate
 
-INDEX_SERVICE = "service"
 Difference = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
 
 

@@ -7,14 +7,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controller_runtime.api import names
-from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from virtual_node.config.types import KUBERNETES_SERVICE_UPPER
+from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.translate.pods import service_environment
 
-INDEX_NAMESPACE = "namespace"
 Defined = Mapping[ObjectKey, Collection[str]]
 _CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 
@@ -25,27 +24,21 @@ class ServiceLinks:
     def __init__(
         self,
         context: ClusterContext,
+        caches: ClusterCaches,
         *,
-        upper: Informer,
-        lower: Informer,
         settled: Callable[[str], Awaitable[None]],
     ) -> None:
         """Store the caches.
 
         Args:
             context: the two clusters.
-            upper: Services of the upper cluster, indexed by ``INDEX_NAMESPACE``.
-            lower: Services of the lower cluster that carry our ownership label.
-            settled: waits until the Services of an upper namespace have lower copies.
+            caches: Services of both clusters.
+            settled: waits a limited time until the Services of an upper namespace have lower copies.
         """
         self._context = context
-        self._upper = upper
-        self._lower = lower
-        self._settled = settled
-
-    async def ready(self, namespace: str) -> None:
-        """Wait a limited time until the Services of an upper namespace have lower addresses."""
-        await self._settled(namespace)
+        self._upper = caches.upper_services
+        self._lower = caches.lower_services
+        self.settled = settled
 
     def add(
         self,

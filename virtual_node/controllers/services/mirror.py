@@ -6,7 +6,6 @@ The ServiceController decides which Services have a copy, and when.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 from controller_runtime import resources
@@ -20,11 +19,6 @@ from virtual_node.controllers.base.problems import Problem, service_taken
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services import services as translate
-
-
-def upper_service(copy: Object) -> Iterable[str]:
-    """Return the key of the upper Service that a copy was created for."""
-    return (ownership.upper_key(copy),)
 
 
 class ServiceCopies:

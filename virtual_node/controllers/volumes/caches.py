@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -17,21 +16,32 @@ INDEX_GUEST = "guest"
 """Index of volumes that this cluster uses as a guest of another one, by lower claim (namespace/name)."""
 
 
-@dataclass(slots=True)
 class VolumeCaches:
     """Informers of claims, volumes, classes and placeholders."""
 
-    upper_claims: Informer
-    lower_claims: Informer
-    """Only claims that carry our ownership label."""
-    upper_volumes: Informer
-    """Only upper mirrors of this lower cluster's volumes."""
-    lower_volumes: Informer
-    upper_classes: Informer
-    binders: Informer
-    """Placeholder pods in the lower cluster."""
-    shared: Informer | None
-    """Mirrors of all lower clusters' volumes on shared storage; None: this cluster declares no shared storage."""
+    def __init__(self, context: ClusterContext) -> None:
+        """Create the informers of one lower cluster."""
+        upper, lower = context.upper, context.lower
+        ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+        self.upper_claims = Informer(upper, resources.PERSISTENT_VOLUME_CLAIMS)
+        self.lower_claims = Informer(lower, resources.PERSISTENT_VOLUME_CLAIMS, label_selector=ours)
+        """Only claims that carry our ownership label."""
+        self.upper_volumes = Informer(
+            upper, resources.PERSISTENT_VOLUMES, label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}"
+        )
+        """Only upper mirrors of this lower cluster's volumes."""
+        self.lower_volumes = Informer(
+            lower,
+            resources.PERSISTENT_VOLUMES,
+            indexers={INDEX_GUEST: lambda volume: _guest_claims(volume, context.cluster_id)},
+        )
+        self.upper_classes = Informer(upper, resources.STORAGE_CLASSES)
+        self.binders = Informer(
+            lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
+        )
+        """Placeholder pods in the lower cluster."""
+        self.shared = _shared(context)
+        """Mirrors of all lower clusters' volumes on shared storage; None: this cluster declares no shared storage."""
 
     def all(self) -> Iterator[Informer]:
         """Yield every informer."""
@@ -45,30 +55,6 @@ class VolumeCaches:
         )
         if self.shared is not None:
             yield self.shared
-
-
-def volume_caches(context: ClusterContext) -> VolumeCaches:
-    """Create the informers of one lower cluster."""
-    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-    return VolumeCaches(
-        upper_claims=Informer(context.upper, resources.PERSISTENT_VOLUME_CLAIMS),
-        lower_claims=Informer(context.lower, resources.PERSISTENT_VOLUME_CLAIMS, label_selector=ours),
-        upper_volumes=Informer(
-            context.upper,
-            resources.PERSISTENT_VOLUMES,
-            label_selector=f"{names.LABEL_LOWER_CLUSTER}={context.name}",
-        ),
-        lower_volumes=Informer(
-            context.lower,
-            resources.PERSISTENT_VOLUMES,
-            indexers={INDEX_GUEST: lambda volume: _guest_claims(volume, context.cluster_id)},
-        ),
-        upper_classes=Informer(context.upper, resources.STORAGE_CLASSES),
-        binders=Informer(
-            context.lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
-        ),
-        shared=_shared(context),
-    )
 
 
 def _guest_claims(volume: Object, cluster_id: str) -> tuple[str, ...]:

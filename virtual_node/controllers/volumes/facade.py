@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.caches import ClusterCaches
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
-from virtual_node.controllers.volumes.caches import volume_caches
+from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pv_controller import VolumeController
 from virtual_node.controllers.volumes.pvc_controller import ClaimController
 
@@ -26,31 +26,29 @@ class Volumes:
     def __init__(
         self,
         context: ClusterContext,
+        caches: ClusterCaches,
         *,
         namespaces: Namespaces,
-        lower_nodes: Informer,
-        pods: PodCaches,
         wake: Callable[[str], None],
     ) -> None:
         """Create the caches and controllers.
 
         Args:
             context: the two clusters.
+            caches: pods and lower nodes.
             namespaces: creates lower namespaces.
-            lower_nodes: all lower nodes.
-            pods: the pods of our virtual nodes.
             wake: called with the uid of an upper pod whose claims have changed.
         """
-        self._caches = volume_caches(context)
+        self._caches = VolumeCaches(context)
         self._claims = ClaimController(
             context,
             self._caches,
             namespaces=namespaces,
             binder=VolumeBinder(context, self._caches),
-            pods=pods,
+            pods=caches.pods,
             wake=wake,
         )
-        self._volumes = VolumeController(context, self._caches, lower_nodes=lower_nodes)
+        self._volumes = VolumeController(context, self._caches, lower_nodes=caches.lower_nodes)
 
     async def run(self) -> None:
         """Follow both clusters until cancelled."""

@@ -9,8 +9,8 @@ import pytest
 from controller_runtime.api.pod import pod_resources
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.objects import from_dict
-from virtual_node.cluster.caches import shrink_foreign
 from virtual_node.cluster.start_checks import refuse_real_nodes
+from virtual_node.controllers.base.caches import shrink_foreign
 
 
 def test_an_unmanaged_pod_keeps_the_fields_for_capacity():

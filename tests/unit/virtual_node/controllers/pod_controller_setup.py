@@ -11,23 +11,16 @@ from unittest.mock import AsyncMock
 
 import structlog
 
-from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.api.autoscaling import Autoscaling
 from controller_runtime.api.pod.resource_claims import ResourceClaimsConfig
 from controller_runtime.api.policy.config import Policy
-from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.config import types as configuration
 from virtual_node.config.volumes import VolumeConfig
-from virtual_node.controllers.base.context import (
-    INDEX_CLAIM,
-    INDEX_UID,
-    INDEX_UPPER_UID,
-    ClusterContext,
-    PodCaches,
-)
+from virtual_node.controllers.base.caches import ClusterCaches
+from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
@@ -35,9 +28,7 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.status_writer import StatusWriter
-from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
-from virtual_node.controllers.services.environment import INDEX_NAMESPACE, ServiceLinks
-from virtual_node.controllers.services.mirror import upper_service
+from virtual_node.controllers.services.environment import ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
 
 CLUSTER = "upper-1"
@@ -79,79 +70,32 @@ class Scene:
             ),
             nodes={node: configuration.NodeConfig(name=node, autoscaling=autoscaling)}, recorder=recorder, log=structlog.get_logger(),
         )  # fmt: skip
-        ours = f"{names.LABEL_UPPER_CLUSTER}={CLUSTER}"
-        self.caches = PodCaches(
-            upper={
-                node: Informer(
-                    context.upper, resources.PODS, field_selector=f"spec.nodeName={node}",
-                    indexers={INDEX_UID: lambda pod: (pod.uid,), INDEX_CLAIM: PodCaches.claims_of},
-                )
-            },
-            lower=Informer(
-                context.lower, resources.PODS, label_selector=f"{ours},{names.LABEL_NODE} in ({node})",
-                indexers={INDEX_UPPER_UID: lambda pod: (pod.labels.get(names.LABEL_UPPER_UID, ""),)},
-            ),
-        )  # fmt: skip
-        config_maps, self.secrets = (
-            Informer(context.lower, resource, label_selector=ours)
-            for resource in (resources.CONFIG_MAPS, resources.SECRETS)
-        )
-        self.claims = {
-            resource.kind: Informer(context.lower, resource, label_selector=ours)
-            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
-            if takes_claims
-        }
-        upper_namespaces = Informer(context.upper, resources.NAMESPACES)
-        lower_namespaces = Informer(context.lower, resources.NAMESPACES, label_selector=ours)
-        self.namespaces = Namespaces(
-            context,
-            upper=upper_namespaces,
-            lower=lower_namespaces,
-            pods=self.caches.lower,
-            config=context.config.namespaces,
-        )
-        self.dependencies = DependencyController(
-            context, namespaces=self.namespaces, config_maps=config_maps, secrets=self.secrets,
-            wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
-            claims=self.claims,
-        )  # fmt: skip
+        self.all_caches = caches = ClusterCaches(context)
+        self.caches = caches.pods
+
+        def wake(uid: str) -> None:
+            self.pods.enqueue(uid)
+
+        self.namespaces = Namespaces(context, caches)
+        self.dependencies = DependencyController(context, caches, namespaces=self.namespaces, wake=wake)
         allocations = Allocations(
-            context, claims=self.claims, dependencies=self.dependencies, lower_pods=self.caches.lower,
+            context, caches, dependencies=self.dependencies,
             changed=lambda uid: self.pods.devices_changed(uid),  # noqa: PLW0108 - the controller comes after
         )  # fmt: skip
-        accounts = Informer(context.upper, resources.SERVICE_ACCOUNTS)
         self.identities = IdentityController(
-            context, secrets=self.secrets, find_upper=self.caches.upper_pod, find_lower=self.caches.lower_pod,
-            lower_pods=self.caches.lower_pods_in, accounts=accounts, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"],
-        )  # fmt: skip
+            context, caches, node_uid=lambda name: upper.the("nodes", name)["metadata"]["uid"]
+        )
         status = StatusWriter(context, devices=allocations.record)
-        self.upper_services = Informer(
-            context.upper,
-            resources.SERVICES,
-            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
-        )
-        self.lower_services = Informer(
-            context.lower, resources.SERVICES, label_selector=ours, indexers={INDEX_SERVICE: upper_service}
-        )
-        links = ServiceLinks(
-            context, upper=self.upper_services, lower=self.lower_services, settled=AsyncMock()
-        )
-        self.nodes = Informer(context.lower, resources.NODES)
+        links = ServiceLinks(context, caches, settled=AsyncMock())
         self.volumes = (
-            Volumes(
-                context, namespaces=self.namespaces, lower_nodes=self.nodes, pods=self.caches,
-                wake=lambda uid: self.pods.enqueue(uid),  # noqa: PLW0108 - the controller comes after
-            ) if volumes is not None else None
-        )  # fmt: skip
+            Volumes(context, caches, namespaces=self.namespaces, wake=wake) if volumes is not None else None
+        )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
             volumes=self.volumes, service_links=links, status=status,
         )  # fmt: skip
         self.pods = PodController(context, self.caches, creator=creator, status=status)
-        self.informers = [
-            *self.caches.upper.values(), self.caches.lower, config_maps, self.secrets, upper_namespaces, lower_namespaces,
-            self.upper_services, self.lower_services, accounts, *self.claims.values(), *allocations.informers,
-        ]  # fmt: skip
+        self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]
 
     async def run(self) -> None:
         """Mirror until cancelled, in the order of a real start."""
@@ -164,7 +108,7 @@ class Scene:
             for part in (self.pods.controller, self.namespaces, self.dependencies, self.identities):
                 group.create_task(part.run())
             if self.volumes is not None:
-                group.create_task(self.nodes.run())
+                group.create_task(self.all_caches.lower_nodes.run())
                 group.create_task(self.volumes.run())
 
     # --- for tests ----------------------------------------------------------------------------------

@@ -88,10 +88,15 @@ class Scene:
         )  # fmt: skip
         self.copies = Informer(client, resources.CONFIG_MAPS)
         namespaces: Any = SimpleNamespace()
+        caches: Any = SimpleNamespace(
+            config_maps=self.copies, secrets=Informer(client, resources.SECRETS), claims={}
+        )
         self.controller = DependencyController(
-            context, namespaces=namespaces, config_maps=self.copies, secrets=Informer(client, resources.SECRETS),
+            context,
+            caches,
+            namespaces=namespaces,
             wake=lambda _uid: None,
-        )  # fmt: skip
+        )
         self.watches = Watches()
         self.controller._watches = self.watches  # type: ignore[assignment]
         self.watches.objects["shop/settings"] = config_map("settings", {"a": "1"})

@@ -96,7 +96,6 @@ async def test_a_missing_namespace_for_leases_causes_no_loop():
 async def test_events_are_followed_again():
     """Errors of events of pods do not restart a cluster."""
     client = _NoCredentials()
-    mirror = EventMirror(
-        _context(client), find_lower=lambda _namespace, _name: None, find_upper=lambda _pod: None
-    )
+    pods: Any = SimpleNamespace(lower=None)
+    mirror = EventMirror(_context(client), pods)
     await _goes_on(mirror.run(), client)

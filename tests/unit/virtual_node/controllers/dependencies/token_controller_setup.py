@@ -45,7 +45,7 @@ class Scene(pod_controller_setup.Scene):
         self.lower.put("namespaces", {"metadata": {"name": "shop"}})
         self.lower.held.add("secrets")
         self.upper.feed(self.caches.upper["vn"])
-        self.lower.feed(self.secrets, self.caches.lower)
+        self.lower.feed(self.all_caches.secrets, self.caches.lower)
         self.put_pod()
 
     def put_pod(self, phase: str = "Running") -> None:

@@ -109,11 +109,9 @@ class _Mirroring:
             recorder=recorder,
             log=structlog.get_logger(),
         )
-        self.mirror = EventMirror(
-            context,
-            find_lower=lambda _namespace, name: self.lower.get(name),
-            find_upper=self.upper.get,
-        )
+        lower = SimpleNamespace(get=lambda key: self.lower.get(key.removeprefix("n/")))
+        pods: Any = SimpleNamespace(upper_pod=self.upper.get, lower=SimpleNamespace(store=lower))
+        self.mirror = EventMirror(context, pods)
 
     async def run(self, seconds: float) -> list[str]:
         """Return what has been mirrored after some seconds."""

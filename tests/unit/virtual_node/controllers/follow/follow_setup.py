@@ -6,8 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from controller_runtime import resources
-from controller_runtime.cache.informer import Informer
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
@@ -35,14 +33,8 @@ class Scene(pod_controller_setup.Scene):
         namespaces: Any = SimpleNamespace(
             ensure=self._ensure, forget=Mock(), allows_namespace=lambda name: name != "forbidden"
         )
-        above = Informer(self.context.upper, resources.NAMESPACES)
-        self.surroundings = Surroundings(
-            self.context,
-            self.caches,
-            namespaces=namespaces,
-            upper_namespaces=above,
-            lower_services=self.lower_services,
-        )
+        caches = self.all_caches
+        self.surroundings = Surroundings(self.context, caches, namespaces=namespaces)
         kind = next(one for one in KINDS if one.setting == setting)
         self.kind = kind
         self.controller = FollowController(
@@ -54,8 +46,8 @@ class Scene(pod_controller_setup.Scene):
             wake=self.woken.append,
         )
         self.copies = self.controller._copies.lower
-        self.upper.feed(above, self.controller._upper, self.caches.upper["vn"])
-        self.lower.feed(self.copies, self.caches.lower, self.lower_services, self.secrets)
+        self.upper.feed(caches.upper_namespaces, self.controller._upper, self.caches.upper["vn"])
+        self.lower.feed(self.copies, self.caches.lower, caches.lower_services, caches.secrets)
 
     async def _ensure(self, _name: str, *, upper_name: str) -> Problem | None:
         return None

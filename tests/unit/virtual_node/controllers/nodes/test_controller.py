@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.api.autoscaling import Autoscaling, Shape
 from controller_runtime.api.pod.conditions import is_true
-from controller_runtime.cache.informer import Informer
 from tests.unit.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 from virtual_node.controllers.nodes.controller import NodeController
@@ -38,19 +36,22 @@ async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds(
         provision_seconds=60,
         shapes=[Shape(name="small", resources={"cpu": "4", "memory": "8Gi"})],
     )
-    context = Scene(upper, lower, autoscaling=growth).context
-    nodes, pods = Informer(context.lower, resources.NODES), Informer(context.lower, resources.PODS)
+    scene = Scene(upper, lower, autoscaling=growth)
+    context, caches = scene.context, scene.all_caches
     health: Any = SimpleNamespace(reachable=True, error="", version="v1.34.0")
     controller = NodeController(
-        context, context.nodes["vn"], lower_nodes=nodes, foreign_pods=pods,
-        health=health, addresses=[], kubelet_port=10250,
-    )  # fmt: skip
+        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
+    )
 
     async def is_ready(*, after: float) -> bool:
         await asyncio.sleep(after)
         return is_true(upper.the("nodes", "vn")["status"], "Ready")
 
-    async with working(nodes.run()), working(pods.run()), working(controller.run()):
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(controller.run()),
+    ):
         assert await is_ready(after=200)
         lower.put("nodes", _lower_node(ready=False))
         assert await is_ready(after=50)

@@ -37,9 +37,9 @@ class Scene(pod_controller_setup.Scene):
         namespaces: Any = SimpleNamespace(
             ensure=self._ensure_namespace, forget=Mock(), allowed=lambda name: name != "forbidden"
         )
-        self.controller = ServiceController(
-            self.context, self.caches, namespaces=namespaces, upper=self.upper_services, lower=self.lower_services
-        )  # fmt: skip
+        self.controller = ServiceController(self.context, self.all_caches, namespaces=namespaces)
+        self.upper_services = self.all_caches.upper_services
+        self.lower_services = self.all_caches.lower_services
         self.slices = self.controller._slices
         self.mirror = EndpointSlices(self.context, self.caches, upper=self.slices)
         self.controller._endpoints = self.mirror

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller_runtime import resources
 from controller_runtime.api import names
-from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
@@ -34,13 +32,10 @@ class VolumeScene:
     def __init__(self, upper: Cluster, lower: Cluster, **settings: Any) -> None:
         self.upper, self.lower = upper, lower
         self.scene = Scene(upper, lower, **settings)
-        self.nodes = Informer(self.scene.context.lower, resources.NODES)
+        caches = self.scene.all_caches
+        self.nodes = caches.lower_nodes
         self.volumes = Volumes(
-            self.scene.context,
-            namespaces=self.scene.namespaces,
-            lower_nodes=self.nodes,
-            pods=self.scene.caches,
-            wake=lambda _uid: None,
+            self.scene.context, caches, namespaces=self.scene.namespaces, wake=lambda _uid: None
         )
 
     async def run(self) -> None:

@@ -7,7 +7,6 @@ mirrors them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
@@ -21,33 +20,58 @@ from virtual_node.controllers.base.context import (
     ClusterContext,
     PodCaches,
 )
-from virtual_node.controllers.nodes.capacity import foreign_selector
-from virtual_node.controllers.services.endpoint_slices import INDEX_SERVICE
-from virtual_node.controllers.services.environment import INDEX_NAMESPACE
-from virtual_node.controllers.services.mirror import upper_service
+from virtual_node.translate.base import ownership
+
+INDEX_NAMESPACE = "namespace"
+INDEX_SERVICE = "service"
+"""Index by the key of the upper Service."""
 
 
-@dataclass(slots=True)
 class ClusterCaches:
     """The informers that run from the start."""
 
-    pods: PodCaches
-    config_maps: Informer
-    """Lower ConfigMaps with our ownership label; ``secrets``, ``lower_namespaces`` and ``lower_services`` are
-    selected in the same way."""
-    secrets: Informer
-    upper_namespaces: Informer
-    lower_namespaces: Informer
-    upper_services: Informer
-    lower_services: Informer
-    lower_nodes: Informer
-    foreign_pods: Informer
-    """Lower pods that are not ours, reduced to what capacity needs."""
-    claims: dict[str, Informer]
-    """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``.
-    ``deciding`` omits them, because the lower cluster may not serve these kinds."""
-    accounts: Informer | None
-    """Upper ServiceAccounts, metadata only; None unless pods share tokens."""
+    def __init__(self, context: ClusterContext) -> None:
+        """Create the informers of one lower cluster, without any IO."""
+        upper, lower = context.upper, context.lower
+        ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
+        self.pods = PodCaches(
+            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
+        )
+        self.config_maps = Informer(lower, resources.CONFIG_MAPS, label_selector=ours)
+        """Lower ConfigMaps with our ownership label; ``secrets``, ``lower_namespaces`` and ``lower_services`` are
+        selected in the same way."""
+        self.secrets = Informer(lower, resources.SECRETS, label_selector=ours)
+        self.upper_namespaces = Informer(upper, resources.NAMESPACES)
+        self.lower_namespaces = Informer(lower, resources.NAMESPACES, label_selector=ours)
+        self.upper_services = Informer(
+            upper, resources.SERVICES, indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)}
+        )
+        self.lower_services = Informer(
+            lower, resources.SERVICES, label_selector=ours, indexers={INDEX_SERVICE: upper_service}
+        )
+        self.lower_nodes = Informer(lower, resources.NODES, transform=_without_images)
+        self.foreign_pods = Informer(
+            lower,
+            resources.PODS,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}!={context.cluster_id}",
+            transform=shrink_foreign,
+            name="foreign-pods",
+        )
+        """Lower pods that are not ours, reduced to what capacity needs."""
+        self.claims = {
+            resource.kind: Informer(lower, resource, label_selector=ours)
+            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
+            if context.config.resource_claims.enabled
+        }
+        """Our copies of ResourceClaims and ResourceClaimTemplates by kind; empty unless ``resourceClaims.enabled``.
+        ``deciding`` omits them, because the lower cluster may not serve these kinds."""
+        settings = context.settings
+        self.accounts = (
+            Informer(upper, resources.SERVICE_ACCOUNTS, transform=_only_metadata)
+            if settings.enable_serviceaccount and settings.identities.tokens == "node"
+            else None
+        )
+        """Upper ServiceAccounts, metadata only; None unless pods share tokens."""
 
     def deciding(self) -> Iterator[Informer]:
         """Yield the informers that decide what is created and deleted; those for capacity are left out."""
@@ -70,43 +94,9 @@ class ClusterCaches:
         yield from (self.lower_nodes, self.foreign_pods, *self.claims.values())
 
 
-def cluster_caches(context: ClusterContext) -> ClusterCaches:
-    """Create the informers of one lower cluster."""
-    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-    return ClusterCaches(
-        pods=PodCaches(
-            upper={name: _upper_pods(context, name) for name in context.nodes}, lower=_lower_pods(context)
-        ),
-        config_maps=Informer(context.lower, resources.CONFIG_MAPS, label_selector=ours),
-        secrets=Informer(context.lower, resources.SECRETS, label_selector=ours),
-        upper_namespaces=Informer(context.upper, resources.NAMESPACES),
-        lower_namespaces=Informer(context.lower, resources.NAMESPACES, label_selector=ours),
-        upper_services=Informer(
-            context.upper,
-            resources.SERVICES,
-            indexers={INDEX_NAMESPACE: lambda service: (service.namespace,)},
-        ),
-        lower_services=Informer(
-            context.lower,
-            resources.SERVICES,
-            label_selector=ours,
-            indexers={INDEX_SERVICE: upper_service},
-        ),
-        lower_nodes=Informer(context.lower, resources.NODES, transform=_without_images),
-        foreign_pods=Informer(
-            context.lower,
-            resources.PODS,
-            label_selector=foreign_selector(context.cluster_id),
-            transform=shrink_foreign,
-            name="foreign-pods",
-        ),
-        claims={
-            resource.kind: Informer(context.lower, resource, label_selector=ours)
-            for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)
-            if context.config.resource_claims.enabled
-        },
-        accounts=_accounts(context),
-    )
+def upper_service(copy: Object) -> Iterable[str]:
+    """Return the key of the upper Service that a copy was created for."""
+    return (ownership.upper_key(copy),)
 
 
 def shrink_foreign(pod: Object) -> Object:
@@ -157,13 +147,6 @@ def _lower_pods(context: ClusterContext) -> Informer:
 def _upper_uid(pod: Object) -> Iterable[str]:
     uid = pod.labels.get(names.LABEL_UPPER_UID)
     return (uid,) if uid else ()
-
-
-def _accounts(context: ClusterContext) -> Informer | None:
-    settings = context.settings
-    if not settings.enable_serviceaccount or settings.identities.tokens != "node":
-        return None
-    return Informer(context.upper, resources.SERVICE_ACCOUNTS, transform=_only_metadata)
 
 
 def _only_metadata(account: Object) -> Object:
