@@ -33,16 +33,14 @@ async def test_only_the_object_of_that_uid_is_patched(client):
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "immutable": True}
     made = await client.create(resources.SECRETS, body, namespace="default")
     label = {"metadata": {"labels": {"a": "b"}}}
+    successor = {"metadata": {**made["metadata"], "uid": "another"}}
     with pytest.raises(Conflict):
-        await patch_only(client, resources.SECRETS, "a", label, uid="another", namespace="default")
-    uid = made["metadata"]["uid"]
-    await patch_only(client, resources.SECRETS, "a", label, uid=uid, namespace="default")
+        await patch_only(client, resources.SECRETS, successor, label)
+    await patch_only(client, resources.SECRETS, made, label)
     there = await client.get(resources.SECRETS, "a", namespace="default")
     assert there["metadata"]["labels"] == {"a": "b"}
     with pytest.raises(Invalid):
-        await patch_only(
-            client, resources.SECRETS, "a", {"stringData": {"a": "b"}}, uid=uid, namespace="default"
-        )
+        await patch_only(client, resources.SECRETS, made, {"stringData": {"a": "b"}})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -100,14 +100,7 @@ class CredentialRenewal:
             return min(left, _LOOK)
         token, ends = await self._request(life, life.ends - life.starts)
         patch = {"data": {FIELD: base64.b64encode(token.encode()).decode()}}
-        await patch_only(
-            upper,
-            resources.SECRETS,
-            secret.name,
-            patch,
-            uid=found["metadata"]["uid"],
-            namespace=secret.namespace,
-        )
+        await patch_only(upper, resources.SECRETS, found, patch)
         self._context.log.info("token of the lower cluster renewed", secret=_key(secret), expires=ends)
         return _RETRY
 

@@ -109,11 +109,9 @@ class LowerCleanup:
             kept.add((service.namespace, service.name))
             self._say(f"Service {service.key} is kept: {others} always needs it")
             if own := wanted & self._nodes:
-                patch = {"metadata": {"annotations": {services.always_mark(node): None for node in own}}}
-                space, uid = service.namespace, service.uid
-                await patch_only(
-                    self._client, resources.SERVICES, service.name, patch, uid=uid, namespace=space
-                )
+                marks = {services.always_mark(node): None for node in own}
+                patch = {"metadata": {"annotations": marks}}
+                await patch_only(self._client, resources.SERVICES, service, patch)
         return frozenset(kept)
 
     async def _remove_all(

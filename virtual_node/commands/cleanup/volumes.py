@@ -90,9 +90,8 @@ class VolumeCleanup:
                 await patch_only(
                     self.client,
                     resources.PERSISTENT_VOLUMES,
-                    mirror.name,
+                    mirror,
                     patch,
-                    uid=mirror.uid,
                     resource_version=mirror.resource_version,
                 )
             except (NotFound, Conflict) as error:

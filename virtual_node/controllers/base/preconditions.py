@@ -1,4 +1,4 @@
-"""Writes with a uid precondition: they change only the object that was read, not a later object of its name.
+"""Writes that change only the object that was read, or a new one, not another object of its name.
 
 Between our read and our write, the object may have been deleted and another object created under its name.
 The API server refuses a patch with ``metadata.uid`` if the object has another uid. It reports that as Invalid
@@ -12,65 +12,58 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from controller_runtime.client.client import Client, PatchType
-from controller_runtime.errors import Conflict, Invalid, NotFound
-from controller_runtime.objects import Object
+from controller_runtime.client.client import Client
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 
+Thing = Object | Mapping[str, Any]
 _FIELD = "metadata.uid"
 
 
 async def patch_only(
     client: Client,
     resource: Resource,
-    name: str,
+    thing: Thing,
     patch: Mapping[str, Any],
     *,
-    uid: str,
     resource_version: str | None = None,
-    namespace: str | None = None,
-    subresource: str | None = None,
-    patch_type: PatchType = PatchType.MERGE,
+    **options: Any,
 ) -> dict[str, Any]:
     """Patch the object of that uid and return the patched object.
 
     Args:
         client: of the object's cluster.
         resource: its kind.
-        name: its name.
+        thing: the object that the caller read.
         patch: a merge or strategic merge patch; it is not changed.
-        uid: of the object that the caller read.
         resource_version: of the state that the caller read; None: any state. With a version, a request that a
             killed process sent, and that arrives minutes later, changes nothing.
-        namespace: its namespace, if it has one.
-        subresource: such as ``resize``.
-        patch_type: the type of the patch.
+        options: other arguments of ``Client.patch``.
 
     Raises:
         NotFound: the object is gone.
         Conflict: another object has its name now, or it has another version; nothing was changed.
         ApiError: any other error.
     """
-    metadata = {**(patch.get("metadata") or {}), "uid": uid}
+    found = _object(thing)
+    metadata = {**(patch.get("metadata") or {}), "uid": found.uid}
     if resource_version is not None:
         metadata["resourceVersion"] = resource_version
     body = {**patch, "metadata": metadata}
-    options: dict[str, Any] = {}
-    if subresource is not None:
-        options["subresource"] = subresource
-    if patch_type is not PatchType.MERGE:
-        options["patch_type"] = patch_type
     try:
-        return await client.patch(resource, name, body, namespace=namespace, **options)
+        return await client.patch(resource, found.name, body, namespace=found.namespace, **options)
     except Invalid as error:
         if not _is_about_uid(error):
             raise
         raise Conflict(
-            f"{resource.kind} {name} is another one by now: {error.message}", code=409, reason="Conflict"
+            f"{resource.kind} {found.name} is another one by now: {error.message}",
+            code=409,
+            reason="Conflict",
         ) from error
 
 
-async def delete_only(client: Client, resource: Resource, thing: Object, **options: Any) -> None:
+async def delete_only(client: Client, resource: Resource, thing: Thing, **options: Any) -> None:
     """Delete the object of that uid; do nothing if it is gone or another object has its name now.
 
     Args:
@@ -82,8 +75,29 @@ async def delete_only(client: Client, resource: Resource, thing: Object, **optio
     Raises:
         ApiError: the server refuses.
     """
+    found = _object(thing)
     with contextlib.suppress(NotFound, Conflict):
-        await client.delete(resource, thing.name, namespace=thing.namespace, uid=thing.uid, **options)
+        await client.delete(resource, found.name, namespace=found.namespace, uid=found.uid, **options)
+
+
+async def create_new(client: Client, resource: Resource, body: Mapping[str, Any]) -> Object | None:
+    """Create an object and return None; if its name is taken, return the object that has it, which may be unmanaged.
+
+    Raises:
+        NotFound: its namespace does not exist, or the object that had the name is gone; the caller retries.
+        ApiError: the server refuses.
+    """
+    metadata = body["metadata"]
+    namespace = metadata.get("namespace")
+    try:
+        await client.create(resource, body, namespace=namespace)
+    except AlreadyExists:
+        return from_dict(await client.get(resource, metadata["name"], namespace=namespace))
+    return None
+
+
+def _object(thing: Thing) -> Object:
+    return thing if isinstance(thing, Object) else from_dict(thing)
 
 
 def _is_about_uid(error: Invalid) -> bool:

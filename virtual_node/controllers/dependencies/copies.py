@@ -18,7 +18,7 @@ from typing import Any
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, Conflict, Invalid, NotFound
+from controller_runtime.errors import AlreadyExists, Conflict, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.keyed_locks import KeyedLocks
@@ -127,26 +127,21 @@ class Copies:
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
         """Create or patch the lower copy."""
         desired = self._desired(key, source)
-        namespace, name = desired["metadata"]["namespace"], desired["metadata"]["name"]
         resource = KINDS[key.kind]
         existing = self._cached(key)
-        current = existing.to_dict() if existing is not None else None
+        current = existing
         if current is None:
-            if problem := await self._namespaces.ensure(namespace, upper_name=key.namespace):
+            if problem := await self._namespaces.ensure(
+                desired["metadata"]["namespace"], upper_name=key.namespace
+            ):
                 return problem
-            try:
-                await self._context.lower.create(resource, desired, namespace=namespace)
-            except AlreadyExists:
-                current = await self._context.lower.get(resource, name, namespace=namespace)
-            except NotFound:
-                self._namespaces.forget(namespace)
-                raise
-            else:
+            current = await self._namespaces.create_inside(resource, desired)
+            if current is None:
                 self._in_step[key] = (source, None)
                 return None
-        if not self._is_owned(ownership.Marks.of(current["metadata"]), key, source):
-            return name_taken(f"{key.kind} {namespace}/{name}", self._context.name)
-        patch = copies.copy_patch(current, desired)
+        if not self._is_owned(current, key, source):
+            return name_taken(f"{key.kind} {current.key}", self._context.name)
+        patch = copies.copy_patch(current.to_dict(), desired)
         if patch is None:
             if existing is not None:
                 self._in_step[key] = (source, existing)
@@ -157,24 +152,19 @@ class Copies:
         return None
 
     async def _change(
-        self, resource: Resource, current: dict[str, Any], desired: dict[str, Any], patch: dict[str, Any]
+        self, resource: Resource, current: Object, desired: dict[str, Any], patch: dict[str, Any]
     ) -> None:
         """Patch a copy, or replace it if it cannot be patched."""
-        lower, name, namespace = (
-            self._context.lower,
-            current["metadata"]["name"],
-            current["metadata"]["namespace"],
-        )
-        uid = current["metadata"]["uid"]
-        if not copies.must_be_replaced(current, desired):
+        lower = self._context.lower
+        if not copies.must_be_replaced(current.to_dict(), desired):
             with contextlib.suppress(
                 Invalid
             ):  # immutable or of another type: the new content needs a new object
-                await patch_only(lower, resource, name, patch, uid=uid, namespace=namespace)
+                await patch_only(lower, resource, current, patch)
                 return
-        await lower.delete(resource, name, namespace=namespace, uid=uid)
+        await lower.delete(resource, current.name, namespace=current.namespace, uid=current.uid)
         try:
-            await lower.create(resource, desired, namespace=namespace)
+            await lower.create(resource, desired, namespace=current.namespace)
         except AlreadyExists as error:
             # Lost the race, or pods still use the old claim; the next reconcile checks the owner.
             raise Conflict(error.message, code=409, reason="Conflict") from error
@@ -210,7 +200,7 @@ class Copies:
         """Return an object's copy from the cache."""
         return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
 
-    def _is_owned(self, copy: ownership.Marked, key: ObjectKey, source: Object | None = None) -> bool:
+    def _is_owned(self, copy: Object, key: ObjectKey, source: Object | None = None) -> bool:
         if token_secrets.token_owner(self._lower_name(key)[1], copy.labels):
             return False  # a token Secret: ours, but not a copy
         uid = source.uid if source is not None else ""

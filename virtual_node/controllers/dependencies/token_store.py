@@ -12,10 +12,10 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, NotFound
+from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import create_new, patch_only
 from virtual_node.translate.base.ownership import is_owned
 from virtual_node.translate.pods.token_secrets import fingerprint, is_token_secret_of
 
@@ -62,25 +62,11 @@ class TokenStore:
         """Create the Secret or patch the existing one; return False if an unmanaged Secret has the name."""
         lower, metadata = self._context.lower, secret["metadata"]
         self.note(of, secret)  # first, because the response to the write may be lost
-        try:
-            await lower.create(resources.SECRETS, secret, namespace=metadata["namespace"])
-        except AlreadyExists:
-            written = from_dict(
-                await lower.get(resources.SECRETS, metadata["name"], namespace=metadata["namespace"])
-            )
+        if (written := await create_new(lower, resources.SECRETS, secret)) is not None:
             if not self.is_of(written, of):
                 return False
-            await patch_only(
-                lower,
-                resources.SECRETS,
-                written.name,
-                {
-                    "data": secret["data"],
-                    "metadata": {field: metadata[field] for field in ("labels", "annotations")},
-                },
-                uid=written.uid,
-                namespace=written.namespace,
-            )
+            changed = {field: metadata[field] for field in ("labels", "annotations")}
+            await patch_only(lower, resources.SECRETS, written, {"data": secret["data"], "metadata": changed})
         return True
 
     async def remove(self, of: str, where: Where) -> None:

@@ -42,11 +42,9 @@ async def report(
         await patch_only(
             context.upper,
             kind.resource,
-            upper.name,
+            upper,
             field.patch(wanted),
-            uid=upper.uid,
             resource_version=upper.resource_version,
-            namespace=upper.namespace,
             subresource="status",
         )
     if not is_leaving and any(entry not in current for entry in earlier):
@@ -56,4 +54,4 @@ async def report(
 
 async def _record(context: ClusterContext, kind: Kind, copy: Object, entries: list[dict[str, str]]) -> None:
     patch = {"metadata": {"annotations": {names.ANNOTATION_REPORTED: translate.report(entries)}}}
-    await patch_only(context.lower, kind.resource, copy.name, patch, uid=copy.uid, namespace=copy.namespace)
+    await patch_only(context.lower, kind.resource, copy, patch)

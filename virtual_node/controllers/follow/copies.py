@@ -8,7 +8,7 @@ from typing import Any
 
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
-from controller_runtime.errors import AlreadyExists, Conflict, NotFound
+from controller_runtime.errors import Conflict
 from controller_runtime.objects import Object
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.context import ClusterContext
@@ -120,7 +120,7 @@ class FollowedCopies:
                 return problem
             return await self._create(upper, desired)
         if not self._is_ours(existing, key, uid=upper.uid):
-            return self._taken(namespace, name)
+            return self._taken(existing.key)
         current = existing.to_dict()
         patch = copy_patch(current, desired)
         if patch is None:
@@ -133,12 +133,8 @@ class FollowedCopies:
                 if not await peers.is_current(self._context.upper, resource, upper):
                     return None  # our cache is behind; the missing event requeues this key
                 if wait := self._repairs.wait(key, desired):
-                    return followed_contested(
-                        resource.kind, f"{namespace}/{name}", self._context.name, again=wait
-                    )
-            await patch_only(
-                self._context.lower, resource, name, patch, uid=existing.uid, namespace=namespace
-            )
+                    return followed_contested(resource.kind, existing.key, self._context.name, again=wait)
+            await patch_only(self._context.lower, resource, existing, patch)
             self._strict_since.pop(key, None)
         self._compared[key] = upper
         return None
@@ -157,19 +153,12 @@ class FollowedCopies:
 
     async def _create(self, upper: Object, desired: dict[str, Any]) -> Problem | None:
         """Create a copy; return a Problem if another object has its name."""
-        lower, resource = self._context.lower, self._kind.resource
-        namespace, name = desired["metadata"]["namespace"], desired["metadata"]["name"]
-        try:
-            await lower.create(resource, desired, namespace=namespace)
-        except AlreadyExists as error:
-            found = await lower.get(resource, name, namespace=namespace)
-            if not self._is_ours(ownership.Marks.of(found["metadata"]), upper.key, uid=upper.uid):
-                return self._taken(namespace, name)
+        resource = self._kind.resource
+        if (found := await self._namespaces.create_inside(resource, desired)) is not None:
+            if not self._is_ours(found, upper.key, uid=upper.uid):
+                return self._taken(found.key)
             # Ours, and not in the cache yet; the caller retries.
-            raise Conflict(error.message, code=409, reason="Conflict") from error
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
+            raise Conflict(f"{resource.kind} {found.key} already exists", code=409, reason="Conflict")
         self._compared[upper.key] = upper
         return None
 
@@ -186,13 +175,13 @@ class FollowedCopies:
         self._strict_since[key] = since, spec
         return max(0.0, since + _SETTLE - now)
 
-    def _is_ours(self, copy: ownership.Marked, key: str, *, uid: str = "") -> bool:
+    def _is_ours(self, copy: Object, key: str, *, uid: str = "") -> bool:
         namespace, _, name = key.partition("/")
         is_owned = ownership.is_owned_by(copy, self._context.cluster_id, namespace, upper_uid=uid)
         return is_owned and copy.annotations.get(names.ANNOTATION_SOURCE, name) == name
 
-    def _taken(self, namespace: str, name: str) -> Problem:
-        return followed_name_taken(self._kind.resource.kind, f"{namespace}/{name}", self._context.name)
+    def _taken(self, lower_key: str) -> Problem:
+        return followed_name_taken(self._kind.resource.kind, lower_key, self._context.name)
 
     def _lower_name(self, key: str) -> tuple[str, str]:
         namespace, _, name = key.partition("/")

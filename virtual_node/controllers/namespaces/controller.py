@@ -9,6 +9,8 @@ an object of another owner, even if we made it, because it holds data.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, namespace_map
@@ -16,10 +18,11 @@ from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
 from controller_runtime.client.reads import find
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.resources import Resource
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import create_new, patch_only
 from virtual_node.controllers.base.problems import Problem, namespace_not_adopted, namespace_taken
 from virtual_node.controllers.namespaces.contents import Leftovers, UnknownError
 from virtual_node.translate.objects import namespaces as translate
@@ -94,6 +97,14 @@ class Namespaces:
         self._known[namespace] = upper_name
         return None
 
+    async def create_inside(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
+        """Create an object in a lower namespace as ``create_new`` does."""
+        try:
+            return await create_new(self._context.lower, resource, body)
+        except NotFound:
+            self.forget(body["metadata"]["namespace"])
+            raise
+
     def forget(self, namespace: str) -> None:
         """Read the namespace live at the next ``ensure``, because it was not found in the lower cluster."""
         self._known.pop(namespace, None)
@@ -148,7 +159,7 @@ class Namespaces:
         if patch is not None:
             # Without the right to patch namespaces we continue, because the remaining marks suffice.
             with contextlib.suppress(Forbidden):
-                await patch_only(self._context.lower, resources.NAMESPACES, lower.name, patch, uid=lower.uid)
+                await patch_only(self._context.lower, resources.NAMESPACES, lower, patch)
 
     def _has_pods(self, namespace: str, upper_name: str) -> bool:
         return any(
@@ -170,7 +181,7 @@ class Namespaces:
             if patch is not None:
                 # The resourceVersion makes the patch fail if the lower administrator has just set a label.
                 patch["metadata"]["resourceVersion"] = lower.resource_version
-                await patch_only(self._context.lower, resources.NAMESPACES, namespace, patch, uid=lower.uid)
+                await patch_only(self._context.lower, resources.NAMESPACES, lower, patch)
             return None
         return await self._remove(lower)
 

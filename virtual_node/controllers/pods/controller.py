@@ -285,11 +285,4 @@ class PodController:
         """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
         labels = self._labels(upper)
         self._context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
-        await patch_only(
-            self._context.lower,
-            resources.PODS,
-            live.name,
-            {"metadata": {"labels": labels}},
-            uid=live.uid,
-            namespace=live.namespace,
-        )
+        await patch_only(self._context.lower, resources.PODS, live, {"metadata": {"labels": labels}})

@@ -214,11 +214,9 @@ class PodUpdater:
         changed = await patch_only(
             self._context.lower,
             resources.PODS,
-            lower.name,
+            lower,
             patch,
-            uid=lower.uid,
             resource_version=(record.written or lower).resource_version,
-            namespace=lower.namespace,
             subresource=subresource,
             patch_type=PatchType.STRATEGIC,
         )

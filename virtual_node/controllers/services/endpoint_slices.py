@@ -13,13 +13,13 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
-from controller_runtime.errors import AlreadyExists, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_SERVICE
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services import endpoints as translate
 
@@ -232,15 +232,11 @@ async def _write(
     difference: Difference,
 ) -> None:
     """Create a lower object, or patch what differs; an unmanaged object of that name is left alone."""
-    name, namespace = desired["metadata"]["name"], desired["metadata"]["namespace"]
     if current is None:
-        try:
-            await context.lower.create(resource, desired, namespace=namespace)
-        except AlreadyExists:
-            # Either ours and not in the cache yet, or unmanaged.
-            current = from_dict(await context.lower.get(resource, name, namespace=namespace))
-        else:
+        current = await create_new(context.lower, resource, desired)
+        if current is None:
             return
+        # Either ours and not in the cache yet, or unmanaged.
     upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
     upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
     if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
@@ -249,4 +245,4 @@ async def _write(
         )
         return
     if patch := difference(current.to_dict(), desired):
-        await patch_only(context.lower, resource, name, patch, uid=current.uid, namespace=namespace)
+        await patch_only(context.lower, resource, current, patch)

@@ -136,9 +136,7 @@ class ServiceCopies:
         return desired
 
     async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
-        await patch_only(
-            self._context.lower, resources.SERVICES, copy.name, patch, uid=copy.uid, namespace=copy.namespace
-        )
+        await patch_only(self._context.lower, resources.SERVICES, copy, patch)
 
     async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
         """Create the copy and return None; if its name is taken, return the existing Service."""

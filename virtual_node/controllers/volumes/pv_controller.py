@@ -16,7 +16,7 @@ from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pv as translate
@@ -102,35 +102,28 @@ class VolumeController:
         """Create, update or delete the mirror of one lower volume."""
         lower = self._caches.lower_volumes.store.get(name)
         mirror_name = translate.mirror_name(self._context.name, name)
-        mirror_object = self._caches.upper_volumes.store.get(mirror_name)
-        mirror = mirror_object.to_dict() if mirror_object is not None else None
+        mirror = self._caches.upper_volumes.store.get(mirror_name)
         desired = self._desired(lower.to_dict()) if lower is not None else None
         if desired is None:
-            if mirror_object is not None and mirror is not None and await self._may_go(name, lower, mirror):
+            if mirror is not None and await self._may_go(name, lower, mirror):
                 # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.
                 await delete_only(
                     self._context.upper,
                     resources.PERSISTENT_VOLUMES,
-                    mirror_object,
-                    resource_version=mirror_object.resource_version,
+                    mirror,
+                    resource_version=mirror.resource_version,
                 )
             return None
         if mirror is None:
             if lower is not None and await self._belongs_to_other_process(lower):
                 return Result(requeue_after=_OTHER_PROCESS_RETRY)
             mirror = await self._create(self._shared(lower, desired))
-            if mirror is None or translate.lower_name(mirror, self._context.name) != name:
+            if mirror is None or translate.lower_name(mirror.to_dict(), self._context.name) != name:
                 return None
-        patch = translate.volume_patch(mirror, desired)
+        patch = translate.volume_patch(mirror.to_dict(), desired)
         if patch is not None:
             with contextlib.suppress(NotFound):
-                await patch_only(
-                    self._context.upper,
-                    resources.PERSISTENT_VOLUMES,
-                    mirror_name,
-                    patch,
-                    uid=mirror["metadata"]["uid"],
-                )
+                await patch_only(self._context.upper, resources.PERSISTENT_VOLUMES, mirror, patch)
         return None
 
     def _shared(self, lower: Object | None, desired: dict[str, Any]) -> dict[str, Any]:
@@ -160,16 +153,14 @@ class VolumeController:
             self._seen_at[node] = now
         return True
 
-    async def _create(self, desired: dict[str, Any]) -> dict[str, Any] | None:
+    async def _create(self, desired: dict[str, Any]) -> Object | None:
         """Create a mirror and return None; if its name is taken (a mirror without its label), return that volume."""
-        mirror_name = desired["metadata"]["name"]
-        try:
-            await self._context.upper.create(resources.PERSISTENT_VOLUMES, desired)
-        except AlreadyExists:
-            with contextlib.suppress(NotFound):
-                return await self._context.upper.get(resources.PERSISTENT_VOLUMES, mirror_name)
-        else:
-            self._context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
+        with contextlib.suppress(NotFound):
+            there = await create_new(self._context.upper, resources.PERSISTENT_VOLUMES, desired)
+            if there is None:
+                mirror_name = desired["metadata"]["name"]
+                self._context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
+            return there
         return None
 
     def _desired(self, lower: dict[str, Any]) -> dict[str, Any] | None:
@@ -216,7 +207,7 @@ class VolumeController:
             return None
         return ours
 
-    async def _may_go(self, name: str, lower: Object | None, mirror: dict[str, Any]) -> bool:
+    async def _may_go(self, name: str, lower: Object | None, mirror: Object) -> bool:
         """Report whether an unwanted mirror may be deleted: volume gone, or mirror unclaimed and volume not Released."""
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
@@ -224,7 +215,7 @@ class VolumeController:
             mirrored = await self._context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
             return not mirrored.items
         phase = (lower.status or {}).get("phase")
-        return phase != "Released" and not mirror["spec"].get("claimRef")
+        return phase != "Released" and not (mirror.spec or {}).get("claimRef")
 
     def _nodes(self, lower: dict[str, Any]) -> list[str]:
         """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them."""

@@ -13,11 +13,11 @@ from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
 from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.peers import is_virtual_node
-from virtual_node.controllers.base.preconditions import patch_only
+from virtual_node.controllers.base.preconditions import delete_only, patch_only
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.translate.base.ownership import is_owned, is_owned_by
 from virtual_node.translate.storage import pv
@@ -70,25 +70,11 @@ class ClaimRequests:
         upper_name = metadata["namespace"]
         if problem := await self._namespaces.ensure(namespace, upper_name=upper_name, is_for_new_pod=True):
             raise Forbidden(problem.message, code=403, reason=problem.event_reason)
-        try:
-            await self._context.lower.create(_CLAIMS, body, namespace=namespace)
-        except AlreadyExists:
-            return from_dict(await self._context.lower.get(_CLAIMS, metadata["name"], namespace=namespace))
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
-        return None
+        return await self._namespaces.create_inside(_CLAIMS, body)
 
     async def delete_lower(self, lower: dict[str, Any]) -> None:
         """Delete a lower claim; its volume's reclaim policy decides about the data."""
-        metadata = lower["metadata"]
-        with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(
-                _CLAIMS,
-                metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-            )
+        await delete_only(self._context.lower, _CLAIMS, lower)
 
     async def end_lower(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
         """Delete the lower claim of an upper claim that is being deleted; report whether it still existed.
@@ -216,14 +202,5 @@ async def _patch(
     client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
 ) -> None:
     """Patch the claim of that uid; ignore a claim that is gone."""
-    metadata = claim["metadata"]
     with contextlib.suppress(NotFound):
-        await patch_only(
-            client,
-            _CLAIMS,
-            metadata["name"],
-            patch,
-            uid=metadata["uid"],
-            namespace=metadata["namespace"],
-            subresource=subresource,
-        )
+        await patch_only(client, _CLAIMS, claim, patch, subresource=subresource)

@@ -7,7 +7,6 @@ only. So two clusters never write to it, even if an upper pod is force-deleted, 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +16,12 @@ from controller_runtime.api.moving import movable
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.reads import find
-from controller_runtime.errors import AlreadyExists, NotFound
+from controller_runtime.errors import NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Result
 from virtual_node.config.volumes import SharedStorage
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext, PodCaches
-from virtual_node.controllers.base.preconditions import delete_only, patch_only
+from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict, claim_problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.caches import INDEX_GUEST, VolumeCaches
@@ -213,17 +212,15 @@ class SharedVolumes:
 
     async def _create_volume(self, volume: dict[str, Any]) -> Problem | None:
         name, lower = volume["metadata"]["name"], self._context.lower
-        with contextlib.suppress(AlreadyExists):
-            await lower.create(_VOLUMES, volume)
+        there = await create_new(lower, _VOLUMES, volume)
+        if there is None:
             self._context.log.info("volume on shared storage is used in this cluster", volume=name)
             return None
-        there = await lower.get(_VOLUMES, name)
-        if there["spec"].get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
+        if (there.spec or {}).get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
             return None
-        found = from_dict(there)
-        if translate.is_guest(found, self._context.cluster_id):
+        if translate.is_guest(there, self._context.cluster_id):
             # It belongs to a former claim of this cluster. Retain keeps the data.
-            await delete_only(lower, _VOLUMES, found)
+            await delete_only(lower, _VOLUMES, there)
         return claim_problem(
             "FailedAttachVolume", f'volume "{name}" in lower cluster {self._context.name} has another claim'
         )
@@ -286,12 +283,5 @@ class SharedVolumes:
             Conflict: the mirror has changed since it was read; the caller reconciles again.
         """
         if patch := translate.use_patch(mirror, {self._context.name}, uses=uses):
-            metadata = mirror["metadata"]
-            await patch_only(
-                self._context.upper,
-                _VOLUMES,
-                metadata["name"],
-                patch,
-                uid=metadata["uid"],
-                resource_version=metadata["resourceVersion"],
-            )
+            version = mirror["metadata"]["resourceVersion"]
+            await patch_only(self._context.upper, _VOLUMES, mirror, patch, resource_version=version)

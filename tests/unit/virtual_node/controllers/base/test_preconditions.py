@@ -30,7 +30,8 @@ class Api:
 
 
 async def _patch(api: Any, patch: dict[str, Any], **options: Any) -> None:
-    await patch_only(api, resources.PODS, "web", patch, uid="u-1", namespace="shop", **options)
+    web = {"metadata": {"name": "web", "namespace": "shop", "uid": "u-1"}}
+    await patch_only(api, resources.PODS, web, patch, **options)
 
 
 async def test_a_patch_carries_the_uid_of_its_object():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,6 +13,7 @@ from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.follow.controller import FollowController
 from virtual_node.controllers.follow.kinds import KINDS
 from virtual_node.controllers.follow.surroundings import Surroundings
+from virtual_node.controllers.namespaces.controller import Namespaces
 
 
 class Scene(pod_controller_setup.Scene):
@@ -30,10 +30,10 @@ class Scene(pod_controller_setup.Scene):
         self.context.recorder = Mock(
             event=lambda _involved, _kind, reason, message: self.reported.append((reason, message))
         )
-        namespaces: Any = SimpleNamespace(
-            ensure=self._ensure, forget=Mock(), allows_namespace=lambda name: name != "forbidden"
-        )
         caches = self.all_caches
+        namespaces: Any = Namespaces(self.context, caches)
+        namespaces.ensure = self._ensure
+        namespaces.allows_namespace = lambda name: name != "forbidden"
         self.surroundings = Surroundings(self.context, caches, namespaces=namespaces)
         kind = next(one for one in KINDS if one.setting == setting)
         self.kind = kind
