@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controller_runtime.client.client import Client
@@ -19,7 +19,6 @@ from controller_runtime.errors import ApiError, NotFound
 from controller_runtime.objects import Object, from_dict
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
 from virtual_node.controllers.dependencies.budget import ObjectBudget
-from virtual_node.controllers.dependencies.turns import next_namespace
 
 PERIOD = 60.0
 """Seconds between two reads of one object."""
@@ -145,6 +144,17 @@ class ObjectPolls:
                 polled.found = found
             if not is_first and polled.found is not before:
                 self._on_change(key)
+
+
+def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:
+    """Return the first namespace with an object that is due; if none is due, the one whose object is due first.
+
+    Args:
+        queues: namespaces in the order of their turns, each with the time of the last read of its next
+            object. At least one.
+        due: objects last read at or before this time are due.
+    """
+    return min(queues, key=lambda queue: max(queue[1], due))[0]
 
 
 def _version(found: Object | None) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -26,7 +26,6 @@ from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
 from virtual_node.controllers.dependencies.budget import ObjectBudget
 from virtual_node.controllers.dependencies.polls import ObjectPolls
-from virtual_node.controllers.dependencies.turns import namespace_to_shrink
 
 _log = structlog.get_logger()
 
@@ -171,3 +170,17 @@ class ObjectWatches:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             self._faults.put_nowait(task.exception() or RuntimeError(f"{task.get_name()} ended"))
+
+
+def namespace_to_shrink(watches: Mapping[str, int], namespace: str) -> str | None:
+    """Return the namespace that gives up a watch to the given one when all are used; None: no namespace.
+
+    It is the namespace with most watches, if it has at least two more than the given one. So repeated calls
+    end with equal numbers, and two namespaces never take a watch from each other in turns.
+
+    Args:
+        watches: number of watches by namespace.
+        namespace: the namespace that needs one more.
+    """
+    most = max(watches, key=lambda name: watches[name], default=None)
+    return most if most is not None and watches[most] > watches.get(namespace, 0) + 1 else None

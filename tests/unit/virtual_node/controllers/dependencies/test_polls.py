@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from virtual_node.controllers.base.object_key import ObjectKey
 from virtual_node.controllers.dependencies.budget import ObjectBudget
-from virtual_node.controllers.dependencies.polls import ObjectPolls
-from virtual_node.controllers.dependencies.turns import namespace_to_shrink, next_namespace
+from virtual_node.controllers.dependencies.polls import ObjectPolls, next_namespace
+from virtual_node.controllers.dependencies.single_object_watch import namespace_to_shrink
 
 
 @given(st.lists(st.integers(0, 9), max_size=200), st.integers(0, 20))
