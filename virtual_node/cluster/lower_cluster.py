@@ -221,7 +221,7 @@ class LowerCluster:
             )
             self.nodes[name] = controller
             lease = self.leases[name] = NodeLeaseController(
-                context, name, node=controller, hold=self.holds.get(name), report=self._report
+                context, name, node=controller, hold=self.holds[name], report=self._report
             )
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")

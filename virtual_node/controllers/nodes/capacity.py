@@ -16,40 +16,38 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.translate.nodes.capacity import Capacity
 
 
-class CapacityController:
-    """Updates one virtual node's ``Capacity`` from the lower informers."""
+def followed_capacity(node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> Capacity:
+    """Return a virtual node's capacity, which handlers on the informers keep current.
 
-    def __init__(self, node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> None:
-        """Register handlers on the informers.
+    Args:
+        node: the virtual node, with its selector and reserve.
+        caches: lower nodes and unmanaged lower pods.
+        changed: called after every change that may change the sums.
+    """
+    capacity = Capacity(
+        node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
+    )
 
-        Args:
-            node: the virtual node, with its selector and reserve.
-            caches: lower nodes and unmanaged lower pods.
-            changed: called after every change that may change the sums.
-        """
-        self.capacity = Capacity(
-            node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
-        )
-        self._changed = changed
-        caches.lower_nodes.on_change(self._node, self._node_gone)
-        caches.foreign_pods.on_change(self._pod, self._pod_gone)
+    def node_changed(lower: Object) -> None:
+        capacity.upsert_node(lower.to_dict())
+        changed()
 
-    def _node(self, lower: Object) -> None:
-        self.capacity.upsert_node(lower.to_dict())
-        self._changed()
+    def node_gone(lower: Object) -> None:
+        capacity.remove_node(lower.name)
+        changed()
 
-    def _node_gone(self, lower: Object) -> None:
-        self.capacity.remove_node(lower.name)
-        self._changed()
-
-    def _pod(self, pod: Object) -> None:
+    def pod_changed(pod: Object) -> None:
         spec = pod.spec or {}
         node_name = spec.get("nodeName", "")
         counts = bool(node_name) and not is_finished(pod.status)
         requests = pod_resources.pod_requests(spec) if counts else {}
-        self.capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
-        self._changed()
+        capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
+        changed()
 
-    def _pod_gone(self, pod: Object) -> None:
-        self.capacity.remove_pod(pod.uid)
-        self._changed()
+    def pod_gone(pod: Object) -> None:
+        capacity.remove_pod(pod.uid)
+        changed()
+
+    caches.lower_nodes.on_change(node_changed, node_gone)
+    caches.foreign_pods.on_change(pod_changed, pod_gone)
+    return capacity

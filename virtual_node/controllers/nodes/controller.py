@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from virtual_node import metrics
 from virtual_node.config.types import NodeConfig
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
-from virtual_node.controllers.nodes.capacity import CapacityController
+from virtual_node.controllers.nodes.capacity import followed_capacity
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.health.connections import plain
 from virtual_node.translate.nodes import node as translate
@@ -56,7 +57,7 @@ class NodeController:
         self.error = ""
         """Why the Node could not be registered or patched; empty: no error."""
         self.ready: bool | None = None
-        self.capacity = CapacityController(node, caches, changed=self.refresh).capacity
+        self.capacity = followed_capacity(node, caches, changed=self.refresh)
         self._mine = Informer(
             context.upper,
             resources.NODES,
@@ -68,7 +69,6 @@ class NodeController:
             on_update=lambda _old, new: self._changed_by_others(new),
             on_delete=self._deleted,
         )
-        self._written: dict[str, Any] = {}
         self._written_at = 0.0
         self._unready_since: float | None = None
         """Loop time since which there are selected lower nodes and none is Ready; None: this is not so."""
@@ -115,39 +115,29 @@ class NodeController:
     async def _first_contact(self) -> None:
         """Wait up to three seconds for the lower cluster, so that a healthy one registers Ready with its capacity."""
         await self._mine.wait_synced()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_CONTACT):
                 await self._lower_nodes.wait_synced()
                 await self._foreign_pods.wait_synced()
                 while self._health.reachable is None:
                     self._dirty.clear()
                     await self._dirty.wait()
-        except TimeoutError:
-            pass
 
     def _condition(self) -> tuple[bool, str, str]:
         name = self._context.name
         if self.capacity.ready_nodes or not self.capacity.selected_nodes:
             self._unready_since = None
         if self._health.reachable is False:
-            return (
-                False,
-                "LowerClusterUnreachable",
-                f"Lower cluster {name} does not answer: {self._health.error}",
-            )
+            why = f"Lower cluster {name} does not answer: {self._health.error}"
+            return False, "LowerClusterUnreachable", why
         if self._health.reachable is None or not self._lower_nodes.has_synced:
             error = self._lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
         if not self.capacity.ready_nodes and not self._waits_for_nodes():
             total = len(self._lower_nodes.store)
-            return (
-                False,
-                "NoReadyLowerNodes",
-                (
-                    f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
-                ),
-            )
+            why = f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
+            return False, "NoReadyLowerNodes", why
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:
@@ -202,8 +192,7 @@ class NodeController:
         )
 
     async def _write(self, *, heartbeat: bool) -> None:
-        current_object = self._mine.store.get(self._node.name)
-        current = current_object.to_dict() if current_object is not None else None
+        current = self.node
         desired = self._desired(current or {})
         upper = self._context.upper
         if current is None:
@@ -239,11 +228,8 @@ class NodeController:
 
     def _changed_by_others(self, new: Object) -> None:
         # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.
-        if not self._context_labels() <= new.labels.items():
+        if not self._node.labels.items() <= new.labels.items():
             self.refresh()
-
-    def _context_labels(self) -> set[tuple[str, str]]:
-        return set(self._node.labels.items())
 
     def _deleted(self, _node: Object) -> None:
         self._context.log.warning("node was deleted; registering it again", node=self._node.name)

@@ -125,7 +125,7 @@ class NodeHold:
         try:
             while True:
                 self._lock()
-                lease = await self._read()
+                lease = await find(self._context.upper, resources.LEASES, self._name, namespace=NAMESPACE)
                 # If the holder's Lease was deleted meanwhile, its last state counts, because the holder
                 # recreates it.
                 if lease is not None and lease != seen:
@@ -162,17 +162,14 @@ class NodeHold:
                 self._socket.close()
                 self._socket = None
 
-    async def _read(self) -> dict[str, Any] | None:
-        return await find(self._context.upper, resources.LEASES, self._name, namespace=NAMESPACE)
-
     async def _take(self, lease: Mapping[str, Any] | None) -> bool:
         """Take or create the Lease; return False if another process was faster."""
         upper = self._context.upper
         try:
             if lease is not None:
-                await upper.update(resources.LEASES, self._held(lease))
+                await upper.update(resources.LEASES, self.held(lease))
             else:
-                body = self._held(record.new(NAMESPACE, self._name))
+                body = self.held(record.new(NAMESPACE, self._name))
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
@@ -180,7 +177,8 @@ class NodeHold:
             self._context.log.warning("lease not made", node=self._name, error=str(error))
         return True
 
-    def _held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Lease as this process writes it to take or renew it."""
         duration = self._context.settings.lease_duration
         return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.api import names, timestamps
+from controller_runtime.api import names
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from controller_runtime.leaderelection import record
 from virtual_node.controllers.base.context import ClusterContext
@@ -38,7 +37,7 @@ class NodeLeaseController:
         name: str,
         *,
         node: NodeController,
-        hold: NodeHold | None = None,
+        hold: NodeHold,
         report: Callable[[], Report] = Report,
     ) -> None:
         """Create without any IO.
@@ -47,7 +46,7 @@ class NodeLeaseController:
             context: of the lower cluster.
             name: the virtual node's.
             node: registers the node; the Lease is created after that.
-            hold: the exclusive right to mirror the node; None: no other process mirrors it.
+            hold: the exclusive right to mirror the node.
             report: returns problems that only this process knows, published with the next renewal.
         """
         self._context = context
@@ -86,23 +85,19 @@ class NodeLeaseController:
     async def _renew(self) -> None:
         if self._lease is None:
             self._lease = await self._get_or_create()
-            if self._hold is not None and not self._hold.is_ours(self._lease):
+            if not self._hold.is_ours(self._lease):
                 holder = record.holder_of(self._lease)
                 raise HeldElsewhereError(
                     f"node {self._name}: another process, {holder}, has taken its Lease over"
                 )
-        spec = self._lease.setdefault("spec", {})
-        spec["holderIdentity"] = self._holder
-        spec["leaseDurationSeconds"] = int(self._context.settings.lease_duration)
-        spec["renewTime"] = timestamps.micro_time(datetime.now(UTC))
-        self._lease["metadata"]["ownerReferences"] = [self._owner()]
-        annotations = dict(self._lease["metadata"].get("annotations") or {})
+        lease = self._held(self._lease)
+        annotations = dict(lease["metadata"].get("annotations") or {})
         annotations.pop(names.ANNOTATION_FAULTS, None)
         annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
         if text := self._report().text():
             annotations[names.ANNOTATION_FAULTS] = text
-        self._lease["metadata"]["annotations"] = annotations
-        self._lease = await self._context.upper.update(resources.LEASES, self._lease)
+        lease["metadata"]["annotations"] = annotations
+        self._lease = await self._context.upper.update(resources.LEASES, lease)
 
     async def _get_or_create(self) -> dict[str, Any]:
         upper = self._context.upper
@@ -110,25 +105,14 @@ class NodeLeaseController:
             return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
         except NotFound:
             pass
-        body = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": NAMESPACE, "ownerReferences": [self._owner()]},
-            "spec": {
-                "holderIdentity": self._holder,
-                "leaseDurationSeconds": int(self._context.settings.lease_duration),
-                "renewTime": timestamps.micro_time(datetime.now(UTC)),
-            },
-        }
+        body = self._held(record.new(NAMESPACE, self._name))
         try:
             return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except AlreadyExists:
             return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
 
-    @property
-    def _holder(self) -> str:
-        return self._hold.holder if self._hold is not None else self._name
-
-    def _owner(self) -> dict[str, str]:
+    def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
+        """Return the Lease as this process renews it."""
         # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
-        return {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}
+        return self._hold.held({**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}})

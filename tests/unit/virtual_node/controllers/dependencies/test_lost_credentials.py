@@ -14,6 +14,7 @@ from controller_runtime.errors import ConfigError, NotFound
 from tests.unit.background import working
 from virtual_node.controllers.events.mirror import EventMirror
 from virtual_node.controllers.nodes.health import HealthController
+from virtual_node.controllers.nodes.hold import Identity, NodeHold
 from virtual_node.controllers.nodes.lease import NodeLeaseController
 
 
@@ -48,6 +49,14 @@ def _context(client: _NoCredentials) -> Any:
     )
 
 
+def _lease(client: _NoCredentials) -> NodeLeaseController:
+    registered = asyncio.Event()
+    registered.set()
+    node: Any = SimpleNamespace(registered=registered, uid="u")
+    hold = NodeHold(_context(client), "vn", Identity("vn", is_exclusive=True))
+    return NodeLeaseController(_context(client), "vn", node=node, hold=hold)
+
+
 async def _goes_on(work: Any, client: _NoCredentials) -> None:
     async with working(work) as task:
         await asyncio.sleep(300)
@@ -69,10 +78,7 @@ async def test_the_lower_cluster_is_unreachable_with_a_reason():
 async def test_the_lease_is_retried():
     """Until the upper cluster's credential is renewed the Node's Lease expires, and nothing is restarted."""
     client = _NoCredentials()
-    registered = asyncio.Event()
-    registered.set()
-    node: Any = SimpleNamespace(registered=registered, uid="u")
-    await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+    await _goes_on(_lease(client).run(), client)
 
 
 @pytest.mark.looptime
@@ -85,10 +91,7 @@ async def test_a_missing_namespace_for_leases_causes_no_loop():
         raise NotFound('namespaces "kube-node-lease" not found', code=404)
 
     client.get = client.create = missing  # type: ignore[method-assign, attr-defined]
-    registered = asyncio.Event()
-    registered.set()
-    node: Any = SimpleNamespace(registered=registered, uid="u")
-    await _goes_on(NodeLeaseController(_context(client), "vn", node=node).run(), client)
+    await _goes_on(_lease(client).run(), client)
     assert client.asked < 400
 
 

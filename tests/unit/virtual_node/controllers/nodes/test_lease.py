@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from tests.unit.background import working
+from virtual_node.controllers.nodes.hold import Identity, NodeHold
 from virtual_node.controllers.nodes.lease import NodeLeaseController
 from virtual_node.health.reports import Report
 
@@ -44,7 +45,8 @@ async def test_publishes_and_removes_a_report():
     context: Any = SimpleNamespace(
         upper=upper, settings=SimpleNamespace(lease_duration=40.0), log=structlog.get_logger()
     )
-    lease = NodeLeaseController(context, "vn", node=node, report=lambda: found)
+    hold = NodeHold(context, "vn", Identity("vn", is_exclusive=True))
+    lease = NodeLeaseController(context, "vn", node=node, hold=hold, report=lambda: found)
     assert lease.spec == {}
     async with working(lease.run()):
         await asyncio.sleep(1)
