@@ -37,7 +37,7 @@ class TokenLife:
 def token_life(token: str) -> TokenLife | None:
     """Return the account and validity of a token; None if it is not the token of a ServiceAccount."""
     try:
-        claims = _claims(token)
+        claims = claims_of(token)
         subject = str(claims["sub"])
         starts = datetime.fromtimestamp(claims.get("iat") or claims.get("nbf") or 0, UTC)
         ends = datetime.fromtimestamp(claims["exp"], UTC) if "exp" in claims else None
@@ -52,13 +52,13 @@ def token_life(token: str) -> TokenLife | None:
 def bound_to(token: str) -> tuple[str, str]:
     """Return the uids of the Node and the ServiceAccount that a token is bound to; empty: none, or not readable."""
     try:
-        ours = _claims(token)["kubernetes.io"]
+        ours = claims_of(token)["kubernetes.io"]
         return str(ours.get("node", {}).get("uid", "")), str(ours["serviceaccount"]["uid"])
     except (binascii.Error, ValueError, TypeError, KeyError, AttributeError):
         return "", ""
 
 
-def _claims(token: str) -> Any:
+def claims_of(token: str) -> Any:
     """Return the claims of a JWT.
 
     Raises:

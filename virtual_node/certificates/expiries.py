@@ -13,8 +13,7 @@ from typing import Any
 
 from cryptography import x509
 
-from controller_runtime.api.decoding import decode
-from controller_runtime.api.token_life import token_life
+from controller_runtime.api.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.connection import ConnectionConfig
 from virtual_node.certificates.expiry import LEGACY_TOKEN, UPPER, Expiry
@@ -39,10 +38,8 @@ def of_webhooks(cluster: str, configuration: Mapping[str, Any]) -> list[Expiry]:
         except ValueError:
             continue  # There is no readable CA. ``doctor`` reports an invalid caBundle of our webhook.
         last = max(bundle, key=lambda one: one.not_valid_after_utc)
-        name, start = f"{configuration['metadata']['name']}/{webhook['name']}", last.not_valid_before_utc
-        found.append(
-            Expiry(cluster, "WebhookCA", name, ends=last.not_valid_after_utc, starts=start, renewed=True)
-        )
+        name = f"{configuration['metadata']['name']}/{webhook['name']}"
+        found.append(_of_certificate(cluster, "WebhookCA", name, last, renewed=True))
     return found
 
 
@@ -68,16 +65,8 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
     material = user.material("client-certificate")
     pem = _read(material) if isinstance(material, Path) else material
     if pem and (certificate := _certificate(pem)):
-        expiries.append(
-            Expiry(
-                cluster,
-                "ClientCertificate",
-                where,
-                ends=certificate.not_valid_after_utc,
-                starts=certificate.not_valid_before_utc,
-                renewed=isinstance(material, Path),
-            )
-        )
+        is_file = isinstance(material, Path)
+        expiries.append(_of_certificate(cluster, "ClientCertificate", where, certificate, renewed=is_file))
     token_file = user.path("tokenFile")
     if token_file is not None:
         expiries += _token_in(cluster, token_file)
@@ -90,11 +79,8 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
 
 def token_expiry(cluster: str, token: str, *, where: str, renewed: bool = False) -> Expiry | None:
     """Return the expiry of a JWT; None: the token is no JWT, or never expires."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
     try:
-        claims = decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = claims_of(token)
         ends = _moment(claims.get("exp"))
         starts = _moment(claims.get("iat") or claims.get("nbf"))
     except (binascii.Error, ValueError, AttributeError, OverflowError, OSError):
@@ -137,15 +123,14 @@ async def _served(cluster: str, name: str, *, host: str, port: int, server_name:
     finally:
         writer.transport.abort()
     certificate = _certificate(der, load=x509.load_der_x509_certificate) if der else None
-    if certificate is None:
-        return None
-    return Expiry(
-        cluster,
-        "ServingCertificate",
-        name,
-        ends=certificate.not_valid_after_utc,
-        starts=certificate.not_valid_before_utc,
-    )
+    return None if certificate is None else _of_certificate(cluster, "ServingCertificate", name, certificate)
+
+
+def _of_certificate(
+    cluster: str, kind: str, name: str, certificate: x509.Certificate, *, renewed: bool = False
+) -> Expiry:
+    ends, starts = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    return Expiry(cluster, kind, name, ends=ends, starts=starts, renewed=renewed)
 
 
 def _token_in(cluster: str, path: Path) -> list[Expiry]:
