@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -119,6 +119,32 @@ class ClusterContext:
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""
         return next(iter(self.options.values())).namespace_map(upper)
+
+    def lower_key(self, upper_key: str) -> str:
+        """Return the key (namespace/name) of the lower object of the same name as the upper object of a key."""
+        namespace, _, name = upper_key.partition("/")
+        return f"{self.lower_namespace(namespace)}/{name}"
+
+
+def requeue_on_change(
+    controller: Controller[K], *sources: tuple[Informer, Callable[[Object], Iterable[K]]]
+) -> None:
+    """Queue keys whenever an object changes in an informer, for its old and its new state.
+
+    Args:
+        controller: has the queue.
+        sources: informers, each with a function that returns the keys of an object; empty keys are left out.
+    """
+
+    def on_change(keys: Callable[[Object], Iterable[K]]) -> Callable[[Object], None]:
+        def changed(thing: Object) -> None:
+            for key in filter(None, keys(thing)):
+                controller.queue.add(key)
+
+        return changed
+
+    for informer, keys in sources:
+        informer.on_change(on_change(keys), on_change(keys), with_old=True)
 
 
 @dataclass(slots=True)

@@ -26,12 +26,20 @@ async def have_pods_in(context: ClusterContext, namespace: str) -> bool:
 
 async def is_current(client: Client, resource: Resource, cached: Object) -> bool:
     """Report whether a cluster has an object in exactly the cached state."""
-    page = await client.list(
-        resource, namespace=cached.namespace, field_selector=f"metadata.name={cached.name}"
-    )
     return any(
-        one.uid == cached.uid and one.resource_version == cached.resource_version for one in page.items
+        one.uid == cached.uid and one.resource_version == cached.resource_version
+        for one in await _named(client, resource, cached.key)
     )
+
+
+async def exists(client: Client, resource: Resource, key: str) -> bool:
+    """Report whether a cluster has an object of that key that is not being deleted; a cache may be behind."""
+    return any(one.metadata.deletion_timestamp is None for one in await _named(client, resource, key))
+
+
+async def _named(client: Client, resource: Resource, key: str) -> list[Object]:
+    namespace, _, name = key.partition("/")
+    return (await client.list(resource, namespace=namespace, field_selector=f"metadata.name={name}")).items
 
 
 async def is_virtual_node(upper: Client, node: str) -> bool:

@@ -128,7 +128,6 @@ class FollowController:
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one object."""
         upper = self._upper.store.get(key)
-        namespace, _, name = key.partition("/")
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
             if self._surroundings.has_lower_pods(copy.namespace):
@@ -145,12 +144,13 @@ class FollowController:
             if not is_copied:
                 self._release_secrets(key)
                 return None
-            if upper is None and await self._upper_exists(namespace, name):
+            if upper is None and await peers.exists(self._context.upper, self._kind.resource, key):
+                # Our cache is behind that of another process, which has made the copy.
                 return Result(requeue_after=_BEHIND)
             await self._remove(key)
             return None
         if not self._is_wanted(upper):
-            return await self._remove_unused(key, namespace)
+            return await self._remove_unused(upper)
         return await self._ensure(upper)
 
     async def _ensure(self, upper: Object) -> Result | None:
@@ -203,8 +203,9 @@ class FollowController:
             and self._namespaces.allows_namespace(upper.namespace)
         )
 
-    async def _remove_unused(self, key: str, namespace: str) -> Result | None:
+    async def _remove_unused(self, upper: Object) -> Result | None:
         """Delete an unused copy after a grace period, unless lower pods of the namespace exist."""
+        key, namespace = upper.key, upper.namespace
         self._forget(key)
         copy = self._copies.of(key)
         if copy is None or not self._copies.may_remove_unused(key, copy):
@@ -246,13 +247,6 @@ class FollowController:
     async def _delete_renamed(self, key: str) -> None:
         for copy in self._copies.renamed(key):
             await self._copies.delete(copy)
-
-    async def _upper_exists(self, namespace: str, name: str) -> bool:
-        """Report whether an upper object exists. Reads live: another process's cache may be ahead of ours."""
-        page = await self._context.upper.list(
-            self._kind.resource, namespace=namespace, field_selector=f"metadata.name={name}"
-        )
-        return any(found.metadata.deletion_timestamp is None for found in page.items)
 
     def _forget(self, key: str) -> None:
         self._copies.forget(key)

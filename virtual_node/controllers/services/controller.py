@@ -24,7 +24,7 @@ from virtual_node import metrics
 from virtual_node.config.types import SERVICE_CONTROLLERS
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, INDEX_SERVICE, ClusterCaches, upper_service
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
 from virtual_node.controllers.base.problems import SERVICE_CONFLICT, Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.endpoint_slices import (
@@ -104,8 +104,7 @@ class ServiceController:
         """Update or delete the copy of one Service and its endpoints."""
         assert self._endpoints is not None
         upper = self._upper.store.get(key)
-        namespace, _, name = key.partition("/")
-        lower_namespace = self._context.lower_namespace(namespace)
+        lower_namespace = self._context.lower_namespace(key.partition("/")[0])
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
             if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
                 # The configuration has changed and maps the upper namespace to another lower one now.
@@ -115,7 +114,8 @@ class ServiceController:
             self._refused.discard(key)
             if not self._is_there(key):
                 return None
-            if upper is None and await self._upper_exists(namespace, name):
+            if upper is None and await peers.exists(self._context.upper, resources.SERVICES, key):
+                # Our cache is behind that of another process, which has made the copy.
                 return Result(requeue_after=_BEHIND)
             return await self._remove(key)
         if not self._is_wanted(upper):
@@ -157,7 +157,7 @@ class ServiceController:
             for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
         )
 
-    def _progressed(self) -> None:
+    def _progressed(self, _copy: Object | None = None) -> None:
         self._progress.set()
         self._progress = asyncio.Event()
 
@@ -172,7 +172,7 @@ class ServiceController:
         """Delete the copy of an unused Service after a grace period, unless another installation or process uses it."""
         if not self._is_there(upper.key):
             return None
-        copy = self._copies.of(upper.namespace, upper.name)
+        copy = self._copies.of(upper.key)
         if copy is not None:
             await self._copies.unmark(copy)
             if self._copies.is_always_needed_elsewhere(copy):
@@ -190,24 +190,14 @@ class ServiceController:
     async def _remove(self, key: str) -> Result | None:
         assert self._endpoints is not None
         await self._endpoints.remove(key)
-        namespace, _, name = key.partition("/")
-        if (copy := self._copies.of(namespace, name)) is not None:
+        if (copy := self._copies.of(key)) is not None:
             await self._copies.delete(copy)
         return None
 
     def _is_there(self, key: str) -> bool:
         assert self._endpoints is not None
-        namespace, _, name = key.partition("/")
-        return self._copies.of(namespace, name) is not None or bool(
-            self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
-        )
-
-    async def _upper_exists(self, namespace: str, name: str) -> bool:
-        """Report whether an upper Service exists. Reads live: another process's cache may be ahead of ours."""
-        page = await self._context.upper.list(
-            resources.SERVICES, namespace=namespace, field_selector=f"metadata.name={name}"
-        )
-        return any(service.metadata.deletion_timestamp is None for service in page.items)
+        endpoints = self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
+        return self._copies.of(key) is not None or bool(endpoints)
 
     def _failed(self, upper: Object, error: ApiError) -> None:
         """End the wait of pods for the Service; report a permanent error as an event."""
@@ -246,31 +236,14 @@ class ServiceController:
             await asyncio.sleep(backoff.when("endpoints"))
 
     def _watch(self, endpoints: EndpointMirror) -> None:
-        add = self.controller.queue.add
-
-        def service_changed(service: Object) -> None:
-            add(service.key)
-
-        def copy_changed(copy: Object) -> None:
-            self._progressed()
-            for key in upper_service(copy):
-                add(key)
-
-        def slice_changed(piece: Object) -> None:
-            for key in service_of_upper(piece):
-                add(key)
-
-        def endpoints_changed(thing: Object) -> None:
-            for key in endpoints.service_of(thing):
-                add(key)
-
-        for informer, handler in (
-            (self._upper, service_changed),
-            (self._lower, copy_changed),
-            (self._slices, slice_changed),
-            (endpoints.lower, endpoints_changed),
-        ):
-            informer.on_change(handler, handler, with_old=True)
+        self._lower.on_change(self._progressed, self._progressed)
+        requeue_on_change(
+            self.controller,
+            (self._upper, lambda service: (service.key,)),
+            (self._lower, upper_service),
+            (self._slices, service_of_upper),
+            (endpoints.lower, endpoints.service_of),
+        )
 
     def _add_all(self, namespace: str) -> None:
         for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):

@@ -109,12 +109,12 @@ class ServiceCopies:
             await self.unmark(existing)
         return None
 
-    def of(self, upper_namespace: str, name: str) -> Object | None:
+    def of(self, key: str) -> Object | None:
         """Return the copy of an upper Service from the cache; None also if another Service's copy has the name."""
-        copy = self._lower.store.get(f"{self._context.lower_namespace(upper_namespace)}/{name}")
-        if copy is None or not ownership.is_owned_by(copy, self._context.cluster_id, upper_namespace):
-            return None
-        return copy
+        copy = self._lower.store.get(self._context.lower_key(key))
+        namespace = key.partition("/")[0]
+        is_ours = copy is not None and ownership.is_owned_by(copy, self._context.cluster_id, namespace)
+        return copy if is_ours else None
 
     async def unmark(self, copy: Object) -> None:
         """Remove our annotation that we always want a copy; those of other installations stay."""

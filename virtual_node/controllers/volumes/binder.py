@@ -103,11 +103,10 @@ class VolumeBinder:
 
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
         """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other claim."""
-        namespace = consumer["metadata"]["namespace"]
-        lower_namespace = self._context.lower_namespace(namespace)
         for name in claim_names(consumer):
-            upper = self._caches.upper_claims.store.get(f"{namespace}/{name}")
-            lower = self._caches.lower_claims.store.get(f"{lower_namespace}/{name}")
+            key = f"{consumer['metadata']['namespace']}/{name}"
+            upper = self._caches.upper_claims.store.get(key)
+            lower = self._caches.lower_claims.store.get(self._context.lower_key(key))
             if upper is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != upper.uid:
                 return False
         return True

@@ -14,7 +14,7 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.controllers.volumes.caches import VolumeCaches
@@ -232,27 +232,17 @@ class VolumeController:
         return found or list(self._context.nodes)
 
     def _watch(self) -> None:
-        add = self.controller.queue.add
-
-        def claim_changed(claim: Object) -> None:
-            if volume := (claim.spec or {}).get("volumeName"):
-                add(volume)
-
-        def mirror_changed(mirror: Object) -> None:
-            if name := translate.lower_name({"spec": mirror.spec or {}}, self._context.name):
-                add(name)
-
-        def class_changed(_class: Object) -> None:
-            for volume in self._caches.lower_volumes.store.list():
-                add(volume.name)
-
-        for informer, changed in (
-            (self._caches.lower_volumes, lambda volume: add(volume.name)),
-            (self._caches.lower_claims, claim_changed),
-            (self._caches.upper_volumes, mirror_changed),
-            (self._caches.upper_classes, class_changed),
-        ):
-            informer.on_change(changed, changed)
+        caches, cluster = self._caches, self._context.name
+        requeue_on_change(
+            self.controller,
+            (caches.lower_volumes, lambda volume: [volume.name]),
+            (caches.lower_claims, lambda claim: [(claim.spec or {}).get("volumeName", "")]),
+            (
+                caches.upper_volumes,
+                lambda mirror: [translate.lower_name({"spec": mirror.spec or {}}, cluster)],
+            ),
+            (caches.upper_classes, lambda _: [volume.name for volume in caches.lower_volumes.store.list()]),
+        )
 
 
 def _bare(node: Object) -> dict[str, Any]:

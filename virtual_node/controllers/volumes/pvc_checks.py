@@ -42,11 +42,10 @@ class ClaimChecks:
             key: namespace and name of the upper claim.
             upper: the upper claim; None: it is gone.
         """
-        namespace, _, name = key.partition("/")
-        lower = self._caches.lower_claims.store.get(f"{self._context.lower_namespace(namespace)}/{name}")
+        lower = self._caches.lower_claims.store.get(self._context.lower_key(key))
         if lower is None or is_guest(lower, self._context.cluster_id):
             return None  # ``SharedVolumes`` has the claims of guests
-        return lower if self._requests.is_owned(lower, namespace, upper) else None
+        return lower if self._requests.is_owned(lower, key.partition("/")[0], upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
         """Return the lower volume behind the mirror that a claim is bound to; empty: none of this cluster."""

@@ -279,16 +279,7 @@ class ClaimController:
         def lower_changed(claim: Object) -> None:
             unblock(ownership.upper_key(claim))
 
-        def mirror_changed(mirror: Object) -> None:
-            claim = (mirror.spec or {}).get("claimRef") or {}
-            if claim:
-                add(f"{claim.get('namespace')}/{claim.get('name')}")
-
-        for informer, changed in (
-            (self._caches.upper_claims, upper_changed),
-            (self._caches.lower_claims, lower_changed),
-            (self._caches.upper_volumes, mirror_changed),
-        ):
-            informer.on_change(changed, changed, with_old=True)
+        self._caches.upper_claims.on_change(upper_changed, upper_changed, with_old=True)
+        self._caches.lower_claims.on_change(lower_changed, lower_changed, with_old=True)
         self._shared.watch(unblock)
         self._binder.on_change(add)

@@ -79,7 +79,7 @@ class SharedVolumes:
                 changed(f"{ownership.upper_namespace(volume)}/{name}")
 
         for informer in self._all_mirrors():
-            informer.on_change(mirror_changed, mirror_changed)
+            informer.on_change(mirror_changed, mirror_changed, with_old=True)
         self._caches.lower_volumes.on_change(volume_changed, volume_changed)
 
     def is_guest(self, claim: Object) -> bool:
@@ -234,8 +234,7 @@ class SharedVolumes:
 
     def _guests(self, key: str) -> Iterator[Object]:
         """Yield our guest claim and guest volumes for an upper claim, from the caches."""
-        namespace, _, name = key.partition("/")
-        lower_key = f"{self._context.lower_namespace(namespace)}/{name}"
+        lower_key = self._context.lower_key(key)
         claim = self._caches.lower_claims.store.get(lower_key)
         if claim is not None and translate.is_guest(claim, self._context.cluster_id):
             yield claim
@@ -252,19 +251,16 @@ class SharedVolumes:
 
     async def _is_used(self, key: str) -> bool:
         """Report whether any lower pod uses the lower claim. Reads live, because a cache may lack a new pod."""
-        namespace, _, name = key.partition("/")
-        listed = await self._context.lower.list(
-            resources.PODS, namespace=self._context.lower_namespace(namespace)
-        )
+        namespace, _, name = self._context.lower_key(key).partition("/")
+        listed = await self._context.lower.list(resources.PODS, namespace=namespace)
         return any(
             not is_finished(pod.status) and name in movable.claims(pod.spec or {}) for pod in listed.items
         )
 
     async def _guest_claim(self, key: str) -> Object | None:
         """Read the guest's claim; None: there is none."""
-        namespace, _, name = key.partition("/")
-        lower = self._context.lower_namespace(namespace)
-        there = await find(self._context.lower, _CLAIMS, name, namespace=lower)
+        namespace, _, name = self._context.lower_key(key).partition("/")
+        there = await find(self._context.lower, _CLAIMS, name, namespace=namespace)
         found = from_dict(there) if there is not None else None
         return found if found is not None and translate.is_guest(found, self._context.cluster_id) else None
 
