@@ -49,6 +49,9 @@ _KUBE_SYSTEM = "kube-system"
 class ServiceController:
     """Keeps the lower copies of upper Services and their endpoints."""
 
+    _endpoints: EndpointMirror
+    """Set by ``run`` before the first reconcile."""
+
     def __init__(self, context: ClusterContext, caches: ClusterCaches, *, namespaces: Namespaces) -> None:
         """Create the copies' writer and the work queue.
 
@@ -77,7 +80,6 @@ class ServiceController:
         )
         self._users = NamespaceUsers(self._caches.upper.values(), on_change=self._add_all)
         self._slices = upper_slices(context.upper)
-        self._endpoints: EndpointMirror | None = None
 
     async def run(self) -> None:
         """Mirror until cancelled, if ``enableControllers`` includes it; wait for a lower cluster that is down."""
@@ -102,7 +104,6 @@ class ServiceController:
 
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one Service and its endpoints."""
-        assert self._endpoints is not None
         upper = self._upper.store.get(key)
         lower_namespace = self._context.lower_namespace(key.partition("/")[0])
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
@@ -188,14 +189,12 @@ class ServiceController:
         return await self._remove(upper.key)
 
     async def _remove(self, key: str) -> Result | None:
-        assert self._endpoints is not None
         await self._endpoints.remove(key)
         if (copy := self._copies.of(key)) is not None:
             await self._copies.delete(copy)
         return None
 
     def _is_there(self, key: str) -> bool:
-        assert self._endpoints is not None
         endpoints = self._endpoints.lower.store.by_index(INDEX_SERVICE, key)
         return self._copies.of(key) is not None or bool(endpoints)
 

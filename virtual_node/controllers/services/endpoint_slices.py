@@ -6,8 +6,9 @@ ServiceController decides which Services, and when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -22,29 +23,6 @@ from virtual_node.controllers.base.context import ClusterContext, PodCaches
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
 from virtual_node.translate.base import ownership
 from virtual_node.translate.services import endpoints as translate
-
-Difference = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None]
-
-
-class EndpointMirror(Protocol):
-    """Keeps the lower endpoints of Services equal to the upper ones."""
-
-    lower: Informer
-    """Objects created for this upper cluster in the lower cluster, indexed by the key of the upper Service
-    under ``INDEX_SERVICE``."""
-
-    def service_of(self, thing: Object) -> Iterable[str]:
-        """Return the key of the upper Service that an object in ``lower`` was created for."""
-
-    async def sync(self, service: Object, namespace: str) -> None:
-        """Update the endpoints of an upper Service in a lower namespace.
-
-        Raises:
-            ApiError: the lower cluster refuses; the caller retries.
-        """
-
-    async def remove(self, key: str) -> None:
-        """Delete everything created for the upper Service of that key (``namespace/name``)."""
 
 
 def upper_slices(client: Client) -> Informer:
@@ -72,16 +50,88 @@ async def endpoint_mirror(context: ClusterContext, caches: PodCaches, upper: Inf
     return EndpointSlices(context, caches, upper=upper)
 
 
-class EndpointSlices:
-    """Keeps one lower EndpointSlice for each upper one."""
+class EndpointMirror(ABC):
+    """Keeps the lower endpoints of Services equal to the upper ones."""
+
+    resource: ClassVar[Resource]
 
     def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
         self._context = context
         self._caches = caches
         self._upper = upper
+        self.lower = Informer(
+            context.lower,
+            self.resource,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
+            indexers={INDEX_SERVICE: self.service_of},
+        )
+
+    @abstractmethod
+    def service_of(self, thing: Object) -> Iterable[str]:
+        """Return the key of the upper Service that an object in ``lower`` was created for."""
+
+    @abstractmethod
+    async def sync(self, service: Object, namespace: str) -> None:
+        """Update the endpoints of an upper Service in a lower namespace.
+
+        Raises:
+            ApiError: the lower cluster refuses; the caller retries.
+        """
+
+    async def remove(self, key: str) -> None:
+        """Delete everything created for the upper Service of that key (``namespace/name``)."""
+        for thing in self.lower.store.by_index(INDEX_SERVICE, key):
+            await self._delete(thing)
+
+    async def _delete(self, thing: Object) -> None:
+        await delete_only(self._context.lower, self.resource, thing)
+
+    @staticmethod
+    @abstractmethod
+    def _difference(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the patch that makes a lower object equal to the desired one; None: it is equal."""
+
+    async def _write(self, current: Object | None, desired: dict[str, Any]) -> None:
+        """Create a lower object, or patch what differs; an unmanaged object of that name is left alone."""
+        context = self._context
+        if current is None:
+            current = await create_new(context.lower, self.resource, desired)
+            if current is None:
+                return
+            # Either ours and not in the cache yet, or unmanaged.
+        upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
+        upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
+        if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
+            context.log.warning(
+                "lower endpoints are not owned; they are not changed",
+                resource=self.resource.plural,
+                name=current.key,
+            )
+            return
+        if patch := self._difference(current.to_dict(), desired):
+            await patch_only(context.lower, self.resource, current, patch)
+
+    def _find_pod(self, namespace: str, name: str, uid: str) -> translate.LowerPod | None:
+        """Return our lower pod of an upper pod."""
+        upper = self._caches.upper_pod(uid) if uid else self._caches.upper_by_name(namespace, name)
+        if upper is None or upper.namespace != namespace:
+            return None
+        pod = self._caches.lower_pod(upper.uid)
+        if pod is None:
+            return None
+        return translate.LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
+
+
+class EndpointSlices(EndpointMirror):
+    """Keeps one lower EndpointSlice for each upper one."""
+
+    resource = resources.ENDPOINT_SLICES
+    _difference = staticmethod(translate.slice_patch)
+
+    def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
+        super().__init__(context, caches, upper=upper)
         self._in_step: dict[tuple[str, str], Object] = {}
         """Upper slices at the last comparison with their copies, by lower namespace and name."""
-        self.lower = _lower(context, resources.ENDPOINT_SLICES, self.service_of)
 
     def service_of(self, thing: Object) -> Iterable[str]:
         """See ``EndpointMirror``."""
@@ -93,29 +143,22 @@ class EndpointSlices:
         existing = {
             (piece.namespace, piece.name): piece for piece in self.lower.store.by_index(INDEX_SERVICE, key)
         }
-        if (service.spec or {}).get("type") != "ExternalName":
+        if not _is_external(service):
             for piece in self._upper.store.by_index(INDEX_SERVICE, key):
-                cluster_id = self._context.cluster_id
-                where = (namespace, translate.slice_name(service.name, piece.uid, cluster_id))
+                where = (namespace, self._lower_name(service, piece))
                 current = existing.pop(where, None)
                 desired = translate.lower_slice(
                     piece.to_dict(),
                     service=service.name,
                     namespace=namespace,
-                    cluster_id=cluster_id,
-                    find_pod=_finder(self._caches),
+                    cluster_id=self._context.cluster_id,
+                    find_pod=self._find_pod,
                     known=translate.known_pods(current.to_dict() if current is not None else {}),
                 )
                 if await self._is_outdated(where, piece, current, desired):
                     continue  # our cache is behind; the missing event requeues this key
                 self._in_step[where] = piece
-                await _write(
-                    self._context,
-                    resources.ENDPOINT_SLICES,
-                    current,
-                    desired,
-                    difference=translate.slice_patch,
-                )
+                await self._write(current, desired)
         if existing:
             await self._remove_surplus(service, namespace, list(existing.values()))
 
@@ -140,40 +183,35 @@ class EndpointSlices:
                 # slice stays while that namespace has our pods.
                 is_needed = await peers.have_pods_in(self._context, piece.namespace)
             if not is_needed:
-                self._in_step.pop((piece.namespace, piece.name), None)
-                await delete_only(self._context.lower, resources.ENDPOINT_SLICES, piece)
+                await self._delete(piece)
 
     async def _wanted_upper(self, service: Object) -> set[str]:
         """Return the lower names of a Service's upper slices.
 
         Reads live, because another process may have copied a slice that our cache does not show yet.
         """
-        if (service.spec or {}).get("type") == "ExternalName":
+        if _is_external(service):
             return set()
         page = await self._context.upper.list(
             resources.ENDPOINT_SLICES,
             namespace=service.namespace,
             label_selector=f"{translate.LABEL_SERVICE}={service.name}",
         )
-        return {
-            translate.slice_name(service.name, piece.uid, self._context.cluster_id) for piece in page.items
-        }
+        return {self._lower_name(service, piece) for piece in page.items}
 
-    async def remove(self, key: str) -> None:
-        """See ``EndpointMirror``."""
-        for piece in self.lower.store.by_index(INDEX_SERVICE, key):
-            self._in_step.pop((piece.namespace, piece.name), None)
-            await delete_only(self._context.lower, resources.ENDPOINT_SLICES, piece)
+    def _lower_name(self, service: Object, piece: Object) -> str:
+        return translate.slice_name(service.name, piece.uid, self._context.cluster_id)
+
+    async def _delete(self, thing: Object) -> None:
+        self._in_step.pop((thing.namespace, thing.name), None)
+        await super()._delete(thing)
 
 
-class LegacyEndpoints:
+class LegacyEndpoints(EndpointMirror):
     """Keeps one lower Endpoints object for all upper slices of a Service."""
 
-    def __init__(self, context: ClusterContext, caches: PodCaches, *, upper: Informer) -> None:
-        self._context = context
-        self._caches = caches
-        self._upper = upper
-        self.lower = _lower(context, resources.ENDPOINTS, self.service_of)
+    resource = resources.ENDPOINTS
+    _difference = staticmethod(translate.endpoints_patch)
 
     def service_of(self, thing: Object) -> Iterable[str]:
         """See ``EndpointMirror``."""
@@ -181,7 +219,7 @@ class LegacyEndpoints:
 
     async def sync(self, service: Object, namespace: str) -> None:
         """See ``EndpointMirror``."""
-        if (service.spec or {}).get("type") == "ExternalName":
+        if _is_external(service):
             await self.remove(service.key)
             return
         current = self.lower.store.get(f"{namespace}/{service.name}")
@@ -190,59 +228,11 @@ class LegacyEndpoints:
             [piece.to_dict() for piece in self._upper.store.by_index(INDEX_SERVICE, service.key)],
             namespace=namespace,
             cluster_id=self._context.cluster_id,
-            find_pod=_finder(self._caches),
+            find_pod=self._find_pod,
             known=translate.known_pods(current.to_dict() if current is not None else {}),
         )
-        await _write(
-            self._context, resources.ENDPOINTS, current, desired, difference=translate.endpoints_patch
-        )
-
-    async def remove(self, key: str) -> None:
-        """See ``EndpointMirror``."""
-        for endpoints in self.lower.store.by_index(INDEX_SERVICE, key):
-            await delete_only(self._context.lower, resources.ENDPOINTS, endpoints)
+        await self._write(current, desired)
 
 
-def _lower(context: ClusterContext, resource: Resource, index: Callable[[Object], Iterable[str]]) -> Informer:
-    ours = f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}"
-    return Informer(context.lower, resource, label_selector=ours, indexers={INDEX_SERVICE: index})
-
-
-def _finder(caches: PodCaches) -> translate.FindPod:
-    """Return a function that finds our lower pod of an upper pod."""
-
-    def find(namespace: str, name: str, uid: str) -> translate.LowerPod | None:
-        upper = caches.upper_pod(uid) if uid else caches.upper_by_name(namespace, name)
-        if upper is None or upper.namespace != namespace:
-            return None
-        pod = caches.lower_pod(upper.uid)
-        if pod is None:
-            return None
-        return translate.LowerPod(pod.namespace, pod.name, pod.uid, (pod.spec or {}).get("nodeName", ""))
-
-    return find
-
-
-async def _write(
-    context: ClusterContext,
-    resource: Resource,
-    current: Object | None,
-    desired: dict[str, Any],
-    *,
-    difference: Difference,
-) -> None:
-    """Create a lower object, or patch what differs; an unmanaged object of that name is left alone."""
-    if current is None:
-        current = await create_new(context.lower, resource, desired)
-        if current is None:
-            return
-        # Either ours and not in the cache yet, or unmanaged.
-    upper_uid = desired["metadata"]["labels"][names.LABEL_UPPER_UID]
-    upper_namespace = desired["metadata"]["annotations"][names.ANNOTATION_UPPER_NAMESPACE]
-    if not ownership.is_owned_by(current, context.cluster_id, upper_namespace, upper_uid=upper_uid):
-        context.log.warning(
-            "lower endpoints are not owned; they are not changed", resource=resource.plural, name=current.key
-        )
-        return
-    if patch := difference(current.to_dict(), desired):
-        await patch_only(context.lower, resource, current, patch)
+def _is_external(service: Object) -> bool:
+    return (service.spec or {}).get("type") == "ExternalName"
