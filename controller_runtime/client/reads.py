@@ -6,7 +6,14 @@ from typing import Any
 
 from controller_runtime.client.object_verbs import ObjectVerbs
 from controller_runtime.errors import NotFound
+from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
+
+
+async def find_object(client: ObjectVerbs, resource: Resource, name: str, **options: Any) -> Object | None:
+    """Return an object as ``find`` does, decoded."""
+    found = await find(client, resource, name, **options)
+    return None if found is None else from_dict(found)
 
 
 async def find(client: ObjectVerbs, resource: Resource, name: str, **options: Any) -> dict[str, Any] | None:

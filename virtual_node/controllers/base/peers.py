@@ -11,7 +11,7 @@ from __future__ import annotations
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.client.client import Client
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find_object
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.context import ClusterContext
@@ -44,8 +44,5 @@ async def _named(client: Client, resource: Resource, key: str) -> list[Object]:
 
 async def is_virtual_node(upper: Client, node: str) -> bool:
     """Report whether the upper cluster has a virtual node of that name, of any process. Reads live."""
-    try:
-        labels = (await upper.get(resources.NODES, node))["metadata"].get("labels") or {}
-    except NotFound:
-        return False
-    return names.LABEL_LOWER_CLUSTER in labels
+    found = await find_object(upper, resources.NODES, node)
+    return found is not None and names.LABEL_LOWER_CLUSTER in found.labels

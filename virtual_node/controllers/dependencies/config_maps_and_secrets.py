@@ -88,7 +88,7 @@ class DependencyController:
             group.create_task(self.controller.run())
             group.create_task(self._watches.run())
 
-    async def ensure(self, upper: Object, upper_pod: dict[str, Any], namespace: str) -> list[Problem]:
+    async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Ensure that copies of all objects that a pod references exist, before its lower pod is created.
 
         Returns a Problem for each mandatory object that is missing, in the order of the pod's references. The

@@ -131,9 +131,7 @@ class Copies:
         existing = self._cached(key)
         current = existing
         if current is None:
-            if problem := await self._namespaces.ensure(
-                desired["metadata"]["namespace"], upper_name=key.namespace
-            ):
+            if problem := await self._namespaces.ensure(key.namespace):
                 return problem
             current = await self._namespaces.create_inside(resource, desired)
             if current is None:

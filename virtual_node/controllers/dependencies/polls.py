@@ -9,14 +9,14 @@ are not delayed. Namespaces take turns, so the objects of one do not delay those
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.client.reads import find_object
+from controller_runtime.errors import ApiError
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.object_key import KINDS, ObjectKey
 from virtual_node.controllers.dependencies.budget import ObjectBudget
 
@@ -133,9 +133,7 @@ class ObjectPolls:
             if self._find(key) is polled:
                 queue = self._queues[key.namespace]
                 queue[key] = queue.pop(key)
-            found: Object | None = None
-            with contextlib.suppress(NotFound):
-                found = from_dict(await self._client.get(KINDS[key.kind], key.name, namespace=key.namespace))
+            found = await find_object(self._client, KINDS[key.kind], key.name, namespace=key.namespace)
             # An object that is no longer polled uses no budget, because no pod needs it.
             if found is not None and self._find(key) is polled:
                 found = self._budget.fit(key, found)

@@ -6,14 +6,15 @@ label and the expected id is patched or deleted, and each write has the uid of t
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find
+from controller_runtime.client.reads import find_object
 from controller_runtime.errors import NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, patch_only
 from virtual_node.translate.base.ownership import is_owned
@@ -55,8 +56,8 @@ class TokenStore:
 
     async def is_taken(self, of: str, where: Where) -> bool:
         """Report whether an unmanaged Secret has the name. Reads live."""
-        there = await find(self._context.lower, resources.SECRETS, where[1], namespace=where[0])
-        return there is not None and not self.is_of(from_dict(there), of)
+        there = await find_object(self._context.lower, resources.SECRETS, where[1], namespace=where[0])
+        return there is not None and not self.is_of(there, of)
 
     async def write(self, of: str, secret: dict[str, Any]) -> bool:
         """Create the Secret or patch the existing one; return False if an unmanaged Secret has the name."""
@@ -76,16 +77,13 @@ class TokenStore:
             Conflict: the checked Secret is gone, and a new one may have its name; the caller retries.
         """
         namespace, name = where
-        secret = self.cached(where)
-        try:
-            if secret is None:
-                # Not in the cache: too new, gone, or no longer ours.
-                secret = from_dict(
-                    await self._context.lower.get(resources.SECRETS, name, namespace=namespace)
-                )
-            if not self.is_of(secret, of):
-                self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
-                return
-            await self._context.lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)
-        except NotFound:
+        lower = self._context.lower
+        # Not in the cache: too new, gone, or no longer ours.
+        secret = self.cached(where) or await find_object(lower, resources.SECRETS, name, namespace=namespace)
+        if secret is None:
             return
+        if not self.is_of(secret, of):
+            self._context.log.warning("a lower Secret is not owned; it is not changed", secret=secret.key)
+            return
+        with contextlib.suppress(NotFound):
+            await lower.delete(resources.SECRETS, name, namespace=namespace, uid=secret.uid)

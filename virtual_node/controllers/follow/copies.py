@@ -116,7 +116,7 @@ class FollowedCopies:
         existing = self.lower.store.get(f"{namespace}/{name}")
         was_compared = self._compared.get(key) is upper
         if existing is None:
-            if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
+            if problem := await self._namespaces.ensure(upper.namespace):
                 return problem
             return await self._create(upper, desired)
         if not self._is_ours(existing, key, uid=upper.uid):

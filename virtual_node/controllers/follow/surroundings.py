@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import INDEX_SERVICE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
@@ -13,8 +14,6 @@ from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.users import NamespaceUsers
 from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.view import Labels, View
-
-_FINISHED = {"Succeeded", "Failed"}
 
 
 class Surroundings:
@@ -53,8 +52,10 @@ class Surroundings:
             is_allowed=self._namespaces.allows_namespace,
             labels_of=self._labels_of,
             all_namespaces=lambda: ((one.name, one.labels) for one in self._upper_namespaces.store.list()),
-            pods=self._labels_of_pods,
-            has_service=self._has_service,
+            pods=lambda namespace: self._live.get(namespace, {}).values(),
+            has_service=lambda namespace, name: bool(
+                self._lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}")
+            ),
             ingress_classes=context.config.ingress_classes,
             gateway_classes=context.config.gateway_classes,
         )
@@ -76,7 +77,7 @@ class Surroundings:
         """Call a function with the namespace of each pod that starts, finishes, or changes its labels."""
 
         def changed(pod: Object) -> None:
-            if (pod.status or {}).get("phase") in _FINISHED:
+            if is_finished(pod.status):
                 gone(pod)
             elif self._live[pod.namespace].get(pod.uid) != pod.labels:
                 self._live[pod.namespace][pod.uid] = pod.labels
@@ -118,9 +119,3 @@ class Surroundings:
     def _labels_of(self, namespace: str) -> Labels | None:
         found = self._upper_namespaces.store.get(namespace)
         return None if found is None else found.labels
-
-    def _labels_of_pods(self, namespace: str) -> Iterable[Labels]:
-        return self._live.get(namespace, {}).values()
-
-    def _has_service(self, namespace: str, name: str) -> bool:
-        return bool(self._lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}"))

@@ -9,13 +9,13 @@ an object of another owner, even if we made it, because it holds data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.api import names, namespace_map
 from controller_runtime.api.namespace_map import NEVER_MIRRORED, NamespaceMap
-from controller_runtime.client.reads import find
+from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
@@ -69,17 +69,14 @@ class Namespaces:
             self._context.lower_namespace(upper_namespace),
         } and self.allowed(upper_namespace)
 
-    async def ensure(
-        self, namespace: str, *, upper_name: str, is_for_new_pod: bool = False
-    ) -> Problem | None:
-        """Create a lower namespace unless it exists; return a Problem if it must not be used.
+    async def ensure(self, upper_name: str, *, is_for_new_pod: bool = False) -> Problem | None:
+        """Create an upper namespace's lower namespace unless it exists; return a Problem if it must not be used.
 
         A namespace that we did not create is used only if ``namespaces.adopt`` allows it. A namespace that
         stands for another upper namespace or another upper cluster is never used.
 
         Args:
-            namespace: the lower namespace.
-            upper_name: the upper namespace that it stands for.
+            upper_name: the upper namespace.
             is_for_new_pod: return the problem in any case. Otherwise None if pods of this upper namespace
                 already run in the lower one: they are older than an upgrade or a configuration change, and
                 still need objects there.
@@ -87,9 +84,11 @@ class Namespaces:
         Raises:
             ApiError: the lower cluster refuses or does not answer.
         """
+        namespace = self._context.lower_namespace(upper_name)
         if self._known.get(namespace) == upper_name:
             return None
-        lower = await self._find(namespace) or await self._create(namespace, upper_name)
+        lower = await find_object(self._context.lower, resources.NAMESPACES, namespace)
+        lower = lower or await self._create(namespace, upper_name)
         problem = self._objection(lower, upper_name)
         if problem is not None:
             return None if not is_for_new_pod and self._has_pods(namespace, upper_name) else problem
@@ -99,19 +98,17 @@ class Namespaces:
 
     async def create_inside(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
         """Create an object in a lower namespace as ``create_new`` does."""
-        try:
+        with self.in_use(body["metadata"]["namespace"]):
             return await create_new(self._context.lower, resource, body)
+
+    @contextlib.contextmanager
+    def in_use(self, namespace: str) -> Iterator[None]:
+        """Read the lower namespace live at the next ``ensure`` if the block raises NotFound."""
+        try:
+            yield
         except NotFound:
-            self.forget(body["metadata"]["namespace"])
+            self._known.pop(namespace, None)
             raise
-
-    def forget(self, namespace: str) -> None:
-        """Read the namespace live at the next ``ensure``, because it was not found in the lower cluster."""
-        self._known.pop(namespace, None)
-
-    async def _find(self, namespace: str) -> Object | None:
-        found = await find(self._context.lower, resources.NAMESPACES, namespace)
-        return None if found is None else from_dict(found)
 
     async def _create(self, namespace: str, upper_name: str) -> Object:
         """Create a lower namespace; return the existing one if another client was faster.
@@ -171,7 +168,7 @@ class Namespaces:
         """Update one lower namespace of ours from its upper namespace, or delete it."""
         lower = self._lower.store.get(namespace)
         if lower is None or lower.metadata.deletion_timestamp is not None:
-            self.forget(namespace)
+            self._known.pop(namespace, None)
             return None
         found = (self._upper.store.get(name) for name in self._upper_names(lower))
         upper = next((one for one in found if one is not None), None)
@@ -203,14 +200,13 @@ class Namespaces:
         with contextlib.suppress(NotFound, Conflict):
             await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
             self._context.log.info("lower namespace deleted", namespace=lower.name)
-        self.forget(lower.name)
+        self._known.pop(lower.name, None)
         return None
 
     async def _upper_exists(self, lower: Object) -> bool:
         """Report whether an upper namespace exists. Reads live: after an outage a cache may miss namespaces."""
         for name in self._upper_names(lower):
-            with contextlib.suppress(NotFound):
-                await self._context.upper.get(resources.NAMESPACES, name)
+            if await find_object(self._context.upper, resources.NAMESPACES, name) is not None:
                 return True
         return False
 

@@ -253,12 +253,9 @@ class PodController:
         has_finished = is_finished(upper.status)
         if has_finished and record.is_gone:
             return None
-        live = await live_reads.lower_named_as(self._context, upper)
-        if live is not None and live_reads.is_lower_pod_of(
-            self._context, upper, live, known_uid=record.lower_uid
-        ):
-            if not self._has_our_labels(upper, live):
-                await self._claim_again(upper, live)
+        live = await live_reads.lower_pod_of(self._context, upper, known_uid=record.lower_uid)
+        if live is not None:
+            await self._claim_again(upper, live)
             # The cache may be behind. Then its event requeues the pod, and this requeue is only a safeguard.
             return Result(requeue_after=live_reads.BEHIND)
         if has_finished:
@@ -274,15 +271,10 @@ class PodController:
         self._context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
         return None
 
-    def _labels(self, upper: Object) -> dict[str, str]:
-        spec = upper.spec or {}
-        return ownership_labels(self._context.options[spec["nodeName"]].owner, upper.uid)
-
-    def _has_our_labels(self, upper: Object, live: Object) -> bool:
-        return self._labels(upper).items() <= live.labels.items()
-
     async def _claim_again(self, upper: Object, live: Object) -> None:
         """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
-        labels = self._labels(upper)
+        labels = ownership_labels(self._context.options[upper.spec["nodeName"]].owner, upper.uid)
+        if labels.items() <= live.labels.items():
+            return
         self._context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
         await patch_only(self._context.lower, resources.PODS, live, {"metadata": {"labels": labels}})

@@ -24,7 +24,6 @@ from virtual_node.controllers.dependencies.service_account_tokens import Identit
 from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods import debugging, live_reads
-from virtual_node.controllers.pods import record as records
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.status_writer import StatusWriter
@@ -83,15 +82,6 @@ class PodCreator:
         self.adopt(upper, lower)
         self._identities.adopt(upper)
 
-    async def prepare(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
-        """Ensure that a pod's ConfigMaps and Secrets exist in the lower cluster; return what blocks the pod.
-
-        Raises:
-            ApiError: a temporary error; the caller retries with back-off.
-        """
-        namespace = self._context.lower_namespace(upper.namespace)
-        return await self._dependencies.ensure(upper, upper_pod, namespace)
-
     async def prepare_debugging(
         self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
     ) -> dict[str, Problem]:
@@ -100,7 +90,7 @@ class PodCreator:
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
         """
-        found = await self.prepare(upper, upper_pod)
+        found = await self._dependencies.ensure(upper, upper_pod)
         ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
         patch["spec"]["ephemeralContainers"] = ready
         await self._service_links.settled(upper.namespace)
@@ -155,18 +145,16 @@ class PodCreator:
             await self._refused(upper, record, "ExceededQuota", message)
             return self.refusals.follow(upper.uid, namespace, body["spec"])
         try:
-            if problems := await self._missing(upper, upper_pod, options):
-                return await self._wait_for(upper, upper_pod, record, problems)
-            await self._service_links.settled(upper.namespace)
-            self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
-            created = await self._send(body, record)
+            with self._namespaces.in_use(namespace):
+                if problems := await self._missing(upper, upper_pod, options):
+                    return await self._wait_for(upper, upper_pod, record, problems)
+                await self._service_links.settled(upper.namespace)
+                self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
+                created = await self._send(body, record)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
         except ApiError as error:
-            if is_retryable(error):
+            if is_retryable(error) or isinstance(error, NotFound):
                 raise
             reason = synthetic_status.refusal_reason(error.code, error.reason, error.message)
             message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
@@ -184,18 +172,17 @@ class PodCreator:
         # Debug containers can only be added to an existing pod, so the next reconcile adds them.
         record.synced = None if upper_pod["spec"].get("ephemeralContainers") else upper
         record.reached = int(created["metadata"].get("generation") or 0)
-        record.complaint = ""
+        record.complaint = ("", "")
         return None
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
-        namespace = options.namespace_map(upper.namespace)
-        problem = await self._namespaces.ensure(namespace, upper_name=upper.namespace, is_for_new_pod=True)
+        problem = await self._namespaces.ensure(upper.namespace, is_for_new_pod=True)
         if problem is None and self._follow is not None:
             problem = await self._follow.ready(upper.namespace, upper.uid)
         if problem is not None:
             return [problem]
-        problems = await self.prepare(upper, upper_pod)
+        problems = await self._dependencies.ensure(upper, upper_pod)
         if self._volumes is not None:
             problems += await self._volumes.ensure(upper, upper_pod)
         return problems or await self._identities.ensure(upper, upper_pod, options)
@@ -213,7 +200,7 @@ class PodCreator:
             node_pools.keep_to(spec, pool)
             return False
         self.refusals.forget(upper.uid)
-        if record.differs_from_last("FailedScheduling", why):
+        if record.complaint != ("FailedScheduling", why):
             status = synthetic_status.unschedulable(upper.to_dict(), message=why, now=datetime.now(UTC))
             await self._complain(upper, record, "FailedScheduling", why, status)
         return True
@@ -239,7 +226,7 @@ class PodCreator:
         first = problems[0]
         if first.event_reason in NAMESPACE_PROBLEMS:
             await self._refused(upper, record, "NotAllowed", first.message, event=first.event_reason)
-        elif record.differs_from_last(first.event_reason, first.message):
+        elif record.complaint != (first.event_reason, first.message):
             status = synthetic_status.pending(
                 upper_pod, reason=first.waiting_reason, message=first.waiting_message
             )
@@ -275,7 +262,7 @@ class PodCreator:
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
         message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
         why = "NameConflict"
-        if record.differs_from_last(why, message):
+        if record.complaint != (why, message):
             status = synthetic_status.pending(upper.to_dict(), reason=why, message=message, pod_reason=why)
             await self._complain(upper, record, why, message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
@@ -283,7 +270,7 @@ class PodCreator:
     async def _refused(
         self, upper: Object, record: PodRecord, reason: str, message: str, *, event: str = "FailedCreate"
     ) -> None:
-        if record.differs_from_last(event, message):
+        if record.complaint != (event, message):
             status = synthetic_status.refused(
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
@@ -295,6 +282,6 @@ class PodCreator:
     ) -> None:
         """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
         await self._status.write_own(upper, status)
-        record.complaint = records.complaint(reason, message)
+        record.complaint = (reason, message)
         self._context.recorder.event(upper, "Warning", reason, message)
         self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)

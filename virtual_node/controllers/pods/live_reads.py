@@ -6,9 +6,8 @@ from typing import Any
 
 from controller_runtime import resources
 from controller_runtime.client.client import Client
-from controller_runtime.client.reads import find
-from controller_runtime.errors import NotFound
-from controller_runtime.objects import Object, from_dict
+from controller_runtime.client.reads import find, find_object
+from controller_runtime.objects import Object
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.translate.base import ownership
 
@@ -19,8 +18,13 @@ BEHIND = 5.0
 async def lower_named_as(context: ClusterContext, upper: Object) -> Object | None:
     """Return the lower pod that has an upper pod's name, owned or unmanaged; None: there is none."""
     namespace = context.lower_namespace(upper.namespace)
-    found = await find(context.lower, resources.PODS, upper.name, namespace=namespace)
-    return None if found is None else from_dict(found)
+    return await find_object(context.lower, resources.PODS, upper.name, namespace=namespace)
+
+
+async def lower_pod_of(context: ClusterContext, upper: Object, *, known_uid: str) -> Object | None:
+    """Return the lower pod of an upper pod's name if it was created for the upper pod, as ``is_lower_pod_of``."""
+    live = await lower_named_as(context, upper)
+    return live if live is not None and is_lower_pod_of(context, upper, live, known_uid=known_uid) else None
 
 
 def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, known_uid: str) -> bool:
@@ -41,11 +45,8 @@ def is_lower_pod_of(context: ClusterContext, upper: Object, live: Object, *, kno
 
 async def itself(cluster: Client, pod: Object) -> Object | None:
     """Return the current state of a pod; None: the pod of that uid is gone."""
-    try:
-        live = from_dict(await cluster.get(resources.PODS, pod.name, namespace=pod.namespace))
-    except NotFound:
-        return None
-    return live if live.uid == pod.uid else None
+    live = await find_object(cluster, resources.PODS, pod.name, namespace=pod.namespace)
+    return live if live is not None and live.uid == pod.uid else None
 
 
 async def upper_exists(context: ClusterContext, uid: str, lower: Object) -> bool:

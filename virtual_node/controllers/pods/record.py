@@ -58,8 +58,8 @@ class PodRecord:
     """Loop time of the first lower change that is not in the upper cluster yet; 0: none."""
     refused: str = ""
     """The last changes of the running pod that the policy refused. Prevents repeated reports."""
-    complaint: str = ""
-    """The last problem written to the upper pod. Prevents repeated writes."""
+    complaint: tuple[str, str] = ("", "")
+    """Reason and message of the last problem written to the upper pod. Prevents repeated writes."""
     debugging: str = ""
     """The last event about waiting debug containers. Prevents repeated events."""
 
@@ -67,10 +67,6 @@ class PodRecord:
     """Number of refusals by the lower cluster, without those by quotas."""
     retry_at: float = 0.0
     """Loop time before which a refused pod is not tried again."""
-
-    def differs_from_last(self, reason: str, message: str) -> bool:
-        """Report whether a problem differs from the last one."""
-        return self.complaint != complaint(reason, message)
 
     def saw(self, lower: Object) -> None:
         """Record that the informer shows the lower pod."""
@@ -82,11 +78,6 @@ class PodRecord:
         self.last_lower = lower
         if self.written is not None and not _is_older(lower, self.written):
             self.written = None
-
-
-def complaint(reason: str, message: str) -> str:
-    """Return a problem in the form that ``PodRecord.complaint`` stores."""
-    return f"{reason}: {message}"
 
 
 def _is_older(pod: Object, other: Object) -> bool:

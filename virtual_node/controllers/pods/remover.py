@@ -61,10 +61,8 @@ class PodRemover:
         if (record.sent or made) and not record.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
             # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
-            live = await live_reads.lower_named_as(self._context, upper)
-            if live is not None and live_reads.is_lower_pod_of(
-                self._context, upper, live, known_uid=record.lower_uid
-            ):
+            live = await live_reads.lower_pod_of(self._context, upper, known_uid=record.lower_uid)
+            if live is not None:
                 await self._end_lower_pod(upper, live, record)
                 return Result(requeue_after=live_reads.BEHIND)
         if record.last_lower is not None and (live := await self._stripped(record.last_lower)):

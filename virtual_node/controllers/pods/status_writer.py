@@ -100,7 +100,7 @@ class StatusWriter:
         dropped = pod_status.status_patch(stored, desired, uid=upper.uid) if stored is not None else None
         record.dropped = _digest(dropped) if dropped else 0
         record.compared = pair
-        record.complaint = ""
+        record.complaint = ("", "")
         return None
 
     def _minor_patch_delay(self, now: float) -> float:

@@ -78,7 +78,7 @@ class ServiceCopies:
         if existing is None:
             if was_up_to_date and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
                 return None  # another process has deleted the copy; our cache does not show the reason yet
-            if problem := await self._namespaces.ensure(namespace, upper_name=upper.namespace):
+            if problem := await self._namespaces.ensure(upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
             if existing is None:
@@ -146,12 +146,10 @@ class ServiceCopies:
             with contextlib.suppress(NotFound):
                 return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
         try:
-            created, refused = await self._create_first_accepted(whole, desired)
+            with self._namespaces.in_use(namespace):
+                created, refused = await self._create_first_accepted(whole, desired)
         except AlreadyExists:
             return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        except NotFound:
-            self._namespaces.forget(namespace)
-            raise
         self._context.log.debug("lower service created", service=f"{namespace}/{name}")
         self._report_address(whole, created, refused)
         return None

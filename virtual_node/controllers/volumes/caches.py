@@ -40,7 +40,17 @@ class VolumeCaches:
             lower, resources.PODS, label_selector=f"{ours},{LABEL_BINDER_OF}", name="volume-binders"
         )
         """Placeholder pods in the lower cluster."""
-        self.shared = _shared(context)
+        declared = ",".join(sorted(one.name for one in context.config.volumes.shared))
+        self.shared = (
+            Informer(
+                upper,
+                resources.PERSISTENT_VOLUMES,
+                label_selector=f"{LABEL_SHARED} in ({declared})",
+                name="shared-volumes",
+            )
+            if declared
+            else None
+        )
         """Mirrors of all lower clusters' volumes on shared storage; None: this cluster declares no shared storage."""
 
     def all(self) -> Iterator[Informer]:
@@ -61,15 +71,3 @@ def _guest_claims(volume: Object, cluster_id: str) -> tuple[str, ...]:
     reference = (volume.spec or {}).get("claimRef") or {}
     key = f"{reference.get('namespace')}/{reference.get('name')}"
     return (key,) if is_guest(volume, cluster_id) else ()
-
-
-def _shared(context: ClusterContext) -> Informer | None:
-    declared = ",".join(sorted(one.name for one in context.config.volumes.shared))
-    if not declared:
-        return None
-    return Informer(
-        context.upper,
-        resources.PERSISTENT_VOLUMES,
-        label_selector=f"{LABEL_SHARED} in ({declared})",
-        name="shared-volumes",
-    )

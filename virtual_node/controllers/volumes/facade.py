@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from controller_runtime.api.pod.conditions import claim_names
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import ClusterCaches
@@ -64,7 +65,7 @@ class Volumes:
         Raises:
             ApiError: claims or volumes cannot be read for now; the caller retries.
         """
-        if not any("persistentVolumeClaim" in one or "ephemeral" in one for one in _volumes_of(upper_pod)):
+        if not claim_names(upper_pod):
             return []
         for informer in self._caches.all():
             if not await informer.wait_synced(_SYNC_TIMEOUT):
@@ -75,8 +76,3 @@ class Volumes:
     def forget_pod(self, uid: str) -> None:
         """Remove an upper pod that is gone from the users of its claims."""
         self._claims.forget_pod(uid)
-
-
-def _volumes_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pod["spec"].get("volumes") or []
-    return found

@@ -9,6 +9,7 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.api import names
 from controller_runtime.cache.informer import Informer
+from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
@@ -89,11 +90,7 @@ class VolumeController:
     async def _create_driver(self) -> None:
         upper = self._context.upper
         with contextlib.suppress(Forbidden):  # accounts made for older releases may create it, but not get it
-            try:
-                await upper.get(CSI_DRIVERS, translate.DRIVER)
-            except NotFound:
-                pass
-            else:
+            if await find_object(upper, CSI_DRIVERS, translate.DRIVER) is not None:
                 return
         with contextlib.suppress(AlreadyExists):
             await upper.create(CSI_DRIVERS, translate.csi_driver())
@@ -222,7 +219,7 @@ class VolumeController:
         reaching = [
             node.labels
             for node in self._lower_nodes.store.list()
-            if translate.reachable_from(lower, _bare(node))
+            if translate.reachable_from(lower, {"metadata": {"name": node.name, "labels": node.labels}})
         ]
         found = [
             name
@@ -243,7 +240,3 @@ class VolumeController:
             ),
             (caches.upper_classes, lambda _: [volume.name for volume in caches.lower_volumes.store.list()]),
         )
-
-
-def _bare(node: Object) -> dict[str, Any]:
-    return {"metadata": {"name": node.name, "labels": node.labels}}

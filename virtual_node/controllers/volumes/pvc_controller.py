@@ -213,8 +213,7 @@ class ClaimController:
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None
-        space, upper_name = lower["metadata"]["namespace"], upper["metadata"]["namespace"]
-        if await self._namespaces.ensure(space, upper_name=upper_name, is_for_new_pod=True):
+        if await self._namespaces.ensure(upper["metadata"]["namespace"], is_for_new_pod=True):
             return Result(requeue_after=_REFUSED_RETRY)  # no placeholder, because the pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:

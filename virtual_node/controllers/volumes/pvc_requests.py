@@ -67,8 +67,7 @@ class ClaimRequests:
             storage_class=storage_class,
             volume_name=volume_name,
         )
-        upper_name = metadata["namespace"]
-        if problem := await self._namespaces.ensure(namespace, upper_name=upper_name, is_for_new_pod=True):
+        if problem := await self._namespaces.ensure(metadata["namespace"], is_for_new_pod=True):
             raise Forbidden(problem.message, code=403, reason=problem.event_reason)
         return await self._namespaces.create_inside(_CLAIMS, body)
 
@@ -181,10 +180,8 @@ class ClaimRequests:
         above = self._context.upper
         volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
         if volume:
-            try:
-                return pv.is_mirror(await above.get(resources.PERSISTENT_VOLUMES, volume))
-            except NotFound:
-                return False
+            found = await find(above, resources.PERSISTENT_VOLUMES, volume)
+            return found is not None and pv.is_mirror(found)
         return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
 
     async def patch_upper(

@@ -15,8 +15,7 @@ from controller_runtime.api import names
 from controller_runtime.api.moving import movable
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
-from controller_runtime.client.reads import find
-from controller_runtime.errors import NotFound
+from controller_runtime.client.reads import find, find_object
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.workqueue.controller import Result
 from virtual_node.config.volumes import SharedStorage
@@ -188,17 +187,12 @@ class SharedVolumes:
         except translate.UnusableError as error:
             text = f'volume "{mirror["metadata"]["name"]}" cannot be used in lower cluster {context.name}: {error}'
             return claim_problem("FailedAttachVolume", text)
-        if problem := await self._namespaces.ensure(
-            namespace, upper_name=claim.namespace, is_for_new_pod=True
-        ):
+        if problem := await self._namespaces.ensure(claim.namespace, is_for_new_pod=True):
             return problem
         there = await find(context.lower, _CLAIMS, claim.name, namespace=namespace)
         if there is None:
-            try:
+            with self._namespaces.in_use(namespace):
                 there = await context.lower.create(_CLAIMS, body, namespace=namespace)
-            except NotFound:
-                self._namespaces.forget(namespace)
-                raise
         if not self._is_guest_claim(from_dict(there), claim, mirror):
             return claim_problem(
                 CLAIM_CONFLICT, claim_conflict(context.name, f"{namespace}/{claim.name}", "another claim")
@@ -260,8 +254,7 @@ class SharedVolumes:
     async def _guest_claim(self, key: str) -> Object | None:
         """Read the guest's claim; None: there is none."""
         namespace, _, name = self._context.lower_key(key).partition("/")
-        there = await find(self._context.lower, _CLAIMS, name, namespace=namespace)
-        found = from_dict(there) if there is not None else None
+        found = await find_object(self._context.lower, _CLAIMS, name, namespace=namespace)
         return found if found is not None and translate.is_guest(found, self._context.cluster_id) else None
 
     async def _remove(self, guests: list[Object]) -> None:

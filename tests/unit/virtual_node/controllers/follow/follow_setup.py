@@ -49,7 +49,7 @@ class Scene(pod_controller_setup.Scene):
         self.upper.feed(caches.upper_namespaces, self.controller._upper, self.caches.upper["vn"])
         self.lower.feed(self.copies, self.caches.lower, caches.lower_services, caches.secrets)
 
-    async def _ensure(self, _name: str, *, upper_name: str) -> Problem | None:
+    async def _ensure(self, _upper_name: str) -> Problem | None:
         return None
 
     def add(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import Mock
 
@@ -13,6 +12,7 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers.base.problems import Problem
+from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.controller import ServiceController
 from virtual_node.controllers.services.endpoint_slices import EndpointSlices
 
@@ -34,9 +34,9 @@ class Scene(pod_controller_setup.Scene):
         self.context.config.services.cluster_ip = cluster_ip
         self.problem: Problem | None = None
         """What is wrong with all lower namespaces."""
-        namespaces: Any = SimpleNamespace(
-            ensure=self._ensure_namespace, forget=Mock(), allowed=lambda name: name != "forbidden"
-        )
+        namespaces: Any = Namespaces(self.context, self.all_caches)
+        namespaces.ensure = self._ensure_namespace
+        namespaces.allowed = lambda name: name != "forbidden"
         self.controller = ServiceController(self.context, self.all_caches, namespaces=namespaces)
         self.upper_services = self.all_caches.upper_services
         self.lower_services = self.all_caches.lower_services
@@ -50,7 +50,7 @@ class Scene(pod_controller_setup.Scene):
         self.reported.append((kind, reason))
         self.messages.append(message)
 
-    async def _ensure_namespace(self, _name: str, *, upper_name: str) -> Problem | None:
+    async def _ensure_namespace(self, _upper_name: str) -> Problem | None:
         return self.problem
 
     def add_pod(self, namespace: str = "shop", uid: str = "p-1") -> None:
