@@ -24,16 +24,8 @@ from controller_runtime.errors import ApiError, ConfigError, Conflict, Expired, 
 from controller_runtime.resources import CERTIFICATE_SIGNING_REQUESTS
 from controller_runtime.tls.pem import KeyPair
 from controller_runtime.util.backoff import ExponentialBackoff
-from virtual_node.certificates.csr import (
-    SIGNER,
-    RequestFailed,
-    approved,
-    certificate_of,
-    has_condition,
-    impersonation,
-    request_object,
-    rotation_time,
-)
+from virtual_node.certificates import csr
+from virtual_node.certificates.csr import RequestFailed
 
 ROTATE_BETWEEN = (0.7, 0.9)
 """Fractions of a certificate's lifetime between which it is renewed, as in client-go's certificate manager."""
@@ -145,11 +137,11 @@ class ServingCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
         name = f"virtual-node-{self._node_name}-{secrets.token_hex(4)}"
         try:
-            body = request_object(name, self._node_name, self._addresses, key)
+            body = csr.request_object(name, self._node_name, self._addresses, key)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self._made[name] = ""
-        headers = impersonation(self._node_name)
+        headers = csr.impersonation(self._node_name)
         request = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, body, headers=headers)
         self._made[name] = request["metadata"]["uid"]
         async with asyncio.timeout(_PATIENCE):
@@ -158,7 +150,7 @@ class ServingCertificate:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         share = random.uniform(*ROTATE_BETWEEN)  # noqa: S311 - spreads nodes out
-        rotate_at = rotation_time(certificate, now=self._now(), share=share)
+        rotate_at = csr.rotation_time(certificate, now=self._now(), share=share)
         self._install(Issued(KeyPair(certificate, private), rotate_at))
         self._rotate_at = rotate_at
         self._log.info("serving certificate issued", request=name, renewed_at=rotate_at.isoformat())
@@ -178,11 +170,11 @@ class ServingCertificate:
         """Approve our own request unless it is decided; return False if others must approve it."""
         name = request["metadata"]["name"]
         for _ in range(_APPROVAL_TRIES):
-            if has_condition(request, "Approved") or has_condition(request, "Denied"):
+            if csr.has_condition(request, "Approved") or csr.has_condition(request, "Denied"):
                 return True  # approved or denied by another client
             try:
                 await self._client.update(
-                    CERTIFICATE_SIGNING_REQUESTS, approved(request), subresource="approval"
+                    CERTIFICATE_SIGNING_REQUESTS, csr.approved(request), subresource="approval"
                 )
             except Conflict:
                 request = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
@@ -211,7 +203,7 @@ class ServingCertificate:
         """
         name = request["metadata"]["name"]
         while True:
-            certificate = certificate_of(request)
+            certificate = csr.certificate_of(request)
             if certificate is not None:
                 return certificate
             try:
@@ -245,7 +237,7 @@ class ServingCertificate:
                 if event.type == "DELETED":
                     raise RequestFailed("the certificate request was deleted")
                 if event.type != "BOOKMARK":
-                    certificate = certificate_of(event.object.to_dict())
+                    certificate = csr.certificate_of(event.object.to_dict())
                     if certificate is not None:
                         return certificate
         return None
@@ -256,7 +248,7 @@ class ServingCertificate:
         self._log.warning(
             "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
         )
-        self._record_event("ServingCertificateFailed", f"No serving certificate from {SIGNER}: {text}")
+        self._record_event("ServingCertificateFailed", f"No serving certificate from {csr.SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
         """Delete the requests that we made; a later call retries the deletions that fail."""
