@@ -94,7 +94,8 @@ class ClusterContext:
         reconcile: Callable[[K], Awaitable[Result | None]],
         *,
         workers: int,
-        backoff: tuple[float, float],
+        first_delay: float = 0.2,
+        longest_delay: float = 60.0,
         flow: Callable[[K], str] | None = None,
     ) -> Controller[K]:
         """Return a controller of this lower cluster, to be run by the caller.
@@ -106,12 +107,12 @@ class ClusterContext:
             name: in logs and metrics, before the cluster's name.
             reconcile: as in ``Controller``.
             workers: as in ``Controller``.
-            backoff: the first and the longest delay of a failing key, in seconds.
+            first_delay: of a failing key, in seconds.
+            longest_delay: of a failing key, in seconds.
             flow: as in ``Controller``.
         """
-        made = Controller(
-            f"{name}-{self.name}", reconcile, workers=workers, backoff=ExponentialBackoff(*backoff), flow=flow
-        )
+        backoff = ExponentialBackoff(first_delay, longest_delay)
+        made = Controller(f"{name}-{self.name}", reconcile, workers=workers, backoff=backoff, flow=flow)
         for client in (self.upper, self.lower):
             client.outage.on_return(made.queue.retry_failed)
         return made
@@ -124,6 +125,11 @@ class ClusterContext:
         """Return the key (namespace/name) of the lower object of the same name as the upper object of a key."""
         namespace, _, name = upper_key.partition("/")
         return f"{self.lower_namespace(namespace)}/{name}"
+
+
+def namespace_of(key: str) -> str:
+    """Return the namespace of a key (namespace/name), as the flow of a controller."""
+    return key.partition("/")[0]
 
 
 def requeue_on_change(

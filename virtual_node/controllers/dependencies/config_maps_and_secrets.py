@@ -73,11 +73,7 @@ class DependencyController:
         self._not_pods: set[str] = set()
         """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
         self.controller: Controller[ObjectKey] = context.controller(
-            "dependencies",
-            self.reconcile,
-            workers=_WORKERS,
-            backoff=(0.2, 60.0),
-            flow=lambda key: key.namespace,
+            "dependencies", self.reconcile, workers=_WORKERS, flow=lambda key: key.namespace
         )
         for kind, informer in lower.items():
             self._watch_lower(kind, informer)

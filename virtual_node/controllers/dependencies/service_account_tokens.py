@@ -71,7 +71,7 @@ class IdentityController:
             "identities",
             self.reconcile,
             workers=_WORKERS,
-            backoff=(1.0, 60.0),
+            first_delay=1.0,
             flow=lambda of: self._named.get(of, ("",))[0],
         )
         self._shared = SharedTokens(caches.accounts, node_uid=node_uid, wake=self.controller.queue.add)

@@ -14,9 +14,9 @@ from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base import peers
-from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.base.context import ClusterContext, namespace_of
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.follow import addresses
@@ -80,12 +80,8 @@ class FollowController:
         self._copies = FollowedCopies(context, kind, namespaces=namespaces)
         self.pending = PendingCopies(context, self._upper, self._copies.lower, wake)
         """Objects without a current copy, for which new pods wait."""
-        self.controller: Controller[str] = context.controller(
-            f"follow-{kind.resource.plural}",
-            self.reconcile,
-            workers=_WORKERS,
-            backoff=(0.2, 60.0),
-            flow=lambda key: key.partition("/")[0],
+        self.controller = context.controller(
+            f"follow-{kind.resource.plural}", self.reconcile, workers=_WORKERS, flow=namespace_of
         )
         self._watch()
 

@@ -19,7 +19,7 @@ from controller_runtime.client.reads import find_object
 from controller_runtime.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, patch_only
@@ -47,8 +47,8 @@ class Namespaces:
         self._known: dict[str, str] = {}
         """Upper namespace by lower namespace, for lower namespaces that may be used."""
         self._logged: dict[str, str] = {}
-        self.controller: Controller[str] = context.controller(
-            "namespaces", self.reconcile, workers=1, backoff=(1.0, 300.0)
+        self.controller = context.controller(
+            "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0
         )
         self._watch()
 

@@ -30,7 +30,7 @@ from controller_runtime.api.autoscaling import MARGIN_SECONDS
 from controller_runtime.api.pod.conditions import condition, is_finished
 from controller_runtime.errors import ApiError
 from controller_runtime.objects import Object
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.config.types import REJECT
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -50,8 +50,6 @@ _BREATH = 100
 _STATUS_FIRST = 1
 """Queue priority of changed lower pods, ahead of pods to create. In a burst of thousands of pods, the first
 ones are reported Running while the last ones are still being created."""
-_BACKOFF_BASE = 0.1
-_BACKOFF_MAXIMUM = 60.0
 
 
 class PodController:
@@ -74,12 +72,8 @@ class PodController:
         self._records: dict[str, PodRecord] = {}
         self._remover = PodRemover(context, status=status, creator=creator)
         workers = context.settings.pod_sync_workers
-        self.controller: Controller[str] = context.controller(
-            "pods",
-            self.reconcile,
-            workers=workers,
-            backoff=(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
-            flow=self._namespace,
+        self.controller = context.controller(
+            "pods", self.reconcile, workers=workers, first_delay=0.1, flow=self._namespace
         )
         creator.refusals.attach(self.controller.queue.add_after)
         self._watch_caches()

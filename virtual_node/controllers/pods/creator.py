@@ -54,7 +54,7 @@ class PodCreator:
         volumes: Volumes | None,
         service_links: ServiceLinks,
         status: StatusWriter,
-        follow: Follow | None = None,
+        follow: Follow,
     ) -> None:
         self._context = context
         self._namespaces = namespaces
@@ -104,9 +104,9 @@ class PodCreator:
         self._dependencies.forget_pod(uid)
         self._identities.forget_pod(uid)
         self.refusals.forget(uid)
-        for optional in (self._follow, self._volumes):
-            if optional is not None:
-                optional.forget_pod(uid)
+        self._follow.forget_pod(uid)
+        if self._volumes is not None:
+            self._volumes.forget_pod(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
         """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
@@ -178,7 +178,7 @@ class PodCreator:
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
         problem = await self._namespaces.ensure(upper.namespace, is_for_new_pod=True)
-        if problem is None and self._follow is not None:
+        if problem is None:
             problem = await self._follow.ready(upper.namespace, upper.uid)
         if problem is not None:
             return [problem]

@@ -60,18 +60,15 @@ class QuotaGate:
 
     def pause(self, uid: str, now: float) -> float:
         """Return the seconds until a pod may be tried; 0: now; infinite: it must wait for a wake."""
-        if uid not in self._known:
-            return 0.0
-        namespace = self._namespaces[self._known[uid][0]]
-        if uid in namespace.admitted:
+        namespace = self._of(uid)
+        if namespace is None or uid in namespace.admitted:
             return 0.0
         return max(0.0, namespace.due - now) if uid == namespace.probe else math.inf
 
     def ask(self, uid: str, now: float) -> Wakes:
         """Record that a pod is tried now if ``pause`` allows it; end turns of its namespace that took too long."""
-        if uid not in self._known:
+        if (namespace := self._of(uid)) is None:
             return []
-        namespace = self._namespaces[self._known[uid][0]]
         late = [one for one, since in namespace.asking.items() if now - since >= _TURN]
         for one in late:
             self._end_turn(namespace, one)
@@ -120,9 +117,8 @@ class QuotaGate:
 
     def created(self, uid: str, now: float) -> Wakes:
         """Note that a pod was created and admit waiting pods."""
-        if uid not in self._known:
+        if (namespace := self._of(uid)) is None:
             return []
-        namespace = self._namespaces[self._known[uid][0]]
         self.forget(uid, now)
         namespace.interval, namespace.tried = FIRST, now
         wakes: Wakes = []
@@ -150,30 +146,32 @@ class QuotaGate:
 
     def forget(self, uid: str, now: float) -> Wakes:
         """Forget a pod that is gone or waits for something else; another pod may be tried in its place."""
-        known = self._known.get(uid)
-        if known is None:
+        if (namespace := self._of(uid)) is None:
             return []
-        namespace = self._namespaces[known[0]]
         self._leave(uid)
-        del self._known[uid]
+        name, _ = self._known.pop(uid)
         if not namespace.waiting:
-            del self._namespaces[known[0]]
+            del self._namespaces[name]
             return []
         return self._arm(namespace, max(namespace.due, now), now)
 
+    def _of(self, uid: str) -> _Namespace | None:
+        """Return the namespace in which a pod waits; None: it does not wait."""
+        known = self._known.get(uid)
+        return None if known is None else self._namespaces[known[0]]
+
     def _leave(self, uid: str) -> None:
         """Remove a pod from the queue of its namespace."""
-        known = self._known.get(uid)
-        if known is None:
+        if (namespace := self._of(uid)) is None:
             return
-        namespace = self._namespaces[known[0]]
         self._end_turn(namespace, uid)
-        uids = namespace.waiting.get(known[1])
+        demand = self._known[uid][1]
+        uids = namespace.waiting.get(demand)
         if uids is not None:
             uids.pop(uid, None)
             if not uids:
-                del namespace.waiting[known[1]]
-                namespace.why.pop(known[1], None)
+                del namespace.waiting[demand]
+                namespace.why.pop(demand, None)
 
     @staticmethod
     def _end_turn(namespace: _Namespace, uid: str) -> None:

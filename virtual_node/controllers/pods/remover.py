@@ -137,7 +137,16 @@ class PodRemover:
         return await live_reads.itself(self._context.lower, last)
 
     def _grace(self, lower: Object, grace: int | None) -> int | None:
-        return _least_grace(lower, grace) if self._context.config.volumes.shared else grace
+        """Return a grace period with which a lower pod with claims stays until its kubelet has stopped it.
+
+        Without a grace period, the API server removes the pod at once, and its containers may still write.
+        """
+        spec = lower.spec or {}
+        is_shared = self._context.config.volumes.shared
+        if not is_shared or not claim_names({"metadata": {"name": lower.name}, "spec": spec}):
+            return grace
+        wanted = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
+        return wanted if wanted > 0 else 1
 
     async def _end_lower_pod(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         grace = self._grace(lower, upper.metadata.deletion_grace_period_seconds)
@@ -149,18 +158,6 @@ class PodRemover:
             await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
             record.delete_sent = grace
         return await self._status.mirror(upper, lower, record)
-
-
-def _least_grace(lower: Object, grace: int | None) -> int | None:
-    """Return a grace period with which a lower pod with claims stays until its kubelet has stopped it.
-
-    Without a grace period, the API server removes the pod at once, and its containers may still write.
-    """
-    spec = lower.spec or {}
-    if not claim_names({"metadata": {"name": lower.name}, "spec": spec}):
-        return grace
-    wanted = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
-    return wanted if wanted > 0 else 1
 
 
 def _has_ended(pod: Object | None) -> bool:

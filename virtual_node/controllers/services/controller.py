@@ -19,12 +19,12 @@ from controller_runtime import resources
 from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.config.types import SERVICE_CONTROLLERS
 from virtual_node.controllers.base import peers
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, INDEX_SERVICE, ClusterCaches, upper_service
-from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
+from virtual_node.controllers.base.context import ClusterContext, namespace_of, requeue_on_change
 from virtual_node.controllers.base.problems import SERVICE_CONFLICT, Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.services.endpoint_slices import (
@@ -71,13 +71,7 @@ class ServiceController:
         """Keys of upper Services that the lower cluster refused at the last try."""
         self._progress = asyncio.Event()
         """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
-        self.controller: Controller[str] = context.controller(
-            "services",
-            self.reconcile,
-            workers=_WORKERS,
-            backoff=(0.2, 60.0),
-            flow=lambda key: key.partition("/")[0],
-        )
+        self.controller = context.controller("services", self.reconcile, workers=_WORKERS, flow=namespace_of)
         self._users = NamespaceUsers(self._caches.upper.values(), on_change=self._add_all)
         self._slices = upper_slices(context.upper)
 
@@ -105,7 +99,7 @@ class ServiceController:
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one Service and its endpoints."""
         upper = self._upper.store.get(key)
-        lower_namespace = self._context.lower_namespace(key.partition("/")[0])
+        lower_namespace = self._context.lower_namespace(namespace_of(key))
         for copy in self._lower.store.by_index(INDEX_SERVICE, key):
             if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
                 # The configuration has changed and maps the upper namespace to another lower one now.

@@ -13,7 +13,6 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.problems import Problem
 from virtual_node.controllers.namespaces.controller import Namespaces
-from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pv_controller import VolumeController
 from virtual_node.controllers.volumes.pvc_controller import ClaimController
@@ -45,7 +44,6 @@ class Volumes:
             context,
             self._caches,
             namespaces=namespaces,
-            binder=VolumeBinder(context, self._caches),
             pods=caches.pods,
             wake=wake,
         )
@@ -56,7 +54,9 @@ class Volumes:
         async with asyncio.TaskGroup() as group:
             for informer in self._caches.all():
                 group.create_task(informer.run())
-            group.create_task(self._claims.run())
+            for informer in self._caches.all():
+                await informer.wait_synced()
+            group.create_task(self._claims.controller.run())
             group.create_task(self._volumes.run())
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:

@@ -14,7 +14,7 @@ from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forb
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
 from virtual_node.controllers.base.peers import is_virtual_node
 from virtual_node.controllers.base.preconditions import create_new, delete_only, patch_only
@@ -23,8 +23,6 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.storage import pv as translate
 from virtual_node.translate.storage import shared
 
-_BACKOFF_BASE = 0.5
-_BACKOFF_MAXIMUM = 60.0
 _OTHER_PROCESS_RETRY = 30.0
 """Seconds until a retry for a volume whose mirror another process must create; the mirror's event normally
 requeues the volume earlier."""
@@ -50,18 +48,12 @@ class VolumeController:
         }
         self._seen_at: dict[str, float] = {}
         """Loop times at which other processes' virtual nodes were last seen, by name."""
-        self.controller: Controller[str] = context.controller(
-            "volumes",
-            self.reconcile,
-            workers=4,
-            backoff=(_BACKOFF_BASE, _BACKOFF_MAXIMUM),
-        )
+        self.controller = context.controller("volumes", self.reconcile, workers=4, first_delay=0.5)
         self._watch()
 
     async def run(self) -> None:
-        """Follow changes until cancelled."""
-        for informer in (*self._caches.all(), self._lower_nodes):
-            await informer.wait_synced()
+        """Follow changes until cancelled; call it when the caches of volumes have synced."""
+        await self._lower_nodes.wait_synced()
         await self._announce_driver()
         await self.controller.run()
 
@@ -70,7 +62,7 @@ class VolumeController:
 
         The driver has no program. The chart creates it, so that no right to create drivers is needed.
         """
-        backoff = ExponentialBackoff(_BACKOFF_BASE, _BACKOFF_MAXIMUM)
+        backoff = ExponentialBackoff(0.5, 60.0)
         while True:
             try:
                 await self._create_driver()

@@ -21,15 +21,15 @@ from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.keyed_locks import KeyedLocks
-from controller_runtime.workqueue.controller import Controller, Result
+from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.controllers.base.context import ClusterContext, PodCaches
+from virtual_node.controllers.base.context import ClusterContext, PodCaches, namespace_of
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
 from virtual_node.controllers.volumes.caches import VolumeCaches
 from virtual_node.controllers.volumes.pvc_checks import ClaimChecks
-from virtual_node.controllers.volumes.pvc_requests import ClaimRequests
+from virtual_node.controllers.volumes.pvc_requests import ClaimRequests, patch_claim
 from virtual_node.controllers.volumes.pvc_users import ClaimUsers
 from virtual_node.controllers.volumes.shared import SharedVolumes
 from virtual_node.translate.base import ownership
@@ -53,7 +53,6 @@ class ClaimController:
         caches: VolumeCaches,
         *,
         namespaces: Namespaces,
-        binder: VolumeBinder,
         pods: PodCaches,
         wake: Callable[[str], None],
     ) -> None:
@@ -63,13 +62,12 @@ class ClaimController:
             context: the two clusters.
             caches: claims and volumes.
             namespaces: creates lower namespaces.
-            binder: binds lower volumes before the pod is created.
             pods: the pods of our virtual nodes.
             wake: called with the uid of an upper pod whose claim has changed.
         """
         self._context = context
         self._caches = caches
-        self._binder = binder
+        self._binder = VolumeBinder(context, caches)
         self._wake = wake
         self._namespaces = namespaces
         self._requests = ClaimRequests(context, namespaces=namespaces)
@@ -82,20 +80,10 @@ class ClaimController:
         self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
         self._locks: KeyedLocks[str] = KeyedLocks()
         self._orphans: set[str] = set()
-        self.controller: Controller[str] = context.controller(
-            "claims",
-            self.reconcile,
-            workers=_WORKERS,
-            backoff=(0.5, 60.0),
-            flow=lambda key: key.partition("/")[0],
+        self.controller = context.controller(
+            "claims", self.reconcile, workers=_WORKERS, first_delay=0.5, flow=namespace_of
         )
         self._watch()
-
-    async def run(self) -> None:
-        """Follow changes until cancelled."""
-        for informer in self._caches.all():
-            await informer.wait_synced()
-        await self.controller.run()
 
     async def ensure(self, upper: Object, upper_pod: dict[str, Any]) -> list[Problem]:
         """Create a pod's claims in the lower cluster; return what blocks the pod. Claim changes requeue the pod."""
@@ -209,7 +197,7 @@ class ClaimController:
             await self._binder.done(key)
             patch = translate.status_patch(upper, lower)
             if patch is not None:
-                await self._requests.patch_upper(upper, patch, subresource="status")
+                await patch_claim(self._context.upper, upper, patch, subresource="status")
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None

@@ -54,16 +54,15 @@ class ClaimRequests:
         """
         metadata = upper["metadata"]
         namespace = self._context.lower_namespace(metadata["namespace"])
-        options = self._context.options.get(translate.selected_node(upper)) or next(
-            iter(self._context.options.values())
-        )
+        options = self._context.options
+        owner = options.get(translate.selected_node(upper), next(iter(options.values()))).owner
         storage_class = upper["spec"].get("storageClassName")
         if storage_class:
             storage_class = self._context.config.volumes.storage_classes.get(storage_class, storage_class)
         body = translate.lower_claim(
             upper,
             namespace=namespace,
-            owner=options.owner,
+            owner=owner,
             storage_class=storage_class,
             volume_name=volume_name,
         )
@@ -130,7 +129,8 @@ class ClaimRequests:
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
-            await self.patch_upper(upper, {"metadata": {"annotations": {translate.SELECTED_NODE: None}}})
+            patch = {"metadata": {"annotations": {translate.SELECTED_NODE: None}}}
+            await patch_claim(self._context.upper, upper, patch)
 
     async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
         """Patch the lower claim if the upper claim requests more; return why the lower cluster refused, empty if not.
@@ -142,7 +142,7 @@ class ClaimRequests:
         if patch is None:
             return ""
         try:
-            await _patch(self._context.lower, lower, patch)
+            await patch_claim(self._context.lower, lower, patch)
         except (Forbidden, Invalid) as error:
             return f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
         return ""
@@ -184,20 +184,14 @@ class ClaimRequests:
             return found is not None and pv.is_mirror(found)
         return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
 
-    async def patch_upper(
-        self, upper: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
-    ) -> None:
-        """Patch an upper claim.
 
-        Raises:
-            Conflict: another claim has the name now.
-        """
-        await _patch(self._context.upper, upper, patch, subresource=subresource)
-
-
-async def _patch(
+async def patch_claim(
     client: Client, claim: dict[str, Any], patch: dict[str, Any], *, subresource: str | None = None
 ) -> None:
-    """Patch the claim of that uid; ignore a claim that is gone."""
+    """Patch the claim of that uid; ignore a claim that is gone.
+
+    Raises:
+        Conflict: another claim has the name now.
+    """
     with contextlib.suppress(NotFound):
         await patch_only(client, _CLAIMS, claim, patch, subresource=subresource)

@@ -7,8 +7,7 @@ claims of a namespace share one LIST for some seconds, and only the name of the 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller_runtime import resources
 from controller_runtime.api import matching
@@ -26,19 +25,14 @@ _FRESH, _PER_SECOND, _LONGEST = 5.0, 10.0, 60.0
 _DROPPED = Object(ObjectMeta(), "", "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """The oldest unbound pod that references a claim."""
-
-    created: str
-    name: str
+Oldest = dict[str, tuple[str, str]]
+"""By claim, for existing claims only: creation time and name of the oldest unbound pod that references it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """The result of one LIST: the oldest pod by claim, for existing claims only."""
+class _Listed(NamedTuple):
+    """The result of one LIST."""
 
-    by_claim: dict[str, _Waiting]
+    by_claim: Oldest
     until: float
 
 
@@ -73,14 +67,14 @@ class WaitingPods:
         found = (await self._by_claim(namespace)).get(name)
         if found is None:
             return None
-        pod = await find(self._upper, resources.PODS, found.name, namespace=namespace)
+        pod = await find(self._upper, resources.PODS, found[1], namespace=namespace)
         if pod is None:
             return None
         phase = (pod.get("status") or {}).get("phase")
         is_unbound = not pod["spec"].get("nodeName") and phase == "Pending"
         return pod if is_unbound and name in self._claims_of(from_dict(pod)) else None
 
-    async def _by_claim(self, namespace: str) -> dict[str, _Waiting]:
+    async def _by_claim(self, namespace: str) -> Oldest:
         now = asyncio.get_running_loop().time
         async with self._locks.of(namespace):
             listed = self._listed.get(namespace)
@@ -92,17 +86,15 @@ class WaitingPods:
                 listed = self._listed[namespace] = _Listed(by_claim, now() + seconds)
             return listed.by_claim
 
-    async def _list(self, namespace: str) -> dict[str, _Waiting]:
-        by_claim: dict[str, _Waiting] = {}
+    async def _list(self, namespace: str) -> Oldest:
+        by_claim: Oldest = {}
 
         def note(pod: Object) -> Object:
-            waiting = _Waiting(pod.metadata.creation_timestamp or "", pod.name)
+            waiting = (pod.metadata.creation_timestamp or "", pod.name)
             for name in self._claims_of(pod):
-                if self._claims.get(f"{namespace}/{name}") is None:
-                    continue  # names of claims that do not exist must not use memory
-                known = by_claim.get(name)
-                if known is None or waiting.created < known.created:
-                    by_claim[name] = waiting
+                # Names of claims that do not exist must not use memory.
+                if self._claims.get(f"{namespace}/{name}") is not None:
+                    by_claim[name] = min(waiting, by_claim.get(name, waiting))
             return _DROPPED
 
         await self._upper.list(

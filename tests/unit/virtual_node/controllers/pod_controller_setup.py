@@ -24,6 +24,7 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.dependencies.allocations import Allocations
 from virtual_node.controllers.dependencies.config_maps_and_secrets import DependencyController
 from virtual_node.controllers.dependencies.service_account_tokens import IdentityController
+from virtual_node.controllers.follow.facade import Follow
 from virtual_node.controllers.namespaces.controller import Namespaces
 from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creator import PodCreator
@@ -90,9 +91,12 @@ class Scene:
         self.volumes = (
             Volumes(context, caches, namespaces=self.namespaces, wake=wake) if volumes is not None else None
         )
+        follow = Follow(
+            context, caches, namespaces=self.namespaces, dependencies=self.dependencies, wake=wake
+        )
         creator = PodCreator(
             context, namespaces=self.namespaces, dependencies=self.dependencies, identities=self.identities,
-            volumes=self.volumes, service_links=links, status=status,
+            volumes=self.volumes, service_links=links, status=status, follow=follow,
         )  # fmt: skip
         self.pods = PodController(context, self.caches, creator=creator, status=status)
         self.informers = [*caches.deciding(), *caches.claims.values(), *allocations.informers]

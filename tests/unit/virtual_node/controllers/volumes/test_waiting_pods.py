@@ -96,7 +96,7 @@ async def test_keeps_nothing_of_listed_pods():
         binder = scene.volumes._claims._binder
         (listed,) = binder._waiting._listed.values()
         assert list(listed.by_claim) == ["data"]
-        assert listed.by_claim["data"].name == "web-0"
+        assert listed.by_claim["data"][1] == "web-0"
 
 
 @pytest.mark.parametrize(
