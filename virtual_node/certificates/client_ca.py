@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from controller_runtime import log
 from controller_runtime.client.client import Client
@@ -19,31 +20,32 @@ _RETRY = 15.0
 _log = log.get_logger(component="kubelet")
 
 
+@dataclass(eq=False, repr=False)
 class ClientAuthority:
     """Holds the CA of our callers' client certificates, and follows its changes.
-
-    Args:
-        file: path of a PEM file, which the server's certificate reloader follows; empty: the CA that the
-            upper cluster publishes.
-        upper: the upper cluster.
-        changed: called with a new CA (PEM); may raise ConfigError.
 
     Attributes:
         known: path of the file, or the published CA (PEM); empty while the CA is unknown.
     """
 
-    def __init__(self, file: str, *, upper: Client, changed: Callable[[bytes], None]) -> None:
-        self.known: str | bytes = file or b""
-        self._file = file
-        self._upper = upper
-        self._changed = changed
+    file: str
+    """Path of a PEM file, which the server's certificate reloader follows; empty: the CA that the upper cluster
+    publishes."""
+    upper: Client
+    """The upper cluster."""
+    changed: Callable[[bytes], None]
+    """Called with a new CA (PEM); may raise ConfigError."""
+
+    def __post_init__(self) -> None:
+        """Use the file, if there is one."""
+        self.known: str | bytes = self.file or b""
 
     async def load(self) -> None:
         """Read the CA once; on an error, callers need bearer tokens until a later read succeeds."""
-        if self._file:
+        if self.file:
             return
         try:
-            self.known = await load_client_ca(self._upper)
+            self.known = await load_client_ca(self.upper)
         except (ApiError, ConfigError) as error:
             _log.warning(
                 "client CA not readable: only callers with bearer tokens are accepted",
@@ -53,13 +55,13 @@ class ClientAuthority:
 
     async def follow(self) -> None:
         """Read the CA periodically until cancelled, because it may change; return at once if it is a file."""
-        while not self._file:
+        while not self.file:
             await asyncio.sleep(_REFRESH_SECONDS if self.known else _RETRY)
             try:
-                found = await load_client_ca(self._upper)
+                found = await load_client_ca(self.upper)
                 if found == self.known:
                     continue
-                self._changed(found)
+                self.changed(found)
             except (ApiError, ConfigError) as error:
                 _log.debug("client CA not read", why=str(error))
                 continue

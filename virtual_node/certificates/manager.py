@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from controller_runtime.client.client import Client
 from controller_runtime.tls import key_pairs
@@ -12,23 +13,19 @@ from virtual_node.certificates.rotation import Issued, RecordEvent, ServingCerti
 from virtual_node.config.kubelet_types import KubeletConfig
 
 
+@dataclass(eq=False, repr=False)
 class NodeCertificates:
-    """Creates and renews the certificates of virtual nodes.
+    """Creates and renews the certificates of virtual nodes."""
 
-    Args:
-        config: the source of the certificates.
-        upper: the upper cluster, which signs the certificates if their source is ``CSR``.
-    """
-
-    def __init__(self, config: KubeletConfig, *, upper: Client) -> None:
-        self._config = config
-        self._upper = upper
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._reloaders: dict[str, CertificateReloader] = {}
-        """The newest reloader of each node; an older one that ends must not remove the newer one's metric."""
-        self._issued: dict[str, Issued] = {}
-        """Certificates issued by the upper cluster and in use, by node; a lower cluster that restarts keeps
-        them."""
+    config: KubeletConfig
+    upper: Client
+    """The upper cluster, which signs the certificates if their source is ``CSR``."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _reloaders: dict[str, CertificateReloader] = field(default_factory=dict)
+    """The newest reloader of each node; an older one that ends must not remove the newer one's metric."""
+    _issued: dict[str, Issued] = field(default_factory=dict)
+    """Certificates issued by the upper cluster and in use, by node; a lower cluster that restarts keeps
+    them."""
 
     def reloader(
         self, node_name: str, addresses: Sequence[Mapping[str, str]], *, client_ca: str | bytes
@@ -43,7 +40,7 @@ class NodeCertificates:
         Raises:
             ConfigError: the files, or the CA, cannot be used.
         """
-        config, name = self._config, f"kubelet-{node_name}"
+        config, name = self.config, f"kubelet-{node_name}"
         if config.certificate_source == "Files":
             reloader = CertificateReloader(
                 config.tls_cert_file, config.tls_private_key_file, client_ca=client_ca, name=name
@@ -85,19 +82,19 @@ class NodeCertificates:
 
         tasks = [asyncio.create_task(reloader.run(), name=f"certificate {node_name}")]
         tasks[0].add_done_callback(ended)
-        if self._config.certificate_source == "CSR":
+        if self.config.certificate_source == "CSR":
 
             def install(issued: Issued) -> None:
                 reloader.replace(issued.pair)
                 self._issued[node_name] = issued
 
             signed = ServingCertificate(
-                self._upper,
+                self.upper,
                 node_name,
                 addresses,
                 install=install,
                 record_event=record_event,
-                approve=self._config.approve_serving_certificate,
+                approve=self.config.approve_serving_certificate,
                 issued=self._issued.get(node_name),
             )
             tasks.append(asyncio.create_task(signed.run(), name=f"serving certificate {node_name}"))

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -58,43 +58,32 @@ class Issued:
     rotate_at: datetime
 
 
+@dataclass(eq=False, repr=False)
 class ServingCertificate:
-    """Requests a virtual node's certificate and renews it while ``run`` runs.
+    """Requests a virtual node's certificate and renews it while ``run`` runs."""
 
-    Args:
-        client: client of the upper cluster.
-        node_name: the virtual node.
-        addresses: its ``status.addresses``.
-        install: serves a pair from the next connection on; may raise ConfigError.
-        record_event: writes Events on the Node.
-        approve: whether to approve our own requests.
-        issued: the certificate that an earlier instance in this process installed; None: none.
-        now: wall clock, for tests.
-    """
+    client: Client
+    """Of the upper cluster."""
+    node_name: str
+    addresses: Sequence[Mapping[str, str]]
+    """``status.addresses`` of the virtual node."""
+    install: Callable[[Issued], None]
+    """Serves a pair from the next connection on; may raise ConfigError."""
+    record_event: RecordEvent
+    """Writes Events on the Node."""
+    approve: bool = False
+    """Whether to approve our own requests."""
+    issued: Issued | None = None
+    """The certificate that an earlier instance in this process installed; None: none."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """Wall clock, for tests."""
+    _made: dict[str, str] = field(default_factory=dict)
+    """UIDs by name of our requests that are not deleted yet; an empty UID: the response was lost."""
 
-    def __init__(
-        self,
-        client: Client,
-        node_name: str,
-        addresses: Iterable[Mapping[str, str]],
-        *,
-        install: Callable[[Issued], None],
-        record_event: RecordEvent,
-        approve: bool = False,
-        issued: Issued | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client = client
-        self._node_name = node_name
-        self._addresses = list(addresses)
-        self._install = install
-        self._record_event = record_event
-        self._approve = approve
-        self._rotate_at = issued.rotate_at if issued is not None else None
-        self._now = now
-        self._made: dict[str, str] = {}
-        """UIDs by name of our requests that are not deleted yet; an empty UID: the response was lost."""
-        self._log = log.get_logger(component="serving certificate", node=node_name)
+    def __post_init__(self) -> None:
+        """Continue with the certificate of the earlier instance."""
+        self._rotate_at = self.issued.rotate_at if self.issued is not None else None
+        self._log = log.get_logger(component="serving certificate", node=self.node_name)
 
     async def run(self) -> None:
         """Keep a valid certificate installed until cancelled; retry after every error."""
@@ -120,7 +109,7 @@ class ServingCertificate:
             await self._delete_requests()
 
     async def _wait_until_due(self) -> None:
-        while self._rotate_at is not None and (left := self._rotate_at - self._now()) > timedelta():  # noqa: ASYNC110 - it waits for the wall clock
+        while self._rotate_at is not None and (left := self._rotate_at - self.now()) > timedelta():  # noqa: ASYNC110 - it waits for the wall clock
             await asyncio.sleep(min(max(left.total_seconds(), 1.0), _LOOK))
 
     async def _renew(self) -> None:
@@ -135,14 +124,14 @@ class ServingCertificate:
         # Delete a denied request only now; until now it can be inspected.
         await self._delete_requests()
         key = ec.generate_private_key(ec.SECP256R1())
-        name = f"virtual-node-{self._node_name}-{secrets.token_hex(4)}"
+        name = f"virtual-node-{self.node_name}-{secrets.token_hex(4)}"
         try:
-            body = csr.request_object(name, self._node_name, self._addresses, key)
+            body = csr.request_object(name, self.node_name, self.addresses, key)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self._made[name] = ""
-        headers = csr.impersonation(self._node_name)
-        request = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, body, headers=headers)
+        headers = csr.impersonation(self.node_name)
+        request = await self.client.create(CERTIFICATE_SIGNING_REQUESTS, body, headers=headers)
         self._made[name] = request["metadata"]["uid"]
         async with asyncio.timeout(_PATIENCE):
             certificate = await self._approved_and_signed(request)
@@ -150,14 +139,14 @@ class ServingCertificate:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         share = random.uniform(*ROTATE_BETWEEN)  # noqa: S311 - spreads nodes out
-        rotate_at = csr.rotation_time(certificate, now=self._now(), share=share)
-        self._install(Issued(KeyPair(certificate, private), rotate_at))
+        rotate_at = csr.rotation_time(certificate, now=self.now(), share=share)
+        self.install(Issued(KeyPair(certificate, private), rotate_at))
         self._rotate_at = rotate_at
         self._log.info("serving certificate issued", request=name, renewed_at=rotate_at.isoformat())
         await self._delete_requests()
 
     async def _approved_and_signed(self, request: Mapping[str, Any]) -> bytes:
-        if self._approve and await self._approve_own(request):
+        if self.approve and await self._approve_own(request):
             return await self._certificate(request)
         name = request["metadata"]["name"]
         people = asyncio.get_running_loop().call_later(_APPROVER, self._ask_for_approval, name)
@@ -173,11 +162,11 @@ class ServingCertificate:
             if csr.has_condition(request, "Approved") or csr.has_condition(request, "Denied"):
                 return True  # approved or denied by another client
             try:
-                await self._client.update(
+                await self.client.update(
                     CERTIFICATE_SIGNING_REQUESTS, csr.approved(request), subresource="approval"
                 )
             except Conflict:
-                request = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
+                request = await self.client.get(CERTIFICATE_SIGNING_REQUESTS, name)
             except Forbidden as error:
                 self._log.warning(
                     "no permission to approve our own certificate request", request=name, why=str(error)
@@ -190,7 +179,7 @@ class ServingCertificate:
     def _ask_for_approval(self, name: str) -> None:
         command = f"kubectl certificate approve {name}"
         self._log.warning("serving certificate waits for approval", request=name, run=command)
-        self._record_event(
+        self.record_event(
             "ServingCertificatePending", f"The serving certificate waits for approval: {command}"
         )
 
@@ -222,12 +211,12 @@ class ServingCertificate:
 
     async def _read(self, name: str) -> dict[str, Any]:
         try:
-            return await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
+            return await self.client.get(CERTIFICATE_SIGNING_REQUESTS, name)
         except NotFound:
             raise RequestFailed("the certificate request was deleted") from None
 
     async def _watch(self, name: str, version: str) -> bytes | None:
-        events = self._client.watch(
+        events = self.client.watch(
             CERTIFICATE_SIGNING_REQUESTS,
             field_selector=f"metadata.name={name}",
             resource_version=version,
@@ -248,7 +237,7 @@ class ServingCertificate:
         self._log.warning(
             "no serving certificate", error=text, retry_in=round(pause, 1), **({"fix": fix} if fix else {})
         )
-        self._record_event("ServingCertificateFailed", f"No serving certificate from {csr.SIGNER}: {text}")
+        self.record_event("ServingCertificateFailed", f"No serving certificate from {csr.SIGNER}: {text}")
 
     async def _delete_requests(self) -> None:
         """Delete the requests that we made; a later call retries the deletions that fail."""
@@ -256,7 +245,7 @@ class ServingCertificate:
             async with asyncio.timeout(_DELETE_TIMEOUT):
                 for name, uid in list(self._made.items()):
                     try:
-                        await self._client.delete(CERTIFICATE_SIGNING_REQUESTS, name, uid=uid or None)
+                        await self.client.delete(CERTIFICATE_SIGNING_REQUESTS, name, uid=uid or None)
                     except (NotFound, Conflict):
                         pass  # already deleted, or another request has this name now
                     except ApiError as error:

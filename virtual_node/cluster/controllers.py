@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.caches import ClusterCaches
@@ -22,6 +23,7 @@ from virtual_node.controllers.services.environment import ServiceLinks
 from virtual_node.controllers.volumes.facade import Volumes
 
 
+@dataclass(eq=False, repr=False)
 class ClusterControllers:
     """The controllers that mirror pods and what pods need, without the controllers of the virtual nodes.
 
@@ -31,17 +33,14 @@ class ClusterControllers:
         informers: caches of the controllers, beside those of ``ClusterCaches``.
     """
 
-    def __init__(
-        self, context: ClusterContext, caches: ClusterCaches, *, node_uid: Callable[[str], str]
-    ) -> None:
-        """Create the controllers without any IO.
+    context: ClusterContext
+    caches: ClusterCaches
+    node_uid: Callable[[str], str]
+    """Returns the uid of a virtual node's Node; empty: unknown."""
 
-        Args:
-            context: the two clusters.
-            caches: the shared caches of both clusters.
-            node_uid: returns the uid of a virtual node's Node; empty: unknown.
-        """
-        self._context = context
+    def __post_init__(self) -> None:
+        """Create the controllers without any IO."""
+        context, caches = self.context, self.caches
 
         def wake(uid: str) -> None:
             # ``pods`` is assigned later, because it is created from objects that get ``wake``.
@@ -66,7 +65,7 @@ class ClusterControllers:
         self._follow = Follow(
             context, caches, namespaces=self._namespaces, dependencies=self._dependencies, wake=wake
         )
-        self._identities = IdentityController(context, caches, node_uid=node_uid)
+        self._identities = IdentityController(context, caches, node_uid=self.node_uid)
         creator = PodCreator(
             context,
             namespaces=self._namespaces,
@@ -91,6 +90,6 @@ class ClusterControllers:
             ("services", self._services.run()),
             ("follow", self._follow.run()),
         ):
-            group.create_task(work, name=f"{self._context.name} {name}")
-        if period := self._context.settings.full_resync_period:
+            group.create_task(work, name=f"{self.context.name} {name}")
+        if period := self.context.settings.full_resync_period:
             group.create_task(self.pods.resync(period))

@@ -12,6 +12,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,46 +31,35 @@ _LOOK = 3600.0
 _RETRY = 60.0
 
 
+@dataclass(eq=False, repr=False)
 class CredentialRenewal:
     """Renews tokens of the lower cluster that are stored in Secrets of the upper cluster."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        secrets: list[TokenSecret],
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Create without any IO.
-
-        Args:
-            context: the two clusters.
-            secrets: the Secrets that hold the tokens.
-            now: the wall clock, for tests.
-        """
-        self._context = context
-        self._secrets = secrets
-        self._now = now
+    context: ClusterContext
+    secrets: list[TokenSecret]
+    """The Secrets that hold the tokens."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """The wall clock, for tests."""
 
     async def run(self) -> None:
         """Renew until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for secret in self._secrets:
+            for secret in self.secrets:
                 group.create_task(self._follow(secret))
 
     async def _follow(self, secret: TokenSecret) -> None:
-        errors = metrics.TOKEN_RENEWAL_ERRORS.labels(self._context.name, _key(secret))
+        errors = metrics.TOKEN_RENEWAL_ERRORS.labels(self.context.name, _key(secret))
         while True:
             try:
                 pause = await self.renew(secret)
             except (ApiError, ConfigError) as error:
                 pause = _RETRY
                 errors.inc()
-                self._context.log.warning(
+                self.context.log.warning(
                     "token of the lower cluster not renewed",
                     secret=_key(secret),
                     error=str(error),
-                    next=register_again(self._context.name, secret.namespace),
+                    next=register_again(self.context.name, secret.namespace),
                 )
             await asyncio.sleep(pause)
 
@@ -81,27 +71,25 @@ class CredentialRenewal:
         Raises:
             ApiError: a cluster refuses or does not answer.
         """
-        upper = self._context.upper
+        upper = self.context.upper
         try:
             found = await upper.get(resources.SECRETS, secret.name, namespace=secret.namespace)
         except NotFound:
-            metrics.forget_token(self._context.name, _key(secret))
+            metrics.forget_token(self.context.name, _key(secret))
             return _LOOK
         life = _life(found)
         due = life.renew_at() if life is not None else None
         if life is None or life.ends is None or due is None:
-            metrics.forget_token(self._context.name, _key(secret))
+            metrics.forget_token(self.context.name, _key(secret))
             return _LOOK
-        metrics.show_token(
-            self._context.name, _key(secret), expiry=life.ends.timestamp(), due=due.timestamp()
-        )
-        left = (due - self._now()).total_seconds()
+        metrics.show_token(self.context.name, _key(secret), expiry=life.ends.timestamp(), due=due.timestamp())
+        left = (due - self.now()).total_seconds()
         if left > 0:
             return min(left, _LOOK)
         token, ends = await self._request(life, life.ends - life.starts)
         patch = {"data": {FIELD: base64.b64encode(token.encode()).decode()}}
         await patch_only(upper, resources.SECRETS, found, patch)
-        self._context.log.info("token of the lower cluster renewed", secret=_key(secret), expires=ends)
+        self.context.log.info("token of the lower cluster renewed", secret=_key(secret), expires=ends)
         return _RETRY
 
     async def _request(self, life: TokenLife, duration: timedelta) -> tuple[str, str]:
@@ -111,7 +99,7 @@ class CredentialRenewal:
             "kind": "TokenRequest",
             "spec": {"audiences": [], "expirationSeconds": max(600, int(duration.total_seconds()))},
         }
-        answer = await self._context.lower.create(
+        answer = await self.context.lower.create(
             resources.SERVICE_ACCOUNTS,
             body,
             namespace=life.namespace,

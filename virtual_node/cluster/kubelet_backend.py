@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from virtual_node.controllers.base.context import ClusterContext, PodCaches
@@ -11,19 +12,17 @@ from virtual_node.kubelet.base.errors import Refusal, quoted
 from virtual_node.translate.nodes.prometheus_text import PodNames
 
 
+@dataclass(eq=False, repr=False)
 class CachedPods:
-    """Implements ``kubelet.base.backend.Backend``.
+    """Implements ``kubelet.base.backend.Backend``."""
 
-    Args:
-        context: the two clusters.
-        caches: the pods of both clusters.
-        node_name: the virtual node.
-    """
+    context: ClusterContext
+    caches: PodCaches
+    node_name: str
 
-    def __init__(self, context: ClusterContext, caches: PodCaches, node_name: str) -> None:
-        self._context = context
-        self._caches = caches
-        self._upper = caches.upper[node_name].store
+    def __post_init__(self) -> None:
+        """Find the cache of the node's upper pods."""
+        self._upper = self.caches.upper[self.node_name].store
 
     def resolve(self, namespace: str, name: str, *, uid: str | None = None) -> PodTarget | None:
         """Return the lower pod of an upper pod on this node; None: no upper pod of this name (and ``uid``).
@@ -34,15 +33,15 @@ class CachedPods:
         pod = self._upper.get(f"{namespace}/{name}")
         if pod is None or (uid and pod.uid != uid):
             return None
-        cluster = self._context.name
-        lower = self._caches.lower_pod(pod.uid)
+        cluster = self.context.name
+        lower = self.caches.lower_pod(pod.uid)
         if lower is None:
             raise Refusal(400, f"pod {quoted(name)} is not in cluster {quoted(cluster)} now; see its events")
         return PodTarget(
             cluster=cluster,
             namespace=lower.namespace,
             name=lower.name,
-            client=self._context.lower,
+            client=self.context.lower,
             pod=pod.to_dict(),
         )
 
@@ -53,7 +52,7 @@ class CachedPods:
     def running_pods(self) -> Iterator[Mapping[str, Any]]:
         """Yield every upper pod of this node whose lower pod runs."""
         for pod in self._upper.list():
-            lower = self._caches.lower_pod(pod.uid)
+            lower = self.caches.lower_pod(pod.uid)
             if lower is not None and (lower.status or {}).get("phase") == "Running":
                 yield pod.to_dict()
 
@@ -61,7 +60,7 @@ class CachedPods:
         """Return names and UID of the upper pods that have a lower pod, by the lower pod's namespace and name."""
         found = {}
         for pod in self._upper.list():
-            lower = self._caches.lower_pod(pod.uid)
+            lower = self.caches.lower_pod(pod.uid)
             if lower is not None:
                 found[lower.namespace, lower.name] = PodNames(pod.namespace, pod.name, pod.uid)
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -36,44 +37,33 @@ from virtual_node.health.reports import Report
 COMPONENT = "virtual-node"
 
 
+@dataclass(eq=False, repr=False)
 class LowerCluster:
     """Runs everything of one lower cluster."""
 
-    def __init__(
-        self,
-        config: configuration.LowerClusterConfig,
-        *,
-        settings: configuration.Config,
-        cluster_id: str,
-        endpoints: KubeletEndpoints,
-        report: Callable[[], Report] = Report,
-        identity: Identity | None = None,
-    ) -> None:
-        """Create without any IO.
+    config: configuration.LowerClusterConfig
+    settings: configuration.Config
+    """Configuration of the process."""
+    cluster_id: str
+    """Identity of the upper cluster."""
+    endpoints: KubeletEndpoints
+    """The kubelet APIs of the process."""
+    report: Callable[[], Report] = Report
+    """Returns problems that only this process knows, published on the virtual nodes' Leases."""
+    identity: Identity | None = None
+    """Holder of these Leases; None: the process itself."""
+    nodes: dict[str, NodeController] = field(default_factory=dict)
+    leases: dict[str, NodeLeaseController] = field(default_factory=dict)
+    holds: dict[str, NodeHold] = field(default_factory=dict)
+    health: HealthController | None = None
+    caches: PodCaches | None = None
+    lower_nodes: Informer | None = None
+    _context: ClusterContext | None = None
+    pods: PodController | None = None
 
-        Args:
-            config: configuration of the lower cluster.
-            settings: configuration of the process.
-            cluster_id: identity of the upper cluster.
-            endpoints: the kubelet APIs of the process.
-            report: returns problems that only this process knows, published on the virtual nodes' Leases.
-            identity: holder of these Leases; None: the process itself.
-        """
-        self.config = config
-        self._report = report
-        self._identity = identity
-        self._settings = settings
-        self._cluster_id = cluster_id
-        self._endpoints = endpoints
-        self._log = structlog.get_logger(component=COMPONENT, cluster=config.name)
-        self.nodes: dict[str, NodeController] = {}
-        self.leases: dict[str, NodeLeaseController] = {}
-        self.holds: dict[str, NodeHold] = {}
-        self.health: HealthController | None = None
-        self.caches: PodCaches | None = None
-        self.lower_nodes: Informer | None = None
-        self._context: ClusterContext | None = None
-        self.pods: PodController | None = None
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._log = structlog.get_logger(component=COMPONENT, cluster=self.config.name)
 
     @property
     def waits_for(self) -> str:
@@ -87,7 +77,7 @@ class LowerCluster:
             ConfigError: a kubeconfig cannot be used.
             ExceptionGroup: a controller failed with an unexpected error.
         """
-        settings, config = self._settings, self.config
+        settings, config = self.settings, self.config
         upper_config = await kubeconfig.load(settings.kubeconfig, server=settings.server)
         lower_config = await kubeconfig.load(config.kubeconfig, context=config.context, in_cluster=False)
         weaknesses.warn(lower_config, cluster=config.name)
@@ -114,7 +104,7 @@ class LowerCluster:
             recorder = EventRecorder(upper, component=COMPONENT, host=config.name)
             context = ClusterContext(
                 name=config.name,
-                cluster_id=self._cluster_id,
+                cluster_id=self.cluster_id,
                 upper=upper,
                 lower=lower,
                 settings=settings,
@@ -127,7 +117,7 @@ class LowerCluster:
             # Checked before anything is written; a cluster that does not answer yet is checked again later.
             with contextlib.suppress(Unavailable):
                 await refuse_upper_as_lower(context)
-            identity = self._identity or this_process()
+            identity = self.identity or this_process()
             self.holds = {name: NodeHold(context, name, identity) for name in sorted(context.nodes)}
             services: list[KubeletService] = []
             try:
@@ -141,7 +131,7 @@ class LowerCluster:
                 finally:
                     # Streams continue after this cluster has stopped: a user may still read a log here while
                     # a successor mirrors.
-                    self._endpoints.retire(services, clients.pop_all(), cluster=config)
+                    self.endpoints.retire(services, clients.pop_all(), cluster=config)
 
     def recent_events(self) -> list[dict[str, Any]]:
         """Return the last events written to the upper cluster: time, type, reason, message, object, cluster."""
@@ -209,19 +199,19 @@ class LowerCluster:
     ) -> None:
         """Register every virtual node and serve its kubelet API; append the started services to the list."""
         for name, node in context.nodes.items():
-            service = await self._endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
+            service = await self.endpoints.serve(context, caches.pods, node, lower_nodes=caches.lower_nodes)
             services.append(service)
             controller = NodeController(
                 context,
                 node,
                 caches,
                 health=health,
-                addresses=self._endpoints.addresses(name),
+                addresses=self.endpoints.addresses(name),
                 kubelet_port=service.port,
             )
             self.nodes[name] = controller
             lease = self.leases[name] = NodeLeaseController(
-                context, name, node=controller, hold=self.holds[name], report=self._report
+                context, name, node=controller, hold=self.holds[name], report=self.report
             )
             group.create_task(controller.run(), name=f"node {name}")
             group.create_task(lease.run(), name=f"lease {name}")

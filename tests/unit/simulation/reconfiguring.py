@@ -249,7 +249,7 @@ class _Cluster(LowerCluster):
         ]
         recorder: Any = Recorder()
         context = ClusterContext(
-            name=name, cluster_id=CLUSTER_ID, upper=connections[0], lower=connections[1], settings=self._settings,
+            name=name, cluster_id=CLUSTER_ID, upper=connections[0], lower=connections[1], settings=self.settings,
             config=self.config, nodes={node.name: node for node in self.config.virtual_nodes()}, recorder=recorder,
             log=structlog.get_logger(),
         )  # fmt: skip

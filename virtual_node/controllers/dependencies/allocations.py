@@ -7,6 +7,7 @@ the upper scheduler would take for devices of the upper cluster.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -23,40 +24,30 @@ _NAMED = 8
 """Maximum number of devices that an event names."""
 
 
+@dataclass(eq=False, repr=False)
 class Allocations:
     """The allocated ResourceClaims of one lower cluster."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        dependencies: DependencyController,
-        changed: Callable[[str], None],
-    ) -> None:
-        """Register handlers for the claims.
+    context: ClusterContext
+    caches: ClusterCaches
+    dependencies: DependencyController
+    """Knows the upper claims."""
+    changed: Callable[[str], None]
+    """Called with the uid of an upper pod whose devices may have changed."""
+    informers: list[Informer] = field(default_factory=list)
+    """Claims that the lower cluster generated from our copies of templates, in one informer, which the caller runs. Empty:
+    ResourceClaims do not follow pods to this cluster."""
+    _stores: list[Informer] = field(default_factory=list)
 
-        Args:
-            context: the two clusters.
-            caches: our lower pods, and our copies of ResourceClaims.
-            dependencies: knows the upper claims.
-            changed: called with the uid of an upper pod whose devices may have changed.
-        """
-        self._context = context
-        self._dependencies = dependencies
-        self._lower_pods = caches.pods.lower
-        self._changed = changed
-        self.informers: list[Informer] = []
-        """Claims that the lower cluster generated from our copies of templates, in one informer, which the caller runs. Empty:
-        ResourceClaims do not follow pods to this cluster."""
-        self._stores: list[Informer] = []
-        if not caches.claims:
+    def __post_init__(self) -> None:
+        """Register handlers for the claims."""
+        if not self.caches.claims:
             return
-        copies = caches.claims[resource_claims.CLAIM]
+        copies = self.caches.claims[resource_claims.CLAIM]
         generated = Informer(
-            context.lower,
+            self.context.lower,
             resources.RESOURCE_CLAIMS,
-            label_selector=f"{names.LABEL_GENERATED_FOR}={context.cluster_id}",
+            label_selector=f"{names.LABEL_GENERATED_FOR}={self.context.cluster_id}",
             name="generated-claims",
         )
         self.informers, self._stores = [generated], [copies, generated]
@@ -80,15 +71,15 @@ class Allocations:
         if not devices or resource_claims.allocated(old.to_dict()):
             return
         key = ObjectKey(resource_claims.CLAIM, ownership.upper_namespace(new), new.name)
-        upper = self._dependencies.peek(key)
+        upper = self.dependencies.peek(key)
         if upper is not None and upper.uid == new.labels.get(names.LABEL_UPPER_UID):
             named = ", ".join(f"{one['driver']}/{one['pool']}/{one['device']}" for one in devices[:_NAMED])
             more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
-            message = f"Lower cluster {self._context.name} allocated {named}{more}"
-            self._context.recorder.event(upper, "Normal", "DevicesAllocated", message)
+            message = f"Lower cluster {self.context.name} allocated {named}{more}"
+            self.context.recorder.event(upper, "Normal", "DevicesAllocated", message)
 
     def _wake(self, claim: Object) -> None:
         for consumer in (claim.status or {}).get("reservedFor") or ():
-            pod = self._lower_pods.store.get(f"{claim.namespace}/{consumer.get('name')}")
+            pod = self.caches.pods.lower.store.get(f"{claim.namespace}/{consumer.get('name')}")
             if pod is not None and (uid := pod.labels.get(names.LABEL_UPPER_UID)):
-                self._changed(uid)
+                self.changed(uid)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller_runtime.api import names
@@ -40,39 +40,31 @@ _NO_ROOM_RETRY = 300.0
 _WORKERS = 8
 
 
+@dataclass(eq=False, repr=False)
 class DependencyController:
     """Keeps the lower copies of upper objects that our pods reference."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        namespaces: Namespaces,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Register handlers for the lower objects.
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    wake: Callable[[str], None]
+    """Called with the uid of an upper pod whose dependency has changed."""
+    _users: defaultdict[ObjectKey, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _named: Counter[str] = field(default_factory=Counter)
+    """Number of objects with users, by upper namespace."""
+    _needs: dict[str, Mapping[ObjectKey, bool]] = field(default_factory=dict)
+    """By uid of an upper pod: the objects it needs, and whether each is optional."""
+    _not_pods: set[str] = field(default_factory=set)
+    """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
 
-        Args:
-            context: the two clusters.
-            caches: the lower copies.
-            namespaces: creates lower namespaces.
-            wake: called with the uid of an upper pod whose dependency has changed.
-        """
-        self._context = context
+    def __post_init__(self) -> None:
+        """Register handlers for the lower objects."""
+        caches = self.caches
         self._lower = lower = {"ConfigMap": caches.config_maps, "Secret": caches.secrets, **caches.claims}
-        self._copies = Copies(context, namespaces=namespaces, lower=lower)
-        self._wake = wake
-        self._limits = context.settings.limits
-        self._watches = ObjectWatches(context.upper, on_change=self._upper_changed, limits=self._limits)
-        self._users: defaultdict[ObjectKey, dict[str, None]] = defaultdict(dict)
-        self._named: Counter[str] = Counter()
-        """Number of objects with users, by upper namespace."""
-        self._needs: dict[str, Mapping[ObjectKey, bool]] = {}
-        """By uid of an upper pod: the objects it needs, and whether each is optional."""
-        self._not_pods: set[str] = set()
-        """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
-        self.controller: Controller[ObjectKey] = context.controller(
+        self._copies = Copies(self.context, self.namespaces, lower)
+        self._limits = self.context.settings.limits
+        self._watches = ObjectWatches(self.context.upper, on_change=self._upper_changed, limits=self._limits)
+        self.controller: Controller[ObjectKey] = self.context.controller(
             "dependencies", self.reconcile, workers=_WORKERS, flow=lambda key: key.namespace
         )
         for kind, informer in lower.items():
@@ -129,7 +121,7 @@ class DependencyController:
         if count > self._limits.references_per_namespace and any(key not in self._users for key in keys):
             return too_many(
                 f"With this pod, pods of namespace {namespace} reference {count} ConfigMaps and Secrets in lower "
-                f"cluster {self._context.name}",
+                f"cluster {self.context.name}",
                 f"at most {self._limits.references_per_namespace} per namespace",
                 "limits.referencesPerNamespace",
             )
@@ -139,7 +131,7 @@ class DependencyController:
         """Return the Problem of an object whose content does not fit its namespace's limit."""
         return too_many(
             f"With {key}, the ConfigMaps and Secrets that pods of namespace {key.namespace} reference in lower cluster "
-            f"{self._context.name} are too large together",
+            f"{self.context.name} are too large together",
             f"at most {self._limits.bytes_per_namespace} bytes per namespace",
             "limits.bytesPerNamespace",
         )
@@ -170,7 +162,7 @@ class DependencyController:
             return None
         if not isinstance(error, Forbidden | NotFound):
             return None
-        return unreadable(f"{key.kind}s", error, where=f"lower cluster {self._context.name}")
+        return unreadable(f"{key.kind}s", error, where=f"lower cluster {self.context.name}")
 
     def claim(self, upper: Object, lower: Object) -> None:
         """Register the dependencies of a lower pod that an earlier process created.
@@ -195,7 +187,7 @@ class DependencyController:
     ) -> dict[ObjectKey, dependencies.Dependency | None]:
         """Return the objects that a pod needs; the value is None for objects that it does not reference itself."""
         pods: list[dict[str, Any]] = [upper_pod]
-        if overrides := self._context.overrides.of(upper_pod):
+        if overrides := self.context.overrides.of(upper_pod):
             pods.append(applied(upper_pod, overrides))
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
             ObjectKey(need.kind, namespace, need.name): need
@@ -203,7 +195,7 @@ class DependencyController:
             for need in dependencies.dependencies(pod)
             if need.kind in self._lower
         }
-        if self._context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
+        if self.context.settings.enable_serviceaccount and token_secrets.token_requests(upper_pod):
             keys[ObjectKey("ConfigMap", namespace, service_account.ROOT_CA)] = None
         return keys
 
@@ -240,11 +232,11 @@ class DependencyController:
         if source is not None and is_stub(source):
             self._copies.forget(key)
             too_large = self._too_large(key)
-            self._context.recorder.event(source, "Warning", too_large.event_reason, too_large.message)
+            self.context.recorder.event(source, "Warning", too_large.event_reason, too_large.message)
             return Result(requeue_after=_NO_ROOM_RETRY)
         problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
         if problem is not None:
-            self._context.log.warning("copy is blocked", object=str(key), why=problem.message)
+            self.context.log.warning("copy is blocked", object=str(key), why=problem.message)
         return None
 
     async def _hold(self, key: ObjectKey) -> Problem | None:
@@ -259,7 +251,7 @@ class DependencyController:
         self.controller.queue.add(key)
         for uid in self._users.get(key, ()):
             if uid not in self._not_pods:
-                self._wake(uid)
+                self.wake(uid)
 
     def _watch_lower(self, kind: str, informer: Informer) -> None:
         def key_of(copy: Object) -> ObjectKey:
@@ -270,7 +262,7 @@ class DependencyController:
             key = key_of(copy)
             if token_secrets.token_owner(copy.name, copy.labels):
                 return
-            made_by_us = copy.labels.get(names.LABEL_NODE) in self._context.nodes
+            made_by_us = copy.labels.get(names.LABEL_NODE) in self.context.nodes
             # After a restart, pods need time to register their use of the copy before it is deleted. The same
             # applies to a copy that was released before the informer showed it.
             if initial or (made_by_us and (key not in self._users or self._watches.peek(key) is None)):

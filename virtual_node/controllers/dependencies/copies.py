@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names
@@ -38,28 +39,20 @@ _SHARED_AGAIN = 600.0
 when those pods are deleted."""
 
 
+@dataclass(eq=False, repr=False)
 class Copies:
     """Writes the copies in one lower cluster."""
 
-    def __init__(
-        self, context: ClusterContext, *, namespaces: Namespaces, lower: Mapping[str, Informer]
-    ) -> None:
-        """Create without any IO.
-
-        Args:
-            context: the two clusters.
-            namespaces: creates lower namespaces.
-            lower: by kind, the lower objects that carry our ownership label.
-        """
-        self._context = context
-        self._namespaces = namespaces
-        self._lower = lower
-        self._locks: KeyedLocks[ObjectKey] = KeyedLocks()
-        """One writer per copy."""
-        self._in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = {}
-        """By upper object: its state (None: missing, so the copy is a placeholder), and the copy that
-        equalled it at the last comparison, so that further pods with this reference need no comparison. A
-        copy of None was just written and is not in the cache yet."""
+    context: ClusterContext
+    namespaces: Namespaces
+    lower: Mapping[str, Informer]
+    """By kind, the lower objects that carry our ownership label."""
+    _locks: KeyedLocks[ObjectKey] = field(default_factory=KeyedLocks)
+    """One writer per copy."""
+    _in_step: dict[ObjectKey, tuple[Object | None, Object | None]] = field(default_factory=dict)
+    """By upper object: its state (None: missing, so the copy is a placeholder), and the copy that
+    equalled it at the last comparison, so that further pods with this reference need no comparison. A
+    copy of None was just written and is not in the cache yet."""
 
     def forget(self, key: ObjectKey) -> None:
         """Compare the copy again at the next call."""
@@ -110,11 +103,11 @@ class Copies:
                 return None
             # Other processes do not need a copy of a deleted upper object. Our watch of it may be behind, so
             # read live.
-            if await peers.have_pods_in(self._context, namespace) and await self._upper_exists(key):
+            if await peers.have_pods_in(self.context, namespace) and await self._upper_exists(key):
                 return Result(requeue_after=_SHARED_AGAIN)
             if is_needed():
                 return None
-            await delete_only(self._context.lower, KINDS[key.kind], copy)
+            await delete_only(self.context.lower, KINDS[key.kind], copy)
             return None
 
     async def _make(self, key: ObjectKey, source: Object | None) -> Problem | None:
@@ -131,14 +124,14 @@ class Copies:
         existing = self._cached(key)
         current = existing
         if current is None:
-            if problem := await self._namespaces.ensure(key.namespace):
+            if problem := await self.namespaces.ensure(key.namespace):
                 return problem
-            current = await self._namespaces.create_inside(resource, desired)
+            current = await self.namespaces.create_inside(resource, desired)
             if current is None:
                 self._in_step[key] = (source, None)
                 return None
         if not self._is_owned(current, key, source):
-            return name_taken(f"{key.kind} {current.key}", self._context.name)
+            return name_taken(f"{key.kind} {current.key}", self.context.name)
         patch = copies.copy_patch(current.to_dict(), desired)
         if patch is None:
             if existing is not None:
@@ -153,7 +146,7 @@ class Copies:
         self, resource: Resource, current: Object, desired: dict[str, Any], patch: dict[str, Any]
     ) -> None:
         """Patch a copy, or replace it if it cannot be patched."""
-        lower = self._context.lower
+        lower = self.context.lower
         if not copies.must_be_replaced(current.to_dict(), desired):
             with contextlib.suppress(
                 Invalid
@@ -169,7 +162,7 @@ class Copies:
 
     def _desired(self, key: ObjectKey, source: Object | None) -> dict[str, Any]:
         namespace, name = self._lower_name(key)
-        options = next(iter(self._context.options.values()))
+        options = next(iter(self.context.options.values()))
         if source is None:
             desired = copies.placeholder(key.kind, upper_namespace=key.namespace, options=options)
         else:
@@ -189,27 +182,27 @@ class Copies:
         if source is None:
             return not await self._upper_exists(key)
         was_up_to_date = key in self._in_step and self._in_step[key][0] is source
-        return not was_up_to_date or await peers.is_current(self._context.upper, KINDS[key.kind], source)
+        return not was_up_to_date or await peers.is_current(self.context.upper, KINDS[key.kind], source)
 
     def _is_up_to_date(self, key: ObjectKey, source: Object | None) -> bool:
         return self._in_step.get(key) == (source, self._cached(key))
 
     def _cached(self, key: ObjectKey) -> Object | None:
         """Return an object's copy from the cache."""
-        return self._lower[key.kind].store.get("/".join(self._lower_name(key)))
+        return self.lower[key.kind].store.get("/".join(self._lower_name(key)))
 
     def _is_owned(self, copy: Object, key: ObjectKey, source: Object | None = None) -> bool:
         if token_secrets.token_owner(self._lower_name(key)[1], copy.labels):
             return False  # a token Secret: ours, but not a copy
         uid = source.uid if source is not None else ""
-        return ownership.is_owned_by(copy, self._context.cluster_id, key.namespace, upper_uid=uid)
+        return ownership.is_owned_by(copy, self.context.cluster_id, key.namespace, upper_uid=uid)
 
     def _lower_name(self, key: ObjectKey) -> tuple[str, str]:
         """Return namespace and name of an object's copy. That of the root CA is renamed: each cluster has its own."""
         name = key.name
         if key.kind == "ConfigMap" and name == service_account.ROOT_CA:
-            name = service_account.root_ca_name(self._context.cluster_id)
-        return self._context.lower_namespace(key.namespace), name
+            name = service_account.root_ca_name(self.context.cluster_id)
+        return self.context.lower_namespace(key.namespace), name
 
     async def _upper_exists(self, key: ObjectKey) -> bool:
-        return await find(self._context.upper, KINDS[key.kind], key.name, namespace=key.namespace) is not None
+        return await find(self.context.upper, KINDS[key.kind], key.name, namespace=key.namespace) is not None

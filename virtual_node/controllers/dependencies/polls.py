@@ -39,26 +39,20 @@ class _Polled:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(eq=False, repr=False)
 class ObjectPolls:
     """A set of polled objects."""
 
-    def __init__(
-        self, client: Client, *, on_change: Callable[[ObjectKey], None], budget: ObjectBudget
-    ) -> None:
-        """Create an empty set.
-
-        Args:
-            client: the upper cluster.
-            on_change: called when a read shows another state than the one before.
-            budget: decides which objects are kept with their content.
-        """
-        self._client = client
-        self._on_change = on_change
-        self._budget = budget
-        self._queues: dict[str, dict[ObjectKey, _Polled]] = {}
-        """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order
-        of ``tried_at``."""
-        self._added = asyncio.Event()
+    client: Client
+    """The upper cluster."""
+    on_change: Callable[[ObjectKey], None]
+    """Called when a read shows another state than the one before."""
+    budget: ObjectBudget
+    """Decides which objects are kept with their content."""
+    _queues: dict[str, dict[ObjectKey, _Polled]] = field(default_factory=dict)
+    """Objects by namespace. Namespaces are in the order of their turns, the objects of each in the order
+    of ``tried_at``."""
+    _added: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -133,15 +127,15 @@ class ObjectPolls:
             if self._find(key) is polled:
                 queue = self._queues[key.namespace]
                 queue[key] = queue.pop(key)
-            found = await find_object(self._client, KINDS[key.kind], key.name, namespace=key.namespace)
+            found = await find_object(self.client, KINDS[key.kind], key.name, namespace=key.namespace)
             # An object that is no longer polled uses no budget, because no pod needs it.
             if found is not None and self._find(key) is polled:
-                found = self._budget.fit(key, found)
+                found = self.budget.fit(key, found)
             polled.read_at = asyncio.get_running_loop().time()
             if is_first or _version(found) != _version(before):
                 polled.found = found
             if not is_first and polled.found is not before:
-                self._on_change(key)
+                self.on_change(key)
 
 
 def next_namespace(queues: Iterable[tuple[str, float]], due: float) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,43 +40,37 @@ _RECHECK = 60.0
 found at start, and its pod may be gone; its name belongs to an unmanaged Secret; or its last pod is gone."""
 
 
+@dataclass(eq=False, repr=False)
 class IdentityController:
     """Keeps the token Secrets of our pods."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        node_uid: Callable[[str], str],
-    ) -> None:
-        """Register handlers for the lower Secrets and the ServiceAccounts.
+    context: ClusterContext
+    caches: ClusterCaches
+    node_uid: Callable[[str], str]
+    """Returns the uid of a virtual node's Node; empty: unknown."""
+    # All of the following are by the Secret's id.
+    _named: dict[str, Where] = field(default_factory=dict)
+    _due: dict[str, float] = field(default_factory=dict)
+    """Loop time at which a Secret's tokens must be renewed."""
+    _found_for: set[str] = field(default_factory=set)
+    """Secrets of pods that the cache has not shown, and that were not released."""
+    _foreign: set[str] = field(default_factory=set)
+    """Ids of Secrets with a name that an unmanaged Secret has."""
 
-        Args:
-            context: the two clusters.
-            caches: our pods, lower Secrets and the upper ServiceAccounts.
-            node_uid: returns the uid of a virtual node's Node; empty: unknown.
-        """
-        self._context = context
-        self._pods = caches.pods
-        self._store = TokenStore(context, caches.secrets)
-        # All of the following are by the Secret's id.
-        self._named: dict[str, Where] = {}
-        self._due: dict[str, float] = {}
-        """Loop time at which a Secret's tokens must be renewed."""
-        self._found_for: set[str] = set()
-        """Secrets of pods that the cache has not shown, and that were not released."""
-        self._foreign: set[str] = set()
-        """Ids of Secrets with a name that an unmanaged Secret has."""
-        self.controller: Controller[str] = context.controller(
+    def __post_init__(self) -> None:
+        """Register handlers for the lower Secrets and the ServiceAccounts."""
+        self._store = TokenStore(self.context, self.caches.secrets)
+        self.controller: Controller[str] = self.context.controller(
             "identities",
             self.reconcile,
             workers=_WORKERS,
             first_delay=1.0,
             flow=lambda of: self._named.get(of, ("",))[0],
         )
-        self._shared = SharedTokens(caches.accounts, node_uid=node_uid, wake=self.controller.queue.add)
-        caches.secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
+        self._shared = SharedTokens(
+            self.caches.accounts, node_uid=self.node_uid, wake=self.controller.queue.add
+        )
+        self.caches.secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
     async def run(self) -> None:
         """Renew and remove tokens until cancelled."""
@@ -108,13 +103,13 @@ class IdentityController:
     async def _write(self, secret: TokenSecret, where: Where, upper: Object) -> list[Problem]:
         if secret.id in self._foreign and await self._store.is_taken(secret.id, where):
             # Checked before a token is requested, because it could not be stored.
-            return [token_secret_taken(self._context.name, where)]
+            return [token_secret_taken(self.context.name, where)]
         self._foreign.discard(secret.id)
         upper_pod = upper.to_dict()
         owner = self._options_of(upper_pod).owner
         try:
             body, first_expiry = await token_requests.filled(
-                self._context.upper,
+                self.context.upper,
                 secret,
                 upper,
                 account=token_secrets.account_of(upper_pod),
@@ -130,7 +125,7 @@ class IdentityController:
         if not await self._store.write(secret.id, body):
             self._named.pop(secret.id, None)
             self._foreign.add(secret.id)
-            return [token_secret_taken(self._context.name, where)]
+            return [token_secret_taken(self.context.name, where)]
         if (shared := self._shared.get(secret.id)) is not None:
             shared.wrote()
             self._shared.holds(secret.id, body)
@@ -139,7 +134,7 @@ class IdentityController:
 
     def adopt(self, upper: Object) -> None:
         """Keep the Secrets of a pod that an earlier process created; recreate a missing Secret."""
-        lower = self._pods.lower_pod(upper.uid)
+        lower = self.caches.pods.lower_pod(upper.uid)
         upper_pod = upper.to_dict()
         options = self._options_of(upper_pod)
         if lower is None or not options.service_accounts:
@@ -163,7 +158,7 @@ class IdentityController:
         shared = self._shared.get(of)
         is_used = False
         for uid in [of] if shared is None else list(shared.users):
-            upper = self._pods.upper_pod(uid)
+            upper = self.caches.pods.upper_pod(uid)
             if upper is None:
                 continue
             is_used = True
@@ -180,7 +175,7 @@ class IdentityController:
             self._named.setdefault(of, self._where(upper_pod, secret))
         if shared is not None:
             return await self._reconcile_unread(of, shared)
-        if is_used or (of in self._found_for and self._pods.lower_pod(of) is not None):
+        if is_used or (of in self._found_for and self.caches.pods.lower_pod(of) is not None):
             return None  # the upper cache may be behind; if the pod is gone, ``forget_pod`` follows
         if of in self._found_for and self._adopt_readers(of):
             return Result(requeue_after=_RECHECK)
@@ -194,9 +189,9 @@ class IdentityController:
         """
         namespace, name = self._named.get(of, ("", ""))
         mounted = token_secrets.mounted_names
-        readers = [pod for pod in self._pods.lower_pods_in(namespace) if name in mounted(pod.spec)]
+        readers = [pod for pod in self.caches.pods.lower_pods_in(namespace) if name in mounted(pod.spec)]
         for pod in readers:
-            if (upper := self._pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
+            if (upper := self.caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
                 self.adopt(upper)
         return bool(readers)
 
@@ -225,7 +220,7 @@ class IdentityController:
         was_foreign = secret.id in self._foreign
         problems = await self._ensure(secret, upper, upper_pod)
         for problem in () if was_foreign else problems:
-            self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+            self.context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
         return Result(requeue_after=_RECHECK) if problems else None
 
     def _forget(self, of: str) -> None:
@@ -236,7 +231,7 @@ class IdentityController:
     def _found(self, secret: Object, initial: bool) -> None:  # noqa: FBT001 - the informer's signature
         """Register a Secret of an earlier process and when to renew it; skip Secrets that this process wrote."""
         of = token_secrets.token_owner(secret.name, secret.labels)
-        if not of or secret.labels.get(names.LABEL_NODE) not in self._context.nodes:
+        if not of or secret.labels.get(names.LABEL_NODE) not in self.context.nodes:
             return
         if not initial and of in self._named:
             return
@@ -270,10 +265,10 @@ class IdentityController:
             self.controller.queue.add(of)
 
     def _options_of(self, upper_pod: dict[str, Any]) -> PodOptions:
-        return self._context.options[upper_pod["spec"]["nodeName"]]
+        return self.context.options[upper_pod["spec"]["nodeName"]]
 
     def _where(self, upper_pod: dict[str, Any], secret: TokenSecret) -> Where:
-        return self._context.lower_namespace(upper_pod["metadata"]["namespace"]), secret.name
+        return self.context.lower_namespace(upper_pod["metadata"]["namespace"]), secret.name
 
     def _is_fresh(self, of: str, where: Where) -> bool:
         """Report whether the tokens are in the Secret of that namespace and name, and need no renewal yet."""

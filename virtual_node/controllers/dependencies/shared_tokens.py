@@ -44,28 +44,26 @@ class SharedSecret:
         self.written_at = -_CACHE_BEHIND
 
 
+@dataclass(eq=False, repr=False)
 class SharedTokens:
-    """The shared Secrets of one lower cluster, by id (``TokenSecret.id``).
+    """The shared Secrets of one lower cluster, by id (``TokenSecret.id``)."""
 
-    Args:
-        accounts: upper ServiceAccounts; None: their recreation is not noticed.
-        node_uid: returns the uid of a virtual node's Node; empty: unknown.
-        wake: called with the id of a Secret when its ServiceAccount has changed.
-    """
+    accounts: Informer | None
+    """Upper ServiceAccounts; None: their recreation is not noticed."""
+    node_uid: Callable[[str], str]
+    """Returns the uid of a virtual node's Node; empty: unknown."""
+    wake: Callable[[str], None]
+    """Called with the id of a Secret when its ServiceAccount has changed."""
+    _secrets: dict[str, SharedSecret] = field(default_factory=dict)
+    _bound: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Uids of the Node and the ServiceAccount that a token is bound to."""
+    _uses: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of the Secrets of a pod, by upper uid."""
 
-    def __init__(
-        self, accounts: Informer | None, *, node_uid: Callable[[str], str], wake: Callable[[str], None]
-    ) -> None:
-        self._accounts = accounts
-        self._node_uid = node_uid
-        self._wake = wake
-        self._secrets: dict[str, SharedSecret] = {}
-        self._bound: dict[str, tuple[str, str]] = {}
-        """Uids of the Node and the ServiceAccount that a token is bound to."""
-        self._uses: dict[str, list[str]] = {}
-        """Ids of the Secrets of a pod, by upper uid."""
-        if accounts is not None:
-            accounts.add_handler(
+    def __post_init__(self) -> None:
+        """Register a handler for the ServiceAccounts."""
+        if self.accounts is not None:
+            self.accounts.add_handler(
                 on_add=lambda account, _initial: self._account_changed(account),
                 on_update=lambda _old, new: self._account_changed(new),
             )
@@ -111,13 +109,13 @@ class SharedTokens:
         if secret is None:
             return True
         node, account = self._bound.get(of, ("", ""))
-        there = self._accounts.store.get(secret.account) if self._accounts is not None else None
-        return _is_same(node, self._node_uid(secret.node)) and _is_same(account, there.uid if there else "")
+        there = self.accounts.store.get(secret.account) if self.accounts is not None else None
+        return _is_same(node, self.node_uid(secret.node)) and _is_same(account, there.uid if there else "")
 
     def _account_changed(self, account: Object) -> None:
         for of, secret in self._secrets.items():
             if secret.account == account.key:
-                self._wake(of)
+                self.wake(of)
 
 
 def _is_same(uid: str, now: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -33,28 +34,25 @@ _SYNC_TIMEOUT = 10.0
 """Seconds that the first read of an object may take. Then ``get`` fails, and the pod that needs it is retried."""
 
 
+@dataclass(eq=False, repr=False)
 class ObjectWatches:
     """The upper objects that pods reference. Each is watched or polled from its first use on."""
 
-    def __init__(
-        self, client: Client, *, on_change: Callable[[ObjectKey], None], limits: LimitsConfig
-    ) -> None:
-        """Create an empty set.
+    client: Client
+    """The upper cluster."""
+    on_change: Callable[[ObjectKey], None]
+    """Called when an object has changed."""
+    limits: LimitsConfig
+    """Maximum number of watched objects; the others are polled."""
+    _watched: Counter[str] = field(default_factory=Counter)
+    """Number of watches by namespace."""
+    _informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = field(default_factory=dict)
+    _faults: asyncio.Queue[BaseException] = field(default_factory=asyncio.Queue)
 
-        Args:
-            client: the upper cluster.
-            on_change: called when an object has changed.
-            limits: maximum number of watched objects; the others are polled.
-        """
-        self._client = client
-        self._limits = limits
-        self._budget = ObjectBudget(limits.bytes_per_namespace)
-        self._polls = ObjectPolls(client, on_change=on_change, budget=self._budget)
-        self._watched: Counter[str] = Counter()
-        """Number of watches by namespace."""
-        self._on_change = on_change
-        self._informers: dict[ObjectKey, tuple[Informer, asyncio.Task[None]]] = {}
-        self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
+    def __post_init__(self) -> None:
+        """Create an empty set."""
+        self._budget = ObjectBudget(self.limits.bytes_per_namespace)
+        self._polls = ObjectPolls(self.client, on_change=self.on_change, budget=self._budget)
 
     async def run(self) -> None:
         """Keep the watches until cancelled, then end all of them.
@@ -127,18 +125,18 @@ class ObjectWatches:
     def _make_room(self, key: ObjectKey) -> bool:
         """Report whether one more object may be watched; may switch another namespace's object to polling."""
         watched = self._watched[key.namespace]
-        is_full = len(self._informers) >= self._limits.watches
-        if watched < self._limits.watches_per_namespace and not is_full:
+        is_full = len(self._informers) >= self.limits.watches
+        if watched < self.limits.watches_per_namespace and not is_full:
             return True
         if not len(self._polls):
             _log.info(
                 "objects are polled, because too many are watched",
-                cluster=self._client.cluster,
+                cluster=self.client.cluster,
                 namespace=key.namespace,
                 watched=watched,
                 watched_in_all=len(self._informers),
             )
-        if watched >= self._limits.watches_per_namespace:
+        if watched >= self.limits.watches_per_namespace:
             return False
         largest = namespace_to_shrink(self._watched, key.namespace)
         if largest is None:
@@ -154,7 +152,7 @@ class ObjectWatches:
 
     def _start(self, key: ObjectKey) -> tuple[Informer, asyncio.Task[None]]:
         informer = Informer(
-            self._client,
+            self.client,
             KINDS[key.kind],
             namespace=key.namespace,
             field_selector=f"metadata.name={key.name}",
@@ -162,7 +160,7 @@ class ObjectWatches:
             name=f"single-{KINDS[key.kind].plural}",
             is_minor=True,
         )
-        informer.on_change(lambda _: self._on_change(key), lambda _: self._on_change(key))
+        informer.on_change(lambda _: self.on_change(key), lambda _: self.on_change(key))
         task = asyncio.create_task(informer.run(), name=f"watch {key}")
         task.add_done_callback(self._ended)
         return informer, task

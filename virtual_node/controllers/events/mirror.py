@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -40,21 +41,20 @@ _LATE = 2.0
 """Seconds after which an event is tried again if its pod is unknown: watches of pods and events have no common order."""
 
 
+@dataclass(eq=False, repr=False)
 class EventMirror:
     """Copies events of lower pods to their upper pods."""
 
-    def __init__(self, context: ClusterContext, pods: PodCaches) -> None:
-        """Create without any IO."""
-        self._context = context
-        self._pods = pods
-        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=_NORMAL_BUFFER)
-        """Uids of upper pods and their events, encoded because a dict takes four times the memory."""
-        self._arrived = asyncio.Event()
+    context: ClusterContext
+    pods: PodCaches
+    _waiting: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_NORMAL_BUFFER))
+    """Uids of upper pods and their events, encoded because a dict takes four times the memory."""
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Mirror until cancelled; retry while the lower cluster does not answer."""
         reflector = Reflector(
-            self._context.lower,
+            self.context.lower,
             resources.EVENTS,
             self,
             selection=_SELECTION,
@@ -65,8 +65,8 @@ class EventMirror:
             is_minor=True,
         )
         async with asyncio.TaskGroup() as group:
-            group.create_task(reflector.run(), name=f"{self._context.name} events")
-            group.create_task(self._send_waiting(), name=f"{self._context.name} normal events")
+            group.create_task(reflector.run(), name=f"{self.context.name} events")
+            group.create_task(self._send_waiting(), name=f"{self.context.name} normal events")
 
     async def _send_waiting(self) -> None:
         bucket = TokenBucket(_NORMAL_QPS, _NORMAL_BURST)
@@ -74,12 +74,12 @@ class EventMirror:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
-            if self._pods.upper_pod(self._waiting[0][0]) is None:
+            if self.pods.upper_pod(self._waiting[0][0]) is None:
                 self._waiting.popleft()
                 continue
             await bucket.acquire()
             if self._waiting:
-                self._context.recorder.record(msgspec.json.decode(self._waiting.popleft()[1]))
+                self.context.recorder.record(msgspec.json.decode(self._waiting.popleft()[1]))
 
     async def replace(self, items: list[Object]) -> None:
         """Copy all existing events except those whose copy is up to date."""
@@ -101,7 +101,7 @@ class EventMirror:
 
     def _lower_pod(self, event: Object) -> Object | None:
         involved = event.field("involvedObject") or {}
-        lower = self._pods.lower.store.get(f"{involved.get('namespace', '')}/{involved.get('name', '')}")
+        lower = self.pods.lower.store.get(f"{involved.get('namespace', '')}/{involved.get('name', '')}")
         return None if lower is None or lower.uid != involved.get("uid") else lower
 
     async def _copied(self, suffixes: Collection[str]) -> dict[str, int]:
@@ -118,14 +118,14 @@ class EventMirror:
             return _NOTHING  # events may be large
 
         try:
-            await self._context.upper.list(
+            await self.context.upper.list(
                 resources.EVENTS,
-                label_selector=f"{names.LABEL_NODE} in ({','.join(self._context.nodes)})",
+                label_selector=f"{names.LABEL_NODE} in ({','.join(self.context.nodes)})",
                 page_size=_PAGE,
                 transform=take,
             )
         except (ApiError, ConfigError) as error:
-            self._context.log.warning("copied events not listed; events are written again", error=str(error))
+            self.context.log.warning("copied events not listed; events are written again", error=str(error))
         return found
 
     def _mirror(self, event: Object, copied: Mapping[str, int]) -> bool:
@@ -133,7 +133,7 @@ class EventMirror:
         lower = self._lower_pod(event)
         if lower is None:
             return False
-        upper = self._pods.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
+        upper = self.pods.upper_pod(lower.labels.get(names.LABEL_UPPER_UID, ""))
         if upper is None:
             return True
         spec = upper.spec or {}
@@ -144,7 +144,7 @@ class EventMirror:
         if known is not None and known == Series(copy).fingerprint():
             return True
         if copy.get("type") == "Warning":
-            self._context.recorder.record(copy)
+            self.context.recorder.record(copy)
         else:
             self._waiting.append((upper.uid, msgspec.json.encode(copy)))
             self._arrived.set()

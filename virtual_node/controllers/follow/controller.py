@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from controller_runtime.api.namespace_map import NEVER_MIRRORED
 from controller_runtime.cache.informer import Informer
@@ -42,56 +43,43 @@ _SELECTING = "selecting"
 """Index of the objects whose copies depend on other namespaces."""
 
 
+@dataclass(eq=False, repr=False)
 class FollowController:
     """Keeps the lower copies of upper objects of one kind."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        kind: Kind,
-        *,
-        namespaces: Namespaces,
-        surroundings: Surroundings,
-        dependencies: DependencyController,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Create the caches and the work queue.
+    context: ClusterContext
+    kind: Kind
+    namespaces: Namespaces
+    surroundings: Surroundings
+    dependencies: DependencyController
+    """Copies the Secrets that the objects reference."""
+    wake: Callable[[str], None]
+    """Requeues the upper pod of a uid."""
+    _with_secrets: dict[str, str] = field(default_factory=dict)
+    """Uids of objects whose Secrets are copied, by key."""
 
-        Args:
-            context: the two clusters.
-            kind: the kind of objects.
-            namespaces: creates lower namespaces.
-            surroundings: the pods and namespaces that decide which objects have copies.
-            dependencies: copies the Secrets that the objects reference.
-            wake: requeues the upper pod of a uid.
-        """
-        self._context = context
-        self._kind = kind
-        self._namespaces = namespaces
-        self._surroundings = surroundings
-        self._dependencies = dependencies
-        self._with_secrets: dict[str, str] = {}
-        """Uids of objects whose Secrets are copied, by key."""
+    def __post_init__(self) -> None:
+        """Create the caches and the work queue."""
         self._upper = Informer(
-            context.upper,
-            kind.resource,
-            indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: kind.selecting},
+            self.context.upper,
+            self.kind.resource,
+            indexers={_NAMESPACE: lambda found: (found.namespace,), _SELECTING: self.kind.selecting},
         )
-        self._copies = FollowedCopies(context, kind, namespaces=namespaces)
-        self.pending = PendingCopies(context, self._upper, self._copies.lower, wake)
+        self._copies = FollowedCopies(self.context, self.kind, namespaces=self.namespaces)
+        self.pending = PendingCopies(self.context, self._upper, self._copies.lower, self.wake)
         """Objects without a current copy, for which new pods wait."""
-        self.controller = context.controller(
-            f"follow-{kind.resource.plural}", self.reconcile, workers=_WORKERS, flow=namespace_of
+        self.controller = self.context.controller(
+            f"follow-{self.kind.resource.plural}", self.reconcile, workers=_WORKERS, flow=namespace_of
         )
         self._watch()
 
     async def run(self) -> None:
         """Follow both clusters until cancelled; wait for a cluster that is down or lacks the API."""
-        if self._kind.is_optional:
+        if self.kind.is_optional:
             await self._both_have_it()
         async with asyncio.TaskGroup() as group:
             for informer in (self._upper, self._copies.lower):
-                group.create_task(informer.run(), name=f"{self._context.name} {informer.name}")
+                group.create_task(informer.run(), name=f"{self.context.name} {informer.name}")
             # Objects that are not listed yet would look deleted.
             for informer in (self._upper, self._copies.lower):
                 await informer.wait_synced()
@@ -99,10 +87,10 @@ class FollowController:
 
     async def _both_have_it(self) -> None:
         """Wait until both clusters have the API; log once which one lacks it."""
-        kind, lacking = self._kind, ""
+        kind, lacking = self.kind, ""
         while True:
             found = ""
-            for client in (self._context.upper, self._context.lower):
+            for client in (self.context.upper, self.context.lower):
                 try:
                     await client.exists(kind.resource)
                 except NotFound:
@@ -113,7 +101,7 @@ class FollowController:
                 return
             if found != lacking:
                 lacking = found
-                self._context.log.warning(
+                self.context.log.warning(
                     "a cluster lacks the API of a followed kind; install its CustomResourceDefinition, or remove "
                     "the kind from follow",
                     resource=kind.resource.qualified,
@@ -126,10 +114,10 @@ class FollowController:
         upper = self._upper.store.get(key)
         for copy in self._copies.misplaced(key):
             # The configuration has changed and maps the upper namespace to another lower one now.
-            if self._surroundings.has_lower_pods(copy.namespace):
+            if self.surroundings.has_lower_pods(copy.namespace):
                 self.controller.queue.add_after(key, GRACE)
             elif self._copies.may_remove_unused(key, copy) and not await peers.have_pods_in(
-                self._context, copy.namespace
+                self.context, copy.namespace
             ):
                 await self._copies.delete(copy)
         is_copied = self._copies.of(key) is not None or bool(self._copies.renamed(key))
@@ -140,7 +128,7 @@ class FollowController:
             if not is_copied:
                 self._release_secrets(key)
                 return None
-            if upper is None and await peers.exists(self._context.upper, self._kind.resource, key):
+            if upper is None and await peers.exists(self.context.upper, self.kind.resource, key):
                 # Our cache is behind that of another process, which has made the copy.
                 return Result(requeue_after=_BEHIND)
             await self._remove(key)
@@ -164,12 +152,12 @@ class FollowController:
             else:
                 await self._remove(upper.key)  # it would use a Secret that is not ours
             if (copy := self._copies.of(upper.key)) is not None:
-                await addresses.report(self._context, self._kind, upper, copy)
+                await addresses.report(self.context, self.kind, upper, copy)
         except UntranslatableError as error:
-            self.pending.failed(upper, "NotMirrored", f"Lower cluster {self._context.name}: {error}")
+            self.pending.failed(upper, "NotMirrored", f"Lower cluster {self.context.name}: {error}")
             return None
         except ApiError as error:
-            text = f"The copy in lower cluster {self._context.name} cannot be kept current: {error.message}"
+            text = f"The copy in lower cluster {self.context.name} cannot be kept current: {error.message}"
             self.pending.failed(upper, "" if is_retryable(error) else "FailedMirror", text)
             raise
         if isinstance(outcome, Problem):
@@ -179,14 +167,14 @@ class FollowController:
             self.pending.report(
                 upper,
                 "PartlyMirrored",
-                f"Lower cluster {self._context.name}: {'; '.join(translation.notes)}",
+                f"Lower cluster {self.context.name}: {'; '.join(translation.notes)}",
             )
         self.pending.settled(upper)
         return None if outcome is None else Result(requeue_after=outcome)
 
     def _translate(self, upper: Object) -> Translation:
         try:
-            return self._kind.translate(upper.to_dict(), self._surroundings.view())
+            return self.kind.translate(upper.to_dict(), self.surroundings.view())
         except UntranslatableError:
             raise
         except Exception as error:  # an API server may send anything
@@ -194,9 +182,9 @@ class FollowController:
 
     def _is_wanted(self, upper: Object) -> bool:
         return (
-            upper.namespace in self._surroundings.users
-            and self._context.lower_namespace(upper.namespace) != NEVER_MIRRORED
-            and self._namespaces.allows_namespace(upper.namespace)
+            upper.namespace in self.surroundings.users
+            and self.context.lower_namespace(upper.namespace) != NEVER_MIRRORED
+            and self.namespaces.allows_namespace(upper.namespace)
         )
 
     async def _remove_unused(self, upper: Object) -> Result | None:
@@ -208,11 +196,11 @@ class FollowController:
             self._release_secrets(key)
             await self._delete_renamed(key)
             return None
-        if left := self._surroundings.users.grace(namespace):
+        if left := self.surroundings.users.grace(namespace):
             return Result(requeue_after=left)
-        lower_namespace = self._context.lower_namespace(namespace)
-        if self._surroundings.has_lower_pods(lower_namespace) or await peers.have_pods_in(
-            self._context, lower_namespace
+        lower_namespace = self.context.lower_namespace(namespace)
+        if self.surroundings.has_lower_pods(lower_namespace) or await peers.have_pods_in(
+            self.context, lower_namespace
         ):
             return Result(requeue_after=GRACE)
         await self._remove(key)
@@ -224,20 +212,20 @@ class FollowController:
             return None
         self._release_secrets(upper.key, unless=upper.uid)
         self._with_secrets[upper.key] = upper.uid
-        return await self._dependencies.ensure_secrets(upper, names)
+        return await self.dependencies.ensure_secrets(upper, names)
 
     def _release_secrets(self, key: str, *, unless: str = "") -> None:
         uid = self._with_secrets.get(key, unless)
         if uid != unless:
             del self._with_secrets[key]
-            self._dependencies.forget_pod(uid)
+            self.dependencies.forget_pod(uid)
 
     async def _remove(self, key: str) -> None:
         self._release_secrets(key)
         await self._delete_renamed(key)
         if (copy := self._copies.of(key)) is not None:
             upper = self._upper.store.get(key)
-            await addresses.report(self._context, self._kind, upper, copy, is_leaving=True)
+            await addresses.report(self.context, self.kind, upper, copy, is_leaving=True)
             await self._copies.delete(copy)
 
     async def _delete_renamed(self, key: str) -> None:
@@ -266,13 +254,13 @@ class FollowController:
 
         self._upper.on_change(upper_changed, upper_changed)
         self._copies.lower.on_change(copy_changed, copy_deleted, with_old=True)
-        self._surroundings.on_users(lambda namespace: self._add_all(_NAMESPACE, namespace, 0))
-        if self._kind.depends_on_services:
-            self._surroundings.on_services(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
-        if self._kind.depends_on_pods:
-            self._surroundings.on_pods(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
-        if self._kind.selects_namespaces is not None:
-            self._surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
+        self.surroundings.on_users(lambda namespace: self._add_all(_NAMESPACE, namespace, 0))
+        if self.kind.depends_on_services:
+            self.surroundings.on_services(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
+        if self.kind.depends_on_pods:
+            self.surroundings.on_pods(lambda namespace: self._add_all(_NAMESPACE, namespace, _BATCH))
+        if self.kind.selects_namespaces is not None:
+            self.surroundings.on_namespaces(lambda: self._add_all(_SELECTING, "yes", _BATCH))
 
     def _add_all(self, index: str, value: str, seconds: float) -> None:
         """Queue the objects of an index value; those of a namespace with many such objects are delayed longer."""

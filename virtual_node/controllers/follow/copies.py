@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names
@@ -33,28 +34,30 @@ def upper_key(copy: Object) -> Iterable[str]:
     return (f"{ownership.upper_namespace(copy)}/{name}",)
 
 
+@dataclass(eq=False, repr=False)
 class FollowedCopies:
     """Writes the copies of one kind in one lower cluster."""
 
-    def __init__(self, context: ClusterContext, kind: Kind, *, namespaces: Namespaces) -> None:
+    context: ClusterContext
+    kind: Kind
+    namespaces: Namespaces
+    _compared: dict[str, Object] = field(default_factory=dict)
+    """Upper objects, by key, in the state with which their copies were last compared."""
+    _strict_since: dict[str, tuple[float, dict[str, Any]]] = field(default_factory=dict)
+    """Loop time since which a copy has been stricter than its upper object, and the last wanted ``spec``, by upper key."""
+    _repairs: Repairs = field(default_factory=Repairs)
+    _unused: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
+
+    def __post_init__(self) -> None:
         """Create without any IO; the caller runs ``lower``."""
-        self._context = context
-        self._kind = kind
-        self._namespaces = namespaces
-        self._node = min(context.nodes)
+        self._node = min(self.context.nodes)
         self.lower = Informer(
-            context.lower,
-            kind.resource,
-            label_selector=f"{names.LABEL_UPPER_CLUSTER}={context.cluster_id}",
+            self.context.lower,
+            self.kind.resource,
+            label_selector=f"{names.LABEL_UPPER_CLUSTER}={self.context.cluster_id}",
             indexers={INDEX_UPPER: upper_key},
         )
-        self._compared: dict[str, Object] = {}
-        """Upper objects, by key, in the state with which their copies were last compared."""
-        self._strict_since: dict[str, tuple[float, dict[str, Any]]] = {}
-        """Loop time since which a copy has been stricter than its upper object, and the last wanted ``spec``, by upper key."""
-        self._repairs = Repairs()
-        self._unused: dict[str, dict[str, str]] = {}
-        """Lower uids of copies that may be deleted because none of our pods uses them, by upper key and lower namespace."""
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object."""
@@ -90,7 +93,7 @@ class FollowedCopies:
             copy
             for copy in found
             if (copy.namespace, copy.name) != (namespace, name)
-            and selected_nodes(copy.spec) & self._context.nodes.keys()
+            and selected_nodes(copy.spec) & self.context.nodes.keys()
         ]
 
     async def ensure(self, upper: Object, spec: dict[str, Any]) -> Problem | float | None:
@@ -108,15 +111,15 @@ class FollowedCopies:
             upper.to_dict(),
             name=name,
             namespace=namespace,
-            cluster_id=self._context.cluster_id,
+            cluster_id=self.context.cluster_id,
             spec=spec,
-            left_out=self._kind.left_out,
+            left_out=self.kind.left_out,
         )
         self._unused.get(key, {}).pop(namespace, None)
         existing = self.lower.store.get(f"{namespace}/{name}")
         was_compared = self._compared.get(key) is upper
         if existing is None:
-            if problem := await self._namespaces.ensure(upper.namespace):
+            if problem := await self.namespaces.ensure(upper.namespace):
                 return problem
             return await self._create(upper, desired)
         if not self._is_ours(existing, key, uid=upper.uid):
@@ -128,13 +131,13 @@ class FollowedCopies:
         else:
             if wait := self._must_wait(key, current, spec):
                 return wait
-            resource = self._kind.resource
+            resource = self.kind.resource
             if was_compared:
-                if not await peers.is_current(self._context.upper, resource, upper):
+                if not await peers.is_current(self.context.upper, resource, upper):
                     return None  # our cache is behind; the missing event requeues this key
                 if wait := self._repairs.wait(key, desired):
-                    return followed_contested(resource.kind, existing.key, self._context.name, again=wait)
-            await patch_only(self._context.lower, resource, existing, patch)
+                    return followed_contested(resource.kind, existing.key, self.context.name, again=wait)
+            await patch_only(self.context.lower, resource, existing, patch)
             self._strict_since.pop(key, None)
         self._compared[key] = upper
         return None
@@ -149,12 +152,12 @@ class FollowedCopies:
 
     async def delete(self, copy: Object) -> None:
         """Delete a copy by uid."""
-        await delete_only(self._context.lower, self._kind.resource, copy)
+        await delete_only(self.context.lower, self.kind.resource, copy)
 
     async def _create(self, upper: Object, desired: dict[str, Any]) -> Problem | None:
         """Create a copy; return a Problem if another object has its name."""
-        resource = self._kind.resource
-        if (found := await self._namespaces.create_inside(resource, desired)) is not None:
+        resource = self.kind.resource
+        if (found := await self.namespaces.create_inside(resource, desired)) is not None:
             if not self._is_ours(found, upper.key, uid=upper.uid):
                 return self._taken(found.key)
             # Ours, and not in the cache yet; the caller retries.
@@ -164,11 +167,11 @@ class FollowedCopies:
 
     def _must_wait(self, key: str, current: dict[str, Any], spec: dict[str, Any]) -> float:
         """Return the seconds for which a change is delayed because it allows more; 0: it is not delayed."""
-        if not self._kind.is_looser(current.get("spec") or {}, spec):
+        if not self.kind.is_looser(current.get("spec") or {}, spec):
             return 0.0
         now = asyncio.get_running_loop().time()
         since, last = self._strict_since.get(key, (now, spec))
-        if self._kind.is_looser(last, spec):
+        if self.kind.is_looser(last, spec):
             since = (
                 now  # a value that was wanted for a moment must not be written at the end of an earlier delay
             )
@@ -177,12 +180,12 @@ class FollowedCopies:
 
     def _is_ours(self, copy: Object, key: str, *, uid: str = "") -> bool:
         namespace, _, name = key.partition("/")
-        is_owned = ownership.is_owned_by(copy, self._context.cluster_id, namespace, upper_uid=uid)
+        is_owned = ownership.is_owned_by(copy, self.context.cluster_id, namespace, upper_uid=uid)
         return is_owned and copy.annotations.get(names.ANNOTATION_SOURCE, name) == name
 
     def _taken(self, lower_key: str) -> Problem:
-        return followed_name_taken(self._kind.resource.kind, lower_key, self._context.name)
+        return followed_name_taken(self.kind.resource.kind, lower_key, self.context.name)
 
     def _lower_name(self, key: str) -> tuple[str, str]:
         namespace, _, name = key.partition("/")
-        return self._context.lower_namespace(namespace), self._kind.lower_name(name, self._node)
+        return self.context.lower_namespace(namespace), self.kind.lower_name(name, self._node)

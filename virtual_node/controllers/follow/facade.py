@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
@@ -15,40 +16,33 @@ from virtual_node.controllers.follow.surroundings import Surroundings
 from virtual_node.controllers.namespaces.controller import Namespaces
 
 
+@dataclass(eq=False, repr=False)
 class Follow:
     """The controllers of the kinds in ``follow`` of a lower cluster."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        namespaces: Namespaces,
-        dependencies: DependencyController,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Create the controllers.
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    dependencies: DependencyController
+    """Copies the Secrets that followed objects reference."""
+    wake: Callable[[str], None]
+    """Requeues the upper pod of a uid."""
+    _controllers: dict[str, FollowController] = field(default_factory=dict)
 
-        Args:
-            context: the two clusters.
-            caches: what the translations read.
-            namespaces: creates lower namespaces.
-            dependencies: copies the Secrets that followed objects reference.
-            wake: requeues the upper pod of a uid.
-        """
-        wanted = context.config.follow
-        self._controllers: dict[str, FollowController] = {}
+    def __post_init__(self) -> None:
+        """Create the controllers."""
+        wanted = self.context.config.follow
         if not wanted:
             return
-        surroundings = Surroundings(context, caches, namespaces=namespaces)
+        surroundings = Surroundings(self.context, self.caches, namespaces=self.namespaces)
         self._controllers = {
             kind.resource.plural: FollowController(
-                context,
+                self.context,
                 kind,
-                namespaces=namespaces,
+                namespaces=self.namespaces,
                 surroundings=surroundings,
-                dependencies=dependencies,
-                wake=wake,
+                dependencies=self.dependencies,
+                wake=self.wake,
             )
             for kind in KINDS
             if kind.setting in wanted

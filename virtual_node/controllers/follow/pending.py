@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ConfigError, Forbidden, NotFound, Unavailable
@@ -19,33 +20,25 @@ _MAX_WAITING = 5
 """New pods that wait at the same time, because each occupies a worker that pods of other tenants need."""
 
 
+@dataclass(eq=False, repr=False)
 class PendingCopies:
     """Keys of upper objects without a current copy, by namespace, so that a new pod does not need to read all objects."""
 
-    def __init__(
-        self, context: ClusterContext, upper: Informer, lower: Informer, wake: Callable[[str], None]
-    ) -> None:
-        """Create an empty record.
-
-        Args:
-            context: the two clusters.
-            upper: the upper objects.
-            lower: their copies.
-            wake: requeues the upper pod of a uid.
-        """
-        self._context = context
-        self._wake = wake
-        self._upper = upper
-        self._lower = lower
-        self._pending: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self._problems: dict[str, str] = {}
-        self._reported: dict[str, tuple[str, str]] = {}
-        """Uid and last reported message, by key."""
-        self._progress = asyncio.Event()
-        """Set, and replaced by a new event, at every change."""
-        self._waiting = 0
-        self._blocked: dict[str, str] = {}
-        """Upper namespaces of the pods that ``wait`` refused, by uid."""
+    context: ClusterContext
+    upper: Informer
+    lower: Informer
+    """The copies of the upper objects."""
+    wake: Callable[[str], None]
+    """Requeues the upper pod of a uid."""
+    _pending: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _problems: dict[str, str] = field(default_factory=dict)
+    _reported: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Uid and last reported message, by key."""
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by a new event, at every change."""
+    _waiting: int = 0
+    _blocked: dict[str, str] = field(default_factory=dict)
+    """Upper namespaces of the pods that ``wait`` refused, by uid."""
 
     def note(self, key: str, problem: str = "") -> None:
         """Note that an upper object has no current copy, unless it is being deleted or gone.
@@ -54,7 +47,7 @@ class PendingCopies:
             key: the key of the object.
             problem: why it cannot get a copy; empty: it has not been tried.
         """
-        upper = self._upper.store.get(key)
+        upper = self.upper.store.get(key)
         if upper is None or upper.metadata.deletion_timestamp is not None:
             self._remove(key)
         else:
@@ -63,7 +56,7 @@ class PendingCopies:
 
     def settled(self, upper: Object) -> None:
         """Note that an object has a current copy or needs none."""
-        if self._upper.store.get(upper.key) is upper:
+        if self.upper.store.get(upper.key) is upper:
             self._remove(upper.key)
 
     def forget(self, key: str) -> None:
@@ -81,7 +74,7 @@ class PendingCopies:
         """Write an event once for each state of an object."""
         if self._reported.get(upper.key) != (upper.uid, message):
             self._reported[upper.key] = (upper.uid, message)
-            self._context.recorder.event(upper, "Warning", reason, message)
+            self.context.recorder.event(upper, "Warning", reason, message)
 
     async def wait(self, namespace: str, uid: str) -> Problem | None:
         """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.
@@ -129,13 +122,13 @@ class PendingCopies:
 
     def _unread(self) -> Problem | None:
         """Return why the objects or their copies are not known; an empty message: nothing has failed."""
-        plural = self._upper.resource.plural
-        for informer, cluster in ((self._upper, "upper"), (self._lower, "lower")):
+        plural = self.upper.resource.plural
+        for informer, cluster in ((self.upper, "upper"), (self.lower, "lower")):
             error = informer.last_error
             if not informer.has_synced:
                 why = f"{plural} of the {cluster} cluster cannot be read: {error}"
                 return policy_missing("", why if error else "")
-            if error and informer is self._upper:
+            if error and informer is self.upper:
                 # There may be a new policy that was not read.
                 why = f"{plural} of the upper cluster cannot be watched: {error}"
                 # Other errors are usually brief.
@@ -152,7 +145,7 @@ class PendingCopies:
                 del self._pending[namespace]
                 for uid in [uid for uid, blocked in self._blocked.items() if blocked == namespace]:
                     del self._blocked[uid]
-                    self._wake(uid)
+                    self.wake(uid)
         self._set(key, "")
 
     def _set(self, key: str, problem: str) -> None:
@@ -160,6 +153,6 @@ class PendingCopies:
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
-        metrics.NOT_FOLLOWED.labels(self._context.name, self._upper.resource.plural).set(len(self._problems))
+        metrics.NOT_FOLLOWED.labels(self.context.name, self.upper.resource.plural).set(len(self._problems))
         self._progress.set()
         self._progress = asyncio.Event()

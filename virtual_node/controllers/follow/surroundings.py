@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.objects import Object
@@ -16,45 +17,41 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.follow.view import Labels, View
 
 
+@dataclass(eq=False, repr=False)
 class Surroundings:
     """Reads caches of one lower cluster and calls functions when they change."""
 
-    def __init__(self, context: ClusterContext, caches: ClusterCaches, *, namespaces: Namespaces) -> None:
-        """Register handlers on the informers.
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    _for_users: list[Callable[[str], None]] = field(default_factory=list)
+    _live: defaultdict[str, dict[str, Labels]] = field(default_factory=lambda: defaultdict(dict))
+    """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
+    _used: set[str] = field(default_factory=set)
+    """Lower namespaces with lower pods; current until ``_used_until``, a time of the loop."""
+    _used_until: float = 0.0
 
-        Args:
-            context: the two clusters.
-            caches: pods, upper namespaces, and copies of Services.
-            namespaces: knows which upper namespaces are allowed.
-        """
-        self._context = context
-        self._pods = caches.pods
-        self._namespaces = namespaces
-        self._upper_namespaces = caches.upper_namespaces
-        self._lower_services = caches.lower_services
-        self._for_users: list[Callable[[str], None]] = []
-        self.users = NamespaceUsers(caches.pods.upper.values(), on_change=self._users_changed)
+    def __post_init__(self) -> None:
+        """Register handlers on the informers."""
+        self.users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._users_changed)
         """Upper namespaces with pods on our virtual nodes."""
-        self._live: defaultdict[str, dict[str, Labels]] = defaultdict(dict)
-        """Labels of pods that have not finished, by upper namespace and uid; only if ``on_pods`` was called."""
-        self._used: set[str] = set()
-        """Lower namespaces with lower pods; current until ``_used_until``, a time of the loop."""
-        self._used_until = 0.0
 
     def view(self) -> View:
         """Return what translations read, from the caches."""
-        context = self._context
+        context = self.context
         return View(
             cluster_id=context.cluster_id,
             nodes=tuple(context.nodes),
             changed_labels=context.overrides.labels.union(context.settings.ignore_labels),
             lower_namespace=context.lower_namespace,
-            is_allowed=self._namespaces.allows_namespace,
+            is_allowed=self.namespaces.allows_namespace,
             labels_of=self._labels_of,
-            all_namespaces=lambda: ((one.name, one.labels) for one in self._upper_namespaces.store.list()),
+            all_namespaces=lambda: (
+                (one.name, one.labels) for one in self.caches.upper_namespaces.store.list()
+            ),
             pods=lambda namespace: self._live.get(namespace, {}).values(),
             has_service=lambda namespace, name: bool(
-                self._lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}")
+                self.caches.lower_services.store.by_index(INDEX_SERVICE, f"{namespace}/{name}")
             ),
             ingress_classes=context.config.ingress_classes,
             gateway_classes=context.config.gateway_classes,
@@ -65,7 +62,7 @@ class Surroundings:
         now = asyncio.get_running_loop().time()
         if now >= self._used_until:
             # Computed once for all objects that are reconciled at the same time, because a namespace may have thousands.
-            self._used = {pod.namespace for pod in self._pods.lower.store.list()}
+            self._used = {pod.namespace for pod in self.caches.pods.lower.store.list()}
             self._used_until = now + 1.0
         return namespace in self._used
 
@@ -90,7 +87,7 @@ class Surroundings:
             if not pods:
                 del self._live[pod.namespace]
 
-        for informer in self._pods.upper.values():
+        for informer in self.caches.pods.upper.values():
             informer.on_change(changed, gone)
 
     def on_services(self, call: Callable[[str], None]) -> None:
@@ -99,7 +96,7 @@ class Surroundings:
         def changed(copy: Object) -> None:
             call(ownership.upper_namespace(copy))
 
-        self._lower_services.add_handler(on_add=lambda copy, _initial: changed(copy), on_delete=changed)
+        self.caches.lower_services.add_handler(on_add=lambda copy, _initial: changed(copy), on_delete=changed)
 
     def on_namespaces(self, call: Callable[[], None]) -> None:
         """Call a function when an upper namespace appears, disappears, or changes its labels."""
@@ -108,7 +105,7 @@ class Surroundings:
             if old.labels != new.labels:
                 call()
 
-        self._upper_namespaces.add_handler(
+        self.caches.upper_namespaces.add_handler(
             on_add=lambda _new, _initial: call(), on_update=changed, on_delete=lambda _old: call()
         )
 
@@ -117,5 +114,5 @@ class Surroundings:
             call(namespace)
 
     def _labels_of(self, namespace: str) -> Labels | None:
-        found = self._upper_namespaces.store.get(namespace)
+        found = self.caches.upper_namespaces.store.get(namespace)
         return None if found is None else found.labels

@@ -44,18 +44,13 @@ class Found:
     """Number of our pods."""
 
 
+@dataclass(eq=False, repr=False)
 class Leftovers:
     """Lists the contents of lower namespaces."""
 
-    def __init__(self, lower: Client, cluster_id: str) -> None:
-        """Create without any IO.
-
-        Args:
-            lower: client of the lower cluster.
-            cluster_id: of the upper cluster; objects labelled with it are ours.
-        """
-        self._lower = lower
-        self._cluster_id = cluster_id
+    lower: Client
+    cluster_id: str
+    """Of the upper cluster; objects labelled with it are ours."""
 
     async def find(self, namespace: str, *, upper_name: str) -> Found:
         """Return the contents of an upper namespace's lower namespace; stop after a few objects of other owners.
@@ -88,7 +83,7 @@ class Leftovers:
             items,
             group=resource.group,
             resource=resource.plural,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
             upper_name=upper_name,
         )
         kind = (resource.group, resource.plural)
@@ -131,7 +126,7 @@ class Leftovers:
 
     async def _get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         headers = None if params is None else _METADATA_ONLY
-        return await self._lower.read(path, params=params, headers=headers, flow="namespaces")
+        return await self.lower.read(path, params=params, headers=headers, flow="namespaces")
 
 
 def _entries(answer: Any, key: str) -> list[dict[str, Any]]:

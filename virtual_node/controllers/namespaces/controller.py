@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -33,29 +34,29 @@ _OTHERS_THERE = 600.0
 """Seconds between two checks while objects of other owners prevent the deletion of a namespace."""
 
 
+@dataclass(eq=False, repr=False)
 class Namespaces:
     """Creates lower namespaces before anything is created in them, and deletes them when they are empty."""
 
-    def __init__(self, context: ClusterContext, caches: ClusterCaches) -> None:
+    context: ClusterContext
+    caches: ClusterCaches
+    _known: dict[str, str] = field(default_factory=dict)
+    """Upper namespace by lower namespace, for lower namespaces that may be used."""
+    _logged: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         """Register handlers on the informers of namespaces."""
-        self._context = context
-        self._upper = caches.upper_namespaces
-        self._lower = caches.lower_namespaces
-        self._pods = caches.pods.lower
-        self._config = context.config.namespaces
-        self._leftovers = Leftovers(context.lower, context.cluster_id)
-        self._known: dict[str, str] = {}
-        """Upper namespace by lower namespace, for lower namespaces that may be used."""
-        self._logged: dict[str, str] = {}
-        self.controller = context.controller(
+        self._config = self.context.config.namespaces
+        self._leftovers = Leftovers(self.context.lower, self.context.cluster_id)
+        self.controller = self.context.controller(
             "namespaces", self.reconcile, workers=1, first_delay=1.0, longest_delay=300.0
         )
         self._watch()
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-        await self._upper.wait_synced()
-        await self._lower.wait_synced()
+        await self.caches.upper_namespaces.wait_synced()
+        await self.caches.lower_namespaces.wait_synced()
         await self.controller.run()
 
     def allowed(self, upper_namespace: str) -> bool:
@@ -66,7 +67,7 @@ class Namespaces:
         """Report whether objects may be created in this lower cluster for pods of that upper namespace."""
         return NEVER_MIRRORED not in {
             upper_namespace,
-            self._context.lower_namespace(upper_namespace),
+            self.context.lower_namespace(upper_namespace),
         } and self.allowed(upper_namespace)
 
     async def ensure(self, upper_name: str, *, is_for_new_pod: bool = False) -> Problem | None:
@@ -84,10 +85,10 @@ class Namespaces:
         Raises:
             ApiError: the lower cluster refuses or does not answer.
         """
-        namespace = self._context.lower_namespace(upper_name)
+        namespace = self.context.lower_namespace(upper_name)
         if self._known.get(namespace) == upper_name:
             return None
-        lower = await find_object(self._context.lower, resources.NAMESPACES, namespace)
+        lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
         problem = self._objection(lower, upper_name)
         if problem is not None:
@@ -99,7 +100,7 @@ class Namespaces:
     async def create_inside(self, resource: Resource, body: Mapping[str, Any]) -> Object | None:
         """Create an object in a lower namespace as ``create_new`` does."""
         with self.in_use(body["metadata"]["namespace"]):
-            return await create_new(self._context.lower, resource, body)
+            return await create_new(self.context.lower, resource, body)
 
     @contextlib.contextmanager
     def in_use(self, namespace: str) -> Iterator[None]:
@@ -116,23 +117,23 @@ class Namespaces:
         Raises:
             ApiError: as ``ensure``. NotFound: the namespace was deleted meanwhile.
         """
-        upper = self._upper.store.get(upper_name)
+        upper = self.caches.upper_namespaces.store.get(upper_name)
         body = translate.lower_namespace(
             upper.to_dict() if upper is not None else None,
             name=namespace,
             upper_name=upper_name,
-            cluster_id=self._context.cluster_id,
+            cluster_id=self.context.cluster_id,
         )
         try:
-            created = await self._context.lower.create(resources.NAMESPACES, body)
+            created = await self.context.lower.create(resources.NAMESPACES, body)
         except AlreadyExists:
-            return from_dict(await self._context.lower.get(resources.NAMESPACES, namespace))
-        self._context.log.info("lower namespace created", namespace=namespace)
+            return from_dict(await self.context.lower.get(resources.NAMESPACES, namespace))
+        self.context.log.info("lower namespace created", namespace=namespace)
         return from_dict(created)
 
     def _objection(self, lower: Object, upper_name: str) -> Problem | None:
         """Return why a lower namespace must not be used for an upper one; None: it may. One mark of ours suffices."""
-        cluster, cluster_id = self._context.name, self._context.cluster_id
+        cluster, cluster_id = self.context.name, self.context.cluster_id
         marks = translate.marks(lower)
         if (cluster_id, upper_name) in marks or marks == [(cluster_id, "")]:
             return None
@@ -152,25 +153,25 @@ class Namespaces:
         """Restore labels and annotations that mark our namespace, if removed or not written by an earlier release."""
         if not translate.marks(lower):
             return
-        patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self._context.cluster_id)
+        patch = translate.marks_patch(lower, upper_name=upper_name, cluster_id=self.context.cluster_id)
         if patch is not None:
             # Without the right to patch namespaces we continue, because the remaining marks suffice.
             with contextlib.suppress(Forbidden):
-                await patch_only(self._context.lower, resources.NAMESPACES, lower, patch)
+                await patch_only(self.context.lower, resources.NAMESPACES, lower, patch)
 
     def _has_pods(self, namespace: str, upper_name: str) -> bool:
         return any(
             pod.namespace == namespace and pod.annotations.get(names.ANNOTATION_UPPER_NAMESPACE) == upper_name
-            for pod in self._pods.store.list()
+            for pod in self.caches.pods.lower.store.list()
         )
 
     async def reconcile(self, namespace: str) -> Result | None:
         """Update one lower namespace of ours from its upper namespace, or delete it."""
-        lower = self._lower.store.get(namespace)
+        lower = self.caches.lower_namespaces.store.get(namespace)
         if lower is None or lower.metadata.deletion_timestamp is not None:
             self._known.pop(namespace, None)
             return None
-        found = (self._upper.store.get(name) for name in self._upper_names(lower))
+        found = (self.caches.upper_namespaces.store.get(name) for name in self._upper_names(lower))
         upper = next((one for one in found if one is not None), None)
         if upper is not None:
             await self._mark(lower, upper.name)
@@ -178,7 +179,7 @@ class Namespaces:
             if patch is not None:
                 # The resourceVersion makes the patch fail if the lower administrator has just set a label.
                 patch["metadata"]["resourceVersion"] = lower.resource_version
-                await patch_only(self._context.lower, resources.NAMESPACES, lower, patch)
+                await patch_only(self.context.lower, resources.NAMESPACES, lower, patch)
             return None
         return await self._remove(lower)
 
@@ -198,36 +199,38 @@ class Namespaces:
         if await self._upper_exists(lower):
             return None  # recreated during the listing, which takes seconds, so new pods may exist
         with contextlib.suppress(NotFound, Conflict):
-            await self._context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
-            self._context.log.info("lower namespace deleted", namespace=lower.name)
+            await self.context.lower.delete(resources.NAMESPACES, lower.name, uid=lower.uid)
+            self.context.log.info("lower namespace deleted", namespace=lower.name)
         self._known.pop(lower.name, None)
         return None
 
     async def _upper_exists(self, lower: Object) -> bool:
         """Report whether an upper namespace exists. Reads live: after an outage a cache may miss namespaces."""
         for name in self._upper_names(lower):
-            if await find_object(self._context.upper, resources.NAMESPACES, name) is not None:
+            if await find_object(self.context.upper, resources.NAMESPACES, name) is not None:
                 return True
         return False
 
     def _upper_names(self, lower: Object) -> list[str]:
         """Return the upper namespaces that a lower namespace's marks name; first the one that maps to it."""
         found = translate.upper_names(lower)
-        return sorted(found, key=lambda name: self._context.lower_namespace(name) != lower.name)
+        return sorted(found, key=lambda name: self.context.lower_namespace(name) != lower.name)
 
     def _say(self, namespace: str, why: str) -> None:
         if self._logged.get(namespace) != why:
             self._logged[namespace] = why
-            self._context.log.info("lower namespace kept", namespace=namespace, why=why)
+            self.context.log.info("lower namespace kept", namespace=namespace, why=why)
 
     def _watch(self) -> None:
         add = self.controller.queue.add
 
         def upper_changed(namespace: Object) -> None:
-            add(self._context.lower_namespace(namespace.name))
+            add(self.context.lower_namespace(namespace.name))
 
         def lower_changed(namespace: Object) -> None:
             add(namespace.name)
 
-        self._upper.add_handler(on_update=lambda _old, new: upper_changed(new), on_delete=upper_changed)
-        self._lower.on_change(lower_changed, lower_changed)
+        self.caches.upper_namespaces.add_handler(
+            on_update=lambda _old, new: upper_changed(new), on_delete=upper_changed
+        )
+        self.caches.lower_namespaces.on_change(lower_changed, lower_changed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,37 +32,33 @@ _FIRST_CONTACT = 3.0
 """Maximum seconds to wait for the lower cluster before a virtual node registers NotReady."""
 
 
+@dataclass(eq=False, repr=False)
 class NodeController:
     """Registers the Node, and patches its status on changes and once per ``status_interval``."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        node: NodeConfig,
-        caches: ClusterCaches,
-        *,
-        health: HealthController,
-        addresses: list[dict[str, str]],
-        kubelet_port: int,
-    ) -> None:
-        self._context = context
-        self._node = node
-        self._lower_nodes = caches.lower_nodes
-        self._foreign_pods = caches.foreign_pods
-        self._health = health
-        self._addresses = addresses
-        self._kubelet_port = kubelet_port
-        self._dirty = asyncio.Event()
-        self.registered = asyncio.Event()
-        self.uid = ""
-        self.error = ""
-        """Why the Node could not be registered or patched; empty: no error."""
-        self.ready: bool | None = None
-        self.capacity = followed_capacity(node, caches, changed=self.refresh)
+    context: ClusterContext
+    config: NodeConfig
+    caches: ClusterCaches
+    health: HealthController
+    addresses: list[dict[str, str]]
+    kubelet_port: int
+    _dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    registered: asyncio.Event = field(default_factory=asyncio.Event)
+    uid: str = ""
+    error: str = ""
+    """Why the Node could not be registered or patched; empty: no error."""
+    ready: bool | None = None
+    _written_at: float = 0.0
+    _unready_since: float | None = None
+    """Loop time since which there are selected lower nodes and none is Ready; None: this is not so."""
+
+    def __post_init__(self) -> None:
+        """Register handlers on the caches."""
+        self.capacity = followed_capacity(self.config, self.caches, changed=self.refresh)
         self._mine = Informer(
-            context.upper,
+            self.context.upper,
             resources.NODES,
-            field_selector=f"metadata.name={node.name}",
+            field_selector=f"metadata.name={self.config.name}",
             name="own-node",
         )
         self._mine.add_handler(
@@ -69,14 +66,11 @@ class NodeController:
             on_update=lambda _old, new: self._changed_by_others(new),
             on_delete=self._deleted,
         )
-        self._written_at = 0.0
-        self._unready_since: float | None = None
-        """Loop time since which there are selected lower nodes and none is Ready; None: this is not so."""
 
     @property
     def node(self) -> dict[str, Any] | None:
         """Return the Node in the upper cluster as last seen; None: not registered, or not seen yet."""
-        seen = self._mine.store.get(self._node.name)
+        seen = self._mine.store.get(self.config.name)
         return seen.to_dict() if seen is not None else None
 
     def refresh(self) -> None:
@@ -86,20 +80,20 @@ class NodeController:
     async def run(self) -> None:
         """Keep the Node current until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._mine.run(), name=f"own node {self._node.name}")
-            group.create_task(self._write_loop(), name=f"node status {self._node.name}")
+            group.create_task(self._mine.run(), name=f"own node {self.config.name}")
+            group.create_task(self._write_loop(), name=f"node status {self.config.name}")
 
     async def _write_loop(self) -> None:
         await self._first_contact()
         loop = asyncio.get_running_loop()
-        interval = self._context.settings.status_interval
+        interval = self.context.settings.status_interval
         while True:
             self._dirty.clear()
             try:
                 await self._write(heartbeat=loop.time() - self._written_at >= interval)
             except (ApiError, ConfigError) as error:
                 self.error = plain(str(error))
-                self._context.log.warning("node status not written", node=self._node.name, error=str(error))
+                self.context.log.warning("node status not written", node=self.config.name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 self._dirty.set()
                 continue
@@ -117,32 +111,32 @@ class NodeController:
         await self._mine.wait_synced()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_CONTACT):
-                await self._lower_nodes.wait_synced()
-                await self._foreign_pods.wait_synced()
-                while self._health.reachable is None:
+                await self.caches.lower_nodes.wait_synced()
+                await self.caches.foreign_pods.wait_synced()
+                while self.health.reachable is None:
                     self._dirty.clear()
                     await self._dirty.wait()
 
     def _condition(self) -> tuple[bool, str, str]:
-        name = self._context.name
+        name = self.context.name
         if self.capacity.ready_nodes or not self.capacity.selected_nodes:
             self._unready_since = None
-        if self._health.reachable is False:
-            why = f"Lower cluster {name} does not answer: {self._health.error}"
+        if self.health.reachable is False:
+            why = f"Lower cluster {name} does not answer: {self.health.error}"
             return False, "LowerClusterUnreachable", why
-        if self._health.reachable is None or not self._lower_nodes.has_synced:
-            error = self._lower_nodes.last_error
+        if self.health.reachable is None or not self.caches.lower_nodes.has_synced:
+            error = self.caches.lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
         if not self.capacity.ready_nodes and not self._waits_for_nodes():
-            total = len(self._lower_nodes.store)
+            total = len(self.caches.lower_nodes.store)
             why = f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
             return False, "NoReadyLowerNodes", why
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:
         """Report whether the lower cluster can add nodes, and has none, or none was Ready for less than ``provisionSeconds``."""
-        growth = self._node.autoscaling
+        growth = self.config.autoscaling
         if growth is None or not self.capacity.selected_nodes:
             return growth is not None
         loop = asyncio.get_running_loop()
@@ -154,31 +148,31 @@ class NodeController:
     def _desired(self, previous: dict[str, Any]) -> dict[str, Any]:
         ready, reason, message = self._condition()
         if self.ready != ready:
-            self._context.log.info("node condition", node=self._node.name, ready=ready, reason=reason)
+            self.context.log.info("node condition", node=self.config.name, ready=ready, reason=reason)
             self.ready = ready
         capacity, allocatable = self.capacity.totals()
-        growth = self._node.autoscaling
+        growth = self.config.autoscaling
         metrics.show_node(
-            self._context.name,
-            self._node.name,
+            self.context.name,
+            self.config.name,
             ready=ready,
             allocatable=allocatable,
             counting=self.capacity.ready_nodes,
             selected=self.capacity.selected_nodes,
         )
         return translate.node_object(
-            name=self._node.name,
-            cluster_name=self._context.name,
+            name=self.config.name,
+            cluster_name=self.context.name,
             labels={
-                **{node_label(one.name): "true" for one in self._context.config.volumes.shared},
-                **self._node.labels,
+                **{node_label(one.name): "true" for one in self.context.config.volumes.shared},
+                **self.config.labels,
             },
             provision_seconds=growth.provision_seconds if growth is not None else None,
-            taints=_taints(self._node),
-            addresses=self._addresses,
-            kubelet_port=self._kubelet_port,
+            taints=_taints(self.config),
+            addresses=self.addresses,
+            kubelet_port=self.kubelet_port,
             lower_nodes=self.capacity.nodes(),
-            kubelet_version=self._health.version,
+            kubelet_version=self.health.version,
             release=_RELEASE,
             capacity=capacity,
             allocatable=allocatable,
@@ -194,13 +188,13 @@ class NodeController:
     async def _write(self, *, heartbeat: bool) -> None:
         current = self.node
         desired = self._desired(current or {})
-        upper = self._context.upper
+        upper = self.context.upper
         if current is None:
             try:
                 current = await upper.create(resources.NODES, desired)
-                self._context.log.info("node registered", node=self._node.name)
+                self.context.log.info("node registered", node=self.config.name)
             except AlreadyExists:
-                current = await upper.get(resources.NODES, self._node.name)
+                current = await upper.get(resources.NODES, self.config.name)
         uid = str(current["metadata"]["uid"])
         if uid != self.uid and translate.is_real(current):
             raise ConfigError("it is a Node that is not virtual, and it is not changed")
@@ -216,9 +210,9 @@ class NodeController:
 
     async def _patch(self, patch: dict[str, Any], *, subresource: str | None) -> None:
         try:
-            await self._context.upper.patch(
+            await self.context.upper.patch(
                 resources.NODES,
-                self._node.name,
+                self.config.name,
                 patch,
                 subresource=subresource,
                 patch_type=PatchType.STRATEGIC,
@@ -228,11 +222,11 @@ class NodeController:
 
     def _changed_by_others(self, new: Object) -> None:
         # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.
-        if not self._node.labels.items() <= new.labels.items():
+        if not self.config.labels.items() <= new.labels.items():
             self.refresh()
 
     def _deleted(self, _node: Object) -> None:
-        self._context.log.warning("node was deleted; registering it again", node=self._node.name)
+        self.context.log.warning("node was deleted; registering it again", node=self.config.name)
         self.refresh()
 
 

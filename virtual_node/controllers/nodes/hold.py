@@ -91,27 +91,30 @@ def may_hold(
     return age >= _LONG_AGO * duration
 
 
+@dataclass(eq=False, repr=False)
 class NodeHold:
     """One virtual node's Lease, from before the node is registered until it is no longer mirrored."""
 
-    def __init__(self, context: ClusterContext, name: str, identity: Identity) -> None:
-        self._context = context
-        self._name = name
-        self._identity = identity
-        self._socket: socket.socket | None = None
-        self._unique = f"{identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
-        self.waits_for = ""
-        """Why nothing is mirrored yet, with the holder of the Lease. Empty: not waiting."""
+    context: ClusterContext
+    name: str
+    identity: Identity
+    _socket: socket.socket | None = None
+    waits_for: str = ""
+    """Why nothing is mirrored yet, with the holder of the Lease. Empty: not waiting."""
+
+    def __post_init__(self) -> None:
+        """Choose an identity that no other process has."""
+        self._unique = f"{self.identity.name}_{os.getpid()}_{secrets.token_hex(4)}"
 
     @property
     def holder(self) -> str:
         """Return the holder to write to the Lease: the shared identity if only this process uses it."""
-        alone = self._identity.is_exclusive or self._socket is not None
-        return self._identity.name if alone else self._unique
+        alone = self.identity.is_exclusive or self._socket is not None
+        return self.identity.name if alone else self._unique
 
     def is_ours(self, lease: Mapping[str, Any]) -> bool:
         """Report whether the Lease has no holder, this process, or the node's name as its holder."""
-        return record.holder_of(lease) in {"", self._name, self.holder}
+        return record.holder_of(lease) in {"", self.name, self.holder}
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours.
@@ -125,7 +128,7 @@ class NodeHold:
         try:
             while True:
                 self._lock()
-                lease = await find(self._context.upper, resources.LEASES, self._name, namespace=NAMESPACE)
+                lease = await find(self.context.upper, resources.LEASES, self.name, namespace=NAMESPACE)
                 # If the holder's Lease was deleted meanwhile, its last state counts, because the holder
                 # recreates it.
                 if lease is not None and lease != seen:
@@ -133,7 +136,7 @@ class NodeHold:
                 if may_hold(
                     seen,
                     identity=self.holder,
-                    node=self._name,
+                    node=self.name,
                     unchanged_for=loop.time() - seen_at,
                     now=datetime.now(UTC),
                 ):
@@ -149,14 +152,14 @@ class NodeHold:
         """Release the Lease, so that another process takes it at once. If the request fails, that process waits until it expires."""
         try:
             async with asyncio.timeout(_RELEASING):
-                upper = self._context.upper
-                lease = await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+                upper = self.context.upper
+                lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
                 if record.holder_of(lease) == self.holder:
                     # Keep renewTime, because other components use it to decide whether the node is alive.
-                    spec = {**record.spec_of(lease), "holderIdentity": self._name}
+                    spec = {**record.spec_of(lease), "holderIdentity": self.name}
                     await upper.update(resources.LEASES, {**lease, "spec": spec})
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
-            self._context.log.debug("lease not released", node=self._name, error=str(error))
+            self.context.log.debug("lease not released", node=self.name, error=str(error))
         finally:
             if self._socket is not None:
                 self._socket.close()
@@ -164,40 +167,40 @@ class NodeHold:
 
     async def _take(self, lease: Mapping[str, Any] | None) -> bool:
         """Take or create the Lease; return False if another process was faster."""
-        upper = self._context.upper
+        upper = self.context.upper
         try:
             if lease is not None:
                 await upper.update(resources.LEASES, self.held(lease))
             else:
-                body = self.held(record.new(NAMESPACE, self._name))
+                body = self.held(record.new(NAMESPACE, self.name))
                 await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except (AlreadyExists, Conflict):
             return False
         except NotFound as error:  # an upper cluster without kube-node-lease has no Lease to hold
-            self._context.log.warning("lease not made", node=self._name, error=str(error))
+            self.context.log.warning("lease not made", node=self.name, error=str(error))
         return True
 
     def held(self, lease: Mapping[str, Any]) -> dict[str, Any]:
         """Return the Lease as this process writes it to take or renew it."""
-        duration = self._context.settings.lease_duration
+        duration = self.context.settings.lease_duration
         return record.held(lease, identity=self.holder, duration=duration, now=datetime.now(UTC))
 
     def _report_holder(self, holder: str) -> None:
-        why = f"node {self._name} is mirrored by another process, {holder}: waiting until it ends"
+        why = f"node {self.name} is mirrored by another process, {holder}: waiting until it ends"
         if why != self.waits_for:
             self.waits_for = why
-            self._context.log.warning(
+            self.context.log.warning(
                 "another process mirrors this virtual node; waiting until it ends",
-                node=self._name,
+                node=self.name,
                 holder=holder,
                 next="stop one of the two, or choose another node name; --leader-elect is for replicas",
             )
 
     def _lock(self) -> None:
         """Bind the socket that makes the shared identity exclusive; if it cannot be bound, a unique one is used."""
-        if self._identity.is_exclusive or self._socket is not None:
+        if self.identity.is_exclusive or self._socket is not None:
             return
-        key = f"{self._context.cluster_id}/{self._name}".encode()
+        key = f"{self.context.cluster_id}/{self.name}".encode()
         lock = socket.socket(socket.AF_UNIX)
         try:
             lock.bind(f"\0virtual-node-{hashlib.sha256(key).hexdigest()}")

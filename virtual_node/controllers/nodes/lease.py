@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -28,35 +29,21 @@ class HeldElsewhereError(ConfigError):
     """Another process has taken the Lease and mirrors the node."""
 
 
+@dataclass(eq=False, repr=False)
 class NodeLeaseController:
     """Renews one node's Lease."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        name: str,
-        *,
-        node: NodeController,
-        hold: NodeHold,
-        report: Callable[[], Report] = Report,
-    ) -> None:
-        """Create without any IO.
-
-        Args:
-            context: of the lower cluster.
-            name: the virtual node's.
-            node: registers the node; the Lease is created after that.
-            hold: the exclusive right to mirror the node.
-            report: returns problems that only this process knows, published with the next renewal.
-        """
-        self._context = context
-        self._report = report
-        self._hold = hold
-        self._name = name
-        self._node = node
-        self._lease: dict[str, Any] | None = None
-        self.spec: dict[str, Any] = {}
-        """The Lease's spec as last written; empty: never."""
+    context: ClusterContext
+    name: str
+    """The virtual node's."""
+    node: NodeController
+    """Registers the node; the Lease is created after that."""
+    hold: NodeHold
+    report: Callable[[], Report] = Report
+    """Returns problems that only this process knows, published with the next renewal."""
+    _lease: dict[str, Any] | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+    """The Lease's spec as last written; empty: never."""
 
     async def run(self) -> None:
         """Renew until cancelled.
@@ -64,8 +51,8 @@ class NodeLeaseController:
         Raises:
             HeldElsewhereError: another process has taken the Lease.
         """
-        await self._node.registered.wait()
-        interval = self._context.settings.lease_duration / 4
+        await self.node.registered.wait()
+        interval = self.context.settings.lease_duration / 4
         while True:
             try:
                 await self._renew()
@@ -76,7 +63,7 @@ class NodeLeaseController:
                     self._lease = None  # changed by another client, so read it again at once
                     await asyncio.sleep(0.1)
                     continue
-                self._context.log.warning("lease not renewed", node=self._name, error=str(error))
+                self.context.log.warning("lease not renewed", node=self.name, error=str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             self.spec = dict((self._lease or {}).get("spec") or {})
@@ -85,34 +72,34 @@ class NodeLeaseController:
     async def _renew(self) -> None:
         if self._lease is None:
             self._lease = await self._get_or_create()
-            if not self._hold.is_ours(self._lease):
+            if not self.hold.is_ours(self._lease):
                 holder = record.holder_of(self._lease)
                 raise HeldElsewhereError(
-                    f"node {self._name}: another process, {holder}, has taken its Lease over"
+                    f"node {self.name}: another process, {holder}, has taken its Lease over"
                 )
         lease = self._held(self._lease)
         annotations = dict(lease["metadata"].get("annotations") or {})
         annotations.pop(names.ANNOTATION_FAULTS, None)
         annotations[names.ANNOTATION_REPLICA] = socket.gethostname()
-        if text := self._report().text():
+        if text := self.report().text():
             annotations[names.ANNOTATION_FAULTS] = text
         lease["metadata"]["annotations"] = annotations
-        self._lease = await self._context.upper.update(resources.LEASES, lease)
+        self._lease = await self.context.upper.update(resources.LEASES, lease)
 
     async def _get_or_create(self) -> dict[str, Any]:
-        upper = self._context.upper
+        upper = self.context.upper
         try:
-            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
         except NotFound:
             pass
-        body = self._held(record.new(NAMESPACE, self._name))
+        body = self._held(record.new(NAMESPACE, self.name))
         try:
             return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
         except AlreadyExists:
-            return await upper.get(resources.LEASES, self._name, namespace=NAMESPACE)
+            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
         """Return the Lease as this process renews it."""
         # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
-        owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._node.uid}
-        return self._hold.held({**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}})
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.node.uid}
+        return self.hold.held({**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}})

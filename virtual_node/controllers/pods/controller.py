@@ -22,6 +22,7 @@ number of times.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from controller_runtime import resources
@@ -52,30 +53,26 @@ _STATUS_FIRST = 1
 ones are reported Running while the last ones are still being created."""
 
 
+@dataclass(eq=False, repr=False)
 class PodController:
     """Keeps every upper pod of our virtual nodes and its lower pod in sync."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: PodCaches,
-        *,
-        creator: PodCreator,
-        status: StatusWriter,
-    ) -> None:
-        self._context = context
-        self._caches = caches
-        self._creator = creator
-        self._status = status
-        self._rejects = context.config.on_unschedulable == REJECT
-        self._updater = PodUpdater(context, creator=creator)
-        self._records: dict[str, PodRecord] = {}
-        self._remover = PodRemover(context, status=status, creator=creator)
-        workers = context.settings.pod_sync_workers
-        self.controller = context.controller(
+    context: ClusterContext
+    caches: PodCaches
+    creator: PodCreator
+    status: StatusWriter
+    _records: dict[str, PodRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Create the work queue and register handlers on the caches."""
+        self._rejects = self.context.config.on_unschedulable == REJECT
+        self._updater = PodUpdater(self.context, creator=self.creator)
+        self._remover = PodRemover(self.context, status=self.status, creator=self.creator)
+        workers = self.context.settings.pod_sync_workers
+        self.controller = self.context.controller(
             "pods", self.reconcile, workers=workers, first_delay=0.1, flow=self._namespace
         )
-        creator.refusals.attach(self.controller.queue.add_after)
+        self.creator.refusals.attach(self.controller.queue.add_after)
         self._watch_caches()
 
     def enqueue(self, uid: str) -> None:
@@ -96,10 +93,10 @@ class PodController:
 
     def enqueue_all(self) -> None:
         """Enqueue every pod, including pods in the lower cluster without an upper pod."""
-        for informer in self._caches.upper.values():
+        for informer in self.caches.upper.values():
             for pod in informer.store.list():
                 self.controller.queue.add(pod.uid)
-        for pod in self._caches.lower.store.list():
+        for pod in self.caches.lower.store.list():
             if uid := pod.labels.get(names.LABEL_UPPER_UID):
                 self.controller.queue.add(uid)
 
@@ -108,10 +105,10 @@ class PodController:
 
         Call once, at start.
         """
-        for informer in self._caches.upper.values():
+        for informer in self.caches.upper.values():
             for number, pod in enumerate(informer.store.list()):
-                if (lower := self._caches.lower_pod(pod.uid)) is not None:
-                    self._creator.found_at_start(pod, lower)
+                if (lower := self.caches.lower_pod(pod.uid)) is not None:
+                    self.creator.found_at_start(pod, lower)
                 if number % _BREATH == _BREATH - 1:
                     await asyncio.sleep(0)
 
@@ -121,10 +118,10 @@ class PodController:
 
     def _namespace(self, uid: str) -> str:
         """Return a pod's namespace. Namespaces take turns, so one tenant's thousands of pods do not delay others."""
-        upper = self._caches.upper_pod(uid)
+        upper = self.caches.upper_pod(uid)
         if upper is not None:
             return upper.namespace
-        lower = self._caches.lower_pod(uid)
+        lower = self.caches.lower_pod(uid)
         return "" if lower is None else lower.namespace
 
     def _watch_caches(self) -> None:
@@ -150,7 +147,7 @@ class PodController:
                 queue.add(uid)
 
         def lower_deleted(pod: Object) -> None:
-            self._creator.refusals.freed(pod.namespace)
+            self.creator.refusals.freed(pod.namespace)
             uid = pod.labels.get(names.LABEL_UPPER_UID)
             if not uid:
                 return
@@ -159,13 +156,13 @@ class PodController:
                 record.saw(pod)
             queue.add(uid, priority=_STATUS_FIRST)
             # The name is free now, and an upper pod of the same name may be waiting for it.
-            successor = self._caches.upper_by_name(ownership.upper_namespace(pod), pod.name)
+            successor = self.caches.upper_by_name(ownership.upper_namespace(pod), pod.name)
             if successor is not None and successor.uid != uid:
                 queue.add(successor.uid)
 
-        for informer in self._caches.upper.values():
+        for informer in self.caches.upper.values():
             informer.on_change(upper_changed, upper_changed)
-        self._caches.lower.add_handler(
+        self.caches.lower.add_handler(
             on_add=lambda pod, _initial: lower_changed(pod),
             on_update=lower_updated,
             on_delete=lower_deleted,
@@ -174,12 +171,12 @@ class PodController:
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""
         if not old.has_status_equal(new) and is_finished(new.status):
-            self._creator.refusals.freed(new.namespace)
+            self.creator.refusals.freed(new.namespace)
 
     async def reconcile(self, uid: str) -> Result | None:
         """Take one step for the upper pod of that uid; see the table in the module docstring."""
-        upper = self._caches.upper_pod(uid)
-        lower = self._caches.lower_pod(uid)
+        upper = self.caches.upper_pod(uid)
+        lower = self.caches.lower_pod(uid)
         record = self._records.get(uid)
         if upper is None:
             waiting = await self._remover.upper_gone(uid, lower, record)
@@ -191,7 +188,7 @@ class PodController:
         may_start = lower is None and self._may_start(upper, record)
         if not may_start:
             # Other pods of the namespace must not wait for a retry of this pod, which never comes.
-            self._creator.refusals.forget(uid)
+            self.creator.refusals.forget(uid)
         if lower is not None and (not record.observed or record.last_lower is not lower):
             record.saw(lower)
         if upper.metadata.deletion_timestamp is not None:
@@ -199,7 +196,7 @@ class PodController:
         if lower is not None:
             return await self._follow(upper, lower, record)
         if may_start:
-            return await self._creator.create(upper, record)
+            return await self.creator.create(upper, record)
         return await self._lower_missing(upper, record) if self._has_started(upper, record) else None
 
     async def _follow(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
@@ -210,19 +207,19 @@ class PodController:
             if not (seconds := self._growth_seconds(upper, lower)):
                 return await self._remover.reject(upper, lower, *why)
             self.controller.queue.add_after(upper.uid, seconds)
-        self._creator.adopt(upper, lower)
+        self.creator.adopt(upper, lower)
         try:
             await self._updater.follow(upper, lower, record)
         except ApiError:
             # The update is retried, maybe for long (e.g. a policy of the lower cluster refuses it), so
             # mirror the status now.
-            await self._status.mirror(upper, lower, record)
+            await self.status.mirror(upper, lower, record)
             raise
-        return await self._status.mirror(upper, lower, record)
+        return await self.status.mirror(upper, lower, record)
 
     def _growth_seconds(self, upper: Object, lower: Object) -> float:
         """Return for how many more seconds a pod without room may wait for a new node of its lower cluster; 0: not any more."""
-        growth = self._context.nodes[(upper.spec or {})["nodeName"]].autoscaling
+        growth = self.context.nodes[(upper.spec or {})["nodeName"]].autoscaling
         since = condition(lower.status, "PodScheduled").get("lastTransitionTime")
         if growth is None or not since:
             return 0.0
@@ -247,7 +244,7 @@ class PodController:
         has_finished = is_finished(upper.status)
         if has_finished and record.is_gone:
             return None
-        live = await live_reads.lower_pod_of(self._context, upper, known_uid=record.lower_uid)
+        live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower_uid)
         if live is not None:
             await self._claim_again(upper, live)
             # The cache may be behind. Then its event requeues the pod, and this requeue is only a safeguard.
@@ -257,18 +254,18 @@ class PodController:
             return None
         last = record.last_lower
         if last is not None and is_finished(last.status):
-            return await self._status.mirror(upper, last, record)
-        message = f"The pod was deleted in the lower cluster {self._context.name}"
-        await self._status.lost(upper, reason="LowerPodDeleted", message=message)
-        self._context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
-        metrics.LOST.labels(self._context.name).inc()
-        self._context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
+            return await self.status.mirror(upper, last, record)
+        message = f"The pod was deleted in the lower cluster {self.context.name}"
+        await self.status.lost(upper, reason="LowerPodDeleted", message=message)
+        self.context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
+        metrics.LOST.labels(self.context.name).inc()
+        self.context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
         return None
 
     async def _claim_again(self, upper: Object, live: Object) -> None:
         """Restore removed ownership labels on an upper pod's lower pod, which would otherwise run unmanaged."""
-        labels = ownership_labels(self._context.options[upper.spec["nodeName"]].owner, upper.uid)
+        labels = ownership_labels(self.context.options[upper.spec["nodeName"]].owner, upper.uid)
         if labels.items() <= live.labels.items():
             return
-        self._context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
-        await patch_only(self._context.lower, resources.PODS, live, {"metadata": {"labels": labels}})
+        self.context.log.warning("lower pod lost its ownership labels; restoring them", pod=live.key)
+        await patch_only(self.context.lower, resources.PODS, live, {"metadata": {"labels": labels}})

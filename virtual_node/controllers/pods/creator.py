@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -41,46 +42,38 @@ _DEPENDENCY_RETRY = 60.0
 """Seconds until a retry while a dependency is missing; its watch normally requeues the pod earlier."""
 
 
+@dataclass(eq=False, repr=False)
 class PodCreator:
     """Creates a lower pod, dependencies first."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        *,
-        namespaces: Namespaces,
-        dependencies: DependencyController,
-        identities: IdentityController,
-        volumes: Volumes | None,
-        service_links: ServiceLinks,
-        status: StatusWriter,
-        follow: Follow,
-    ) -> None:
-        self._context = context
-        self._namespaces = namespaces
-        self._dependencies = dependencies
-        self._identities = identities
-        self._volumes = volumes
-        self._service_links = service_links
-        self._status = status
-        self._follow = follow
+    context: ClusterContext
+    namespaces: Namespaces
+    dependencies: DependencyController
+    identities: IdentityController
+    volumes: Volumes | None
+    service_links: ServiceLinks
+    status: StatusWriter
+    follow: Follow
+    refusals: Refusals = field(default_factory=Refusals)
+
+    def __post_init__(self) -> None:
+        """Create without any IO."""
         self._eligibility = Eligibility(
-            context.name,
-            allowed=context.config.namespaces.allowed,
-            pod_selector=context.config.pod_selector,
-            takes_claims=context.config.resource_claims.enabled,
+            self.context.name,
+            allowed=self.context.config.namespaces.allowed,
+            pod_selector=self.context.config.pod_selector,
+            takes_claims=self.context.config.resource_claims.enabled,
         )
-        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "down")
-        self.refusals = Refusals()
+        self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "down")
 
     def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created."""
-        self._dependencies.claim(upper, lower)
+        self.dependencies.claim(upper, lower)
 
     def found_at_start(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
         self.adopt(upper, lower)
-        self._identities.adopt(upper)
+        self.identities.adopt(upper)
 
     async def prepare_debugging(
         self, upper: Object, upper_pod: dict[str, Any], patch: dict[str, Any]
@@ -90,31 +83,31 @@ class PodCreator:
         Raises:
             ApiError: a temporary error; the caller retries with back-off.
         """
-        found = await self._dependencies.ensure(upper, upper_pod)
+        found = await self.dependencies.ensure(upper, upper_pod)
         ready, waiting = debugging.split(patch["spec"]["ephemeralContainers"], found)
         patch["spec"]["ephemeralContainers"] = ready
-        await self._service_links.settled(upper.namespace)
-        self._service_links.add_to_containers(
-            patch["spec"], upper_pod, partial(self._dependencies.keys_of, upper.uid)
+        await self.service_links.settled(upper.namespace)
+        self.service_links.add_to_containers(
+            patch["spec"], upper_pod, partial(self.dependencies.keys_of, upper.uid)
         )
         return waiting
 
     def forget_pod(self, uid: str) -> None:
         """Remove what only this pod needed in the lower cluster; its upper pod is gone."""
-        self._dependencies.forget_pod(uid)
-        self._identities.forget_pod(uid)
+        self.dependencies.forget_pod(uid)
+        self.identities.forget_pod(uid)
         self.refusals.forget(uid)
-        self._follow.forget_pod(uid)
-        if self._volumes is not None:
-            self._volumes.forget_pod(uid)
+        self.follow.forget_pod(uid)
+        if self.volumes is not None:
+            self.volumes.forget_pod(uid)
 
     def _why_not(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any], rules: Effective) -> str:
         """Return why configuration, policy or fields keep the pod out of this lower cluster; empty: it may run."""
         if why := self._eligibility.why_not(upper_pod):
             return why
-        if self._volumes is None and claim_names(upper_pod):
+        if self.volumes is None and claim_names(upper_pod):
             return (
-                f"Claims do not follow pods to lower cluster {self._context.name} "
+                f"Claims do not follow pods to lower cluster {self.context.name} "
                 "(enableControllers in the virtual node's configuration lacks PVControllers)"
             )
         return self._eligibility.policy_refusal(lower_pod, rules)
@@ -126,10 +119,10 @@ class PodCreator:
             ApiError: a temporary error; the caller retries with back-off.
         """
         upper_pod = upper.to_dict()
-        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        options = self.context.options[upper_pod["spec"]["nodeName"]]
         namespace = options.namespace_map(upper.namespace)
         body = lower_pod.lower_pod(upper_pod, options)
-        rules = self._context.policy.of(upper.namespace)
+        rules = self.context.policy.of(upper.namespace)
         if not_here := self._why_not(upper_pod, body, rules):
             self.refusals.forget(upper.uid)
             await self._refused(upper, record, "NotAllowed", not_here, event="NotMirrored")
@@ -141,15 +134,15 @@ class PodCreator:
         if waiting := self.refusals.pause(upper.uid, record):
             return waiting
         if why := self.refusals.foresee(upper.uid, namespace, body["spec"]):
-            message = f"Lower cluster {self._context.name} has just refused an equal pod: {why}"
+            message = f"Lower cluster {self.context.name} has just refused an equal pod: {why}"
             await self._refused(upper, record, "ExceededQuota", message)
             return self.refusals.follow(upper.uid, namespace, body["spec"])
         try:
-            with self._namespaces.in_use(namespace):
+            with self.namespaces.in_use(namespace):
                 if problems := await self._missing(upper, upper_pod, options):
                     return await self._wait_for(upper, upper_pod, record, problems)
-                await self._service_links.settled(upper.namespace)
-                self._service_links.add(body, upper_pod, partial(self._dependencies.keys_of, upper.uid))
+                await self.service_links.settled(upper.namespace)
+                self.service_links.add(body, upper_pod, partial(self.dependencies.keys_of, upper.uid))
                 created = await self._send(body, record)
         except AlreadyExists:
             return await self._name_is_taken(upper, record)
@@ -157,7 +150,7 @@ class PodCreator:
             if is_retryable(error) or isinstance(error, NotFound):
                 raise
             reason = synthetic_status.refusal_reason(error.code, error.reason, error.message)
-            message = f"Lower cluster {self._context.name} refused the pod: {error.message}"
+            message = f"Lower cluster {self.context.name} refused the pod: {error.message}"
             await self._refused(upper, record, reason, message)
             if reason == "ExceededQuota":
                 return self.refusals.refused_by_quota(upper.uid, namespace, body["spec"], error.message)
@@ -177,15 +170,15 @@ class PodCreator:
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""
-        problem = await self._namespaces.ensure(upper.namespace, is_for_new_pod=True)
+        problem = await self.namespaces.ensure(upper.namespace, is_for_new_pod=True)
         if problem is None:
-            problem = await self._follow.ready(upper.namespace, upper.uid)
+            problem = await self.follow.ready(upper.namespace, upper.uid)
         if problem is not None:
             return [problem]
-        problems = await self._dependencies.ensure(upper, upper_pod)
-        if self._volumes is not None:
-            problems += await self._volumes.ensure(upper, upper_pod)
-        return problems or await self._identities.ensure(upper, upper_pod, options)
+        problems = await self.dependencies.ensure(upper, upper_pod)
+        if self.volumes is not None:
+            problems += await self.volumes.ensure(upper, upper_pod)
+        return problems or await self.identities.ensure(upper, upper_pod, options)
 
     async def _has_no_node(
         self, upper: Object, spec: dict[str, Any], record: PodRecord, *, node_name: str
@@ -194,8 +187,8 @@ class PodCreator:
 
         If none can, the reason is written to the upper pod.
         """
-        pool = self._context.nodes[node_name].node_selector
-        why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self._context.name)
+        pool = self.context.nodes[node_name].node_selector
+        why = node_pools.contradiction(spec, pool, node_name=node_name, cluster=self.context.name)
         if not why:
             node_pools.keep_to(spec, pool)
             return False
@@ -208,7 +201,7 @@ class PodCreator:
     async def _send(self, body: dict[str, Any], record: PodRecord) -> dict[str, Any]:
         was_sent, record.sent = record.sent, True
         try:
-            return await self._context.lower.create(
+            return await self.context.lower.create(
                 resources.PODS, body, namespace=body["metadata"]["namespace"]
             )
         except NotConnected:
@@ -235,16 +228,16 @@ class PodCreator:
 
     async def _name_is_taken(self, upper: Object, record: PodRecord) -> Result | None:
         self.refusals.forget(upper.uid)
-        existing = await live_reads.lower_named_as(self._context, upper)
+        existing = await live_reads.lower_named_as(self.context, upper)
         if existing is None:
             return Result(requeue_after=0)
-        if live_reads.is_lower_pod_of(self._context, upper, existing, known_uid=record.lower_uid):
+        if live_reads.is_lower_pod_of(self.context, upper, existing, known_uid=record.lower_uid):
             # We created this pod before a restart, or by a request whose response was lost. The informer will
             # show it, unless its labels were removed.
             record.lower_uid = existing.uid
             record.created_at = asyncio.get_running_loop().time()
             return Result(requeue_after=_PREDECESSOR_RETRY)
-        if not ownership.is_owned(existing.labels, self._context.cluster_id):
+        if not ownership.is_owned(existing.labels, self.context.cluster_id):
             return await self._name_conflict(upper, record, f"a pod {existing.key} that is not ours")
         namespace = ownership.upper_namespace(existing)
         if namespace != upper.namespace:
@@ -254,13 +247,15 @@ class PodCreator:
         # should delete it may be gone (a virtual node removed from the configuration), so delete it here if
         # ``upper`` still exists.
         if existing.metadata.deletion_timestamp is None and await live_reads.upper_exists(
-            self._context, upper.uid, existing
+            self.context, upper.uid, existing
         ):
-            await delete_only(self._context.lower, resources.PODS, existing)
+            await delete_only(self.context.lower, resources.PODS, existing)
         return Result(requeue_after=_PREDECESSOR_RETRY)
 
     async def _name_conflict(self, upper: Object, record: PodRecord, what: str) -> Result:
-        message = f"Lower cluster {self._context.name} has {what}; it is left alone. Delete or rename one of the two"
+        message = (
+            f"Lower cluster {self.context.name} has {what}; it is left alone. Delete or rename one of the two"
+        )
         why = "NameConflict"
         if record.complaint != (why, message):
             status = synthetic_status.pending(upper.to_dict(), reason=why, message=message, pod_reason=why)
@@ -275,13 +270,13 @@ class PodCreator:
                 upper.to_dict(), reason=reason, message=message, now=datetime.now(UTC)
             )
             await self._complain(upper, record, event, message, status)
-            metrics.REFUSED.labels(self._context.name, reason).inc()
+            metrics.REFUSED.labels(self.context.name, reason).inc()
 
     async def _complain(
         self, upper: Object, record: PodRecord, reason: str, message: str, status: dict[str, Any]
     ) -> None:
         """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
-        await self._status.write_own(upper, status)
+        await self.status.write_own(upper, status)
         record.complaint = (reason, message)
-        self._context.recorder.event(upper, "Warning", reason, message)
-        self._context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)
+        self.context.recorder.event(upper, "Warning", reason, message)
+        self.context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)

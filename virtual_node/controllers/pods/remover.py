@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -19,13 +20,13 @@ from virtual_node.controllers.pods.status_writer import StatusWriter
 from virtual_node.translate.base.ownership import mirrored_as
 
 
+@dataclass(eq=False, repr=False)
 class PodRemover:
     """Deletes lower pods whose upper pod is deleted or gone, and upper pods whose lower pod is gone."""
 
-    def __init__(self, context: ClusterContext, *, status: StatusWriter, creator: PodCreator) -> None:
-        self._context = context
-        self._status = status
-        self._creator = creator
+    context: ClusterContext
+    status: StatusWriter
+    creator: PodCreator
 
     async def upper_gone(self, uid: str, lower: Object | None, record: PodRecord | None) -> Result | None:
         """Delete the orphaned lower pod of an upper pod that is gone, with the lower pod's own grace period.
@@ -40,17 +41,17 @@ class PodRemover:
         Returns a requeue if the upper pod exists and the cache does not show it yet.
         """
         if lower is not None and lower.metadata.deletion_timestamp is None:
-            if record is None and await live_reads.has_upper_pod(self._context, lower):
+            if record is None and await live_reads.has_upper_pod(self.context, lower):
                 return Result(requeue_after=live_reads.BEHIND)
             grace = self._grace(lower, None)
-            await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
+            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
         elif lower is None:
             # Only now, because the lower pod may read any object of the names that it references until it has
             # terminated.
-            self._creator.forget_pod(uid)
+            self.creator.forget_pod(uid)
             last = record.last_lower if record is not None else None
             if last is not None and (live := await self._stripped(last)):
-                await delete_only(self._context.lower, resources.PODS, live)
+                await delete_only(self.context.lower, resources.PODS, live)
         return None
 
     async def upper_deleting(self, upper: Object, lower: Object | None, record: PodRecord) -> Result | None:
@@ -61,7 +62,7 @@ class PodRemover:
         if (record.sent or made) and not record.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
             # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
-            live = await live_reads.lower_pod_of(self._context, upper, known_uid=record.lower_uid)
+            live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower_uid)
             if live is not None:
                 await self._end_lower_pod(upper, live, record)
                 return Result(requeue_after=live_reads.BEHIND)
@@ -69,17 +70,17 @@ class PodRemover:
             await self._end_lower_pod(upper, live, record)
             return Result(requeue_after=live_reads.BEHIND)
         if record.last_lower is not None:
-            await self._status.mirror(upper, record.last_lower, record)
+            await self.status.mirror(upper, record.last_lower, record)
         if upper.metadata.finalizers and not _has_ended(upper) and not _has_ended(record.last_lower):
             # The finalizer's owner still reads the result (a Job counts its pods by phase). A kubelet ends
             # every pod in a terminal phase, so set one if the lower cluster did not.
-            await self._status.lost(upper, reason="Deleted", message="The pod was deleted")
+            await self.status.lost(upper, reason="Deleted", message="The pod was deleted")
         if upper.metadata.deletion_grace_period_seconds == 0:
             # Our final delete request was already accepted. Only finalizers of other controllers keep the
             # object.
             return None
         with contextlib.suppress(NotFound, Conflict):
-            await self._context.upper.delete(
+            await self.context.upper.delete(
                 resources.PODS, upper.name, namespace=upper.namespace, uid=upper.uid, grace_period_seconds=0
             )
         return None
@@ -97,14 +98,14 @@ class PodRemover:
         Both clusters are read live, because a lower pod that has just finished looks the same in a cache that
         is behind.
         """
-        below = await live_reads.lower_named_as(self._context, upper)
+        below = await live_reads.lower_named_as(self.context, upper)
         if below is not None and below.uid == lower.uid and not _has_ended(below):
-            above = await live_reads.itself(self._context.upper, upper)
+            above = await live_reads.itself(self.context.upper, upper)
             if _has_ended(above):
-                self._context.log.warning(
+                self.context.log.warning(
                     "lower pod of a finished pod is deleted", pod=lower.key, uid=upper.uid
                 )
-                await delete_only(self._context.lower, resources.PODS, lower)
+                await delete_only(self.context.lower, resources.PODS, lower)
         return Result(requeue_after=live_reads.BEHIND)
 
     async def reject(self, upper: Object, lower: Object, reason: str, message: str) -> Result | None:
@@ -113,7 +114,7 @@ class PodRemover:
         Returns a requeue if the lower pod has changed meanwhile: it may have a node now.
         """
         try:
-            await self._context.lower.delete(
+            await self.context.lower.delete(
                 resources.PODS,
                 lower.name,
                 namespace=lower.namespace,
@@ -124,9 +125,9 @@ class PodRemover:
             return Result(requeue_after=live_reads.BEHIND)
         except NotFound:
             return None  # its delete event requeues the pod
-        await self._status.lost(upper, reason=reason, message=message)
-        self._context.recorder.event(
-            upper, "Warning", reason, f"Lower cluster {self._context.name} has no room: {message}"
+        await self.status.lost(upper, reason=reason, message=message)
+        self.context.recorder.event(
+            upper, "Warning", reason, f"Lower cluster {self.context.name} has no room: {message}"
         )
         return None
 
@@ -134,7 +135,7 @@ class PodRemover:
         """Return the live lower pod if it left our cache because its labels were removed; None: gone or deleting."""
         if last.metadata.deletion_timestamp is not None:
             return None
-        return await live_reads.itself(self._context.lower, last)
+        return await live_reads.itself(self.context.lower, last)
 
     def _grace(self, lower: Object, grace: int | None) -> int | None:
         """Return a grace period with which a lower pod with claims stays until its kubelet has stopped it.
@@ -142,7 +143,7 @@ class PodRemover:
         Without a grace period, the API server removes the pod at once, and its containers may still write.
         """
         spec = lower.spec or {}
-        is_shared = self._context.config.volumes.shared
+        is_shared = self.context.config.volumes.shared
         if not is_shared or not claim_names({"metadata": {"name": lower.name}, "spec": spec}):
             return grace
         wanted = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
@@ -155,9 +156,9 @@ class PodRemover:
             known = lower.metadata.deletion_grace_period_seconds
         shortened = grace is not None and known is not None and grace < known
         if known is None or shortened:
-            await delete_only(self._context.lower, resources.PODS, lower, grace_period_seconds=grace)
+            await delete_only(self.context.lower, resources.PODS, lower, grace_period_seconds=grace)
             record.delete_sent = grace
-        return await self._status.mirror(upper, lower, record)
+        return await self.status.mirror(upper, lower, record)
 
 
 def _has_ended(pod: Object | None) -> bool:

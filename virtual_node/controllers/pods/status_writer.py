@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,23 +32,19 @@ _MAX_MINOR_PATCH_DELAY = 60.0
 _MINOR_FIELDS = frozenset({"conditions", "qosClass", "observedGeneration"})
 
 
+@dataclass(eq=False, repr=False)
 class StatusWriter:
     """Patches pods/status in the upper cluster, only with changes and only for the pod of that uid."""
 
-    def __init__(
-        self, context: ClusterContext, *, devices: Callable[[Object], str] = lambda _lower: ""
-    ) -> None:
-        """Create without any IO.
+    context: ClusterContext
+    devices: Callable[[Object], str] = lambda _lower: ""
+    """Returns the annotation with the devices of a lower pod; empty: none is known."""
+    _last_start: tuple[float, float] = (0.0, 0.0)
+    """When a pod's first status with news was written (loop time), and how long after the pod's creation."""
 
-        Args:
-            context: the two clusters.
-            devices: returns the annotation with the devices of a lower pod; empty: none is known.
-        """
-        self._context = context
-        self._devices = devices
-        self._lag = metrics.MIRROR_SECONDS.labels(context.name, "up")
-        self._last_start = (0.0, 0.0)
-        """When a pod's first status with news was written (loop time), and how long after the pod's creation."""
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._lag = metrics.MIRROR_SECONDS.labels(self.context.name, "up")
 
     async def mirror(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Update the upper status from the lower pod's status.
@@ -77,7 +74,7 @@ class StatusWriter:
         mark = proof_of_mirroring(lower.uid, upper.uid)
         if upper.annotations.get(names.ANNOTATION_LOWER_UID) != mark:
             annotations[names.ANNOTATION_LOWER_UID] = mark
-        devices = self._devices(lower)
+        devices = self.devices(lower)
         if devices and upper.annotations.get(names.ANNOTATION_ALLOCATED_DEVICES) != devices:
             annotations[names.ANNOTATION_ALLOCATED_DEVICES] = devices
         patch = pod_status.status_patch(current, desired, uid=upper.uid, annotations=annotations)
@@ -124,7 +121,7 @@ class StatusWriter:
     async def _patch(self, upper: Object, patch: dict[str, Any]) -> dict[str, Any] | None:
         """Patch the status; return the status that the upper cluster stored, or None if it stored none."""
         try:
-            changed = await self._context.upper.patch(
+            changed = await self.context.upper.patch(
                 resources.PODS,
                 upper.name,
                 # The resourceVersion makes a delayed request of a killed process fail.
@@ -138,7 +135,7 @@ class StatusWriter:
         except Invalid as error:
             # The upper cluster refuses this status (e.g. its validation differs from the lower cluster's). A
             # retry cannot help, but the next lower status may. Send the other fields.
-            self._context.log.warning(
+            self.context.log.warning(
                 "upper cluster refuses a pod status", pod=upper.key, uid=upper.uid, error=str(error)
             )
             change = patch.get("status") or {}

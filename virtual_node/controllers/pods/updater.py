@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controller_runtime import resources
@@ -32,12 +32,12 @@ _RESTORE_PAUSE = 30.0
 again at once."""
 
 
+@dataclass(eq=False, repr=False)
 class PodUpdater:
     """Patches lower pods: metadata and spec, in-place resize, ephemeral containers."""
 
-    def __init__(self, context: ClusterContext, *, creator: PodCreator) -> None:
-        self._context = context
-        self._creator = creator
+    context: ClusterContext
+    creator: PodCreator
 
     async def follow(self, upper: Object, lower: Object, record: PodRecord) -> None:
         """Update the lower pod's spec and metadata to the upper pod's, if those changed.
@@ -59,7 +59,7 @@ class PodUpdater:
                 return
         lower = record.written or lower
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
-        options = self._context.options[upper_pod["spec"]["nodeName"]]
+        options = self.context.options[upper_pod["spec"]["nodeName"]]
         requested = translate_pod(upper_pod, options)
         desired = overridden(requested, upper_pod, options)
         changes = update.pod_patch(lower_pod, desired, upper_pod, options)
@@ -79,7 +79,7 @@ class PodUpdater:
         changes, refused = policy.allowed_changes(
             lower_pod,
             replace(changes, metadata_and_spec=main),
-            self._context.policy.of(upper.namespace),
+            self.context.policy.of(upper.namespace),
             asked,
         )
         self._tell_refused(upper, record, summary(refused))
@@ -91,7 +91,7 @@ class PodUpdater:
         debugging = changes.ephemeral_containers
         waiting: dict[str, Problem] = {}
         if debugging:
-            waiting = await self._creator.prepare_debugging(upper, upper_pod, debugging)
+            waiting = await self.creator.prepare_debugging(upper, upper_pod, debugging)
             self._tell_waiting(upper, record, waiting)
             if not debugging["spec"]["ephemeralContainers"]:
                 debugging = None
@@ -118,7 +118,7 @@ class PodUpdater:
                 code=409,
             )
         record.restored_at = now
-        self._context.log.warning("metadata of a lower pod was changed; it is restored", pod=lower.key)
+        self.context.log.warning("metadata of a lower pod was changed; it is restored", pod=lower.key)
         with contextlib.suppress(NotFound):
             await self._patch(lower, record, patch, subresource=None)
 
@@ -190,7 +190,7 @@ class PodUpdater:
         message = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
         if message and record.debugging != message:
             reason = next(iter(waiting.values())).event_reason
-            self._context.recorder.event(upper, "Warning", reason, message)
+            self.context.recorder.event(upper, "Warning", reason, message)
         record.debugging = message
 
     def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
@@ -200,8 +200,8 @@ class PodUpdater:
         record.refused = why
 
     def _refused(self, upper: Object, why: str) -> None:
-        self._context.recorder.event(
-            upper, "Warning", "UpdateRefused", f"Lower cluster {self._context.name}: {why}"
+        self.context.recorder.event(
+            upper, "Warning", "UpdateRefused", f"Lower cluster {self.context.name}: {why}"
         )
 
     async def _patch(
@@ -212,7 +212,7 @@ class PodUpdater:
             return lower.metadata.generation
         # The name may belong to another pod by now, which must not get these changes.
         changed = await patch_only(
-            self._context.lower,
+            self.context.lower,
             resources.PODS,
             lower,
             patch,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 
 from controller_runtime import resources
 from controller_runtime.errors import ApiError, ConfigError, Unavailable, is_retryable
@@ -46,34 +47,29 @@ _WORKERS = 8
 _KUBE_SYSTEM = "kube-system"
 
 
+@dataclass(eq=False, repr=False)
 class ServiceController:
     """Keeps the lower copies of upper Services and their endpoints."""
 
-    _endpoints: EndpointMirror
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    _endpoints: EndpointMirror = field(init=False)
     """Set by ``run`` before the first reconcile."""
+    _refused: set[str] = field(default_factory=set)
+    """Keys of upper Services that the lower cluster refused at the last try."""
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
 
-    def __init__(self, context: ClusterContext, caches: ClusterCaches, *, namespaces: Namespaces) -> None:
-        """Create the copies' writer and the work queue.
-
-        Args:
-            context: the two clusters.
-            caches: pods and Services of both clusters.
-            namespaces: creates lower namespaces, and knows which upper namespaces are allowed.
-        """
-        self._context = context
-        self._caches = caches.pods
-        self._namespaces = namespaces
-        self._upper = caches.upper_services
-        self._lower = caches.lower_services
-        self._copies = ServiceCopies(context, namespaces=namespaces, lower=self._lower)
-        self._is_enabled = SERVICE_CONTROLLERS in context.settings.enable_controllers
-        self._refused: set[str] = set()
-        """Keys of upper Services that the lower cluster refused at the last try."""
-        self._progress = asyncio.Event()
-        """Set, and replaced by a new event, whenever the copy of a Service changes or cannot be created."""
-        self.controller = context.controller("services", self.reconcile, workers=_WORKERS, flow=namespace_of)
-        self._users = NamespaceUsers(self._caches.upper.values(), on_change=self._add_all)
-        self._slices = upper_slices(context.upper)
+    def __post_init__(self) -> None:
+        """Create the copies' writer and the work queue."""
+        self._copies = ServiceCopies(self.context, self.namespaces, self.caches.lower_services)
+        self._is_enabled = SERVICE_CONTROLLERS in self.context.settings.enable_controllers
+        self.controller = self.context.controller(
+            "services", self.reconcile, workers=_WORKERS, flow=namespace_of
+        )
+        self._users = NamespaceUsers(self.caches.pods.upper.values(), on_change=self._add_all)
+        self._slices = upper_slices(self.context.upper)
 
     async def run(self) -> None:
         """Mirror until cancelled, if ``enableControllers`` includes it; wait for a lower cluster that is down."""
@@ -83,24 +79,24 @@ class ServiceController:
         self._watch(endpoints)
         async with asyncio.TaskGroup() as group:
             for informer in (self._slices, endpoints.lower):
-                group.create_task(informer.run(), name=f"{self._context.name} endpoints")
+                group.create_task(informer.run(), name=f"{self.context.name} endpoints")
             # Wait, because objects that are not listed yet would look deleted.
             for informer in (
-                self._upper,
-                self._lower,
+                self.caches.upper_services,
+                self.caches.lower_services,
                 self._slices,
                 endpoints.lower,
-                self._caches.lower,
-                *self._caches.upper.values(),
+                self.caches.pods.lower,
+                *self.caches.pods.upper.values(),
             ):
                 await informer.wait_synced()
-            group.create_task(self.controller.run(), name=f"{self._context.name} services")
+            group.create_task(self.controller.run(), name=f"{self.context.name} services")
 
     async def reconcile(self, key: str) -> Result | None:
         """Update or delete the copy of one Service and its endpoints."""
-        upper = self._upper.store.get(key)
-        lower_namespace = self._context.lower_namespace(namespace_of(key))
-        for copy in self._lower.store.by_index(INDEX_SERVICE, key):
+        upper = self.caches.upper_services.store.get(key)
+        lower_namespace = self.context.lower_namespace(namespace_of(key))
+        for copy in self.caches.lower_services.store.by_index(INDEX_SERVICE, key):
             if copy.namespace != lower_namespace and not await self._copies.is_used_elsewhere(copy):
                 # The configuration has changed and maps the upper namespace to another lower one now.
                 await self._copies.delete(copy)
@@ -109,7 +105,7 @@ class ServiceController:
             self._refused.discard(key)
             if not self._is_there(key):
                 return None
-            if upper is None and await peers.exists(self._context.upper, resources.SERVICES, key):
+            if upper is None and await peers.exists(self.context.upper, resources.SERVICES, key):
                 # Our cache is behind that of another process, which has made the copy.
                 return Result(requeue_after=_BEHIND)
             return await self._remove(key)
@@ -142,14 +138,16 @@ class ServiceController:
                     await self._progress.wait()
 
     def _unsettled(self, namespace: str) -> bool:
-        lower_namespace = self._context.lower_namespace(namespace)
+        lower_namespace = self.context.lower_namespace(namespace)
         return any(
-            not has_address(service, self._lower.store.get(f"{lower_namespace}/{service.name}"))
+            not has_address(
+                service, self.caches.lower_services.store.get(f"{lower_namespace}/{service.name}")
+            )
             and service.key not in self._copies.foreign
             and service.key not in self._refused
             and service.metadata.deletion_timestamp is None
             and self._is_wanted(service)
-            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+            for service in self.caches.upper_services.store.by_index(INDEX_NAMESPACE, namespace)
         )
 
     def _progressed(self, _copy: Object | None = None) -> None:
@@ -159,8 +157,8 @@ class ServiceController:
     def _is_wanted(self, service: Object) -> bool:
         return self._copies.is_always(service.namespace, service.name) or (
             service.namespace in self._users
-            and self._context.lower_namespace(service.namespace) != _KUBE_SYSTEM
-            and self._namespaces.allowed(service.namespace)
+            and self.context.lower_namespace(service.namespace) != _KUBE_SYSTEM
+            and self.namespaces.allowed(service.namespace)
         )
 
     async def _remove_unused(self, upper: Object, namespace: str) -> Result | None:
@@ -176,7 +174,7 @@ class ServiceController:
                 return None  # recreated by another process, for pods that are not created yet
         if left := self._users.grace(upper.namespace):
             return Result(requeue_after=left)
-        if await peers.have_pods_in(self._context, namespace):
+        if await peers.have_pods_in(self.context, namespace):
             return Result(requeue_after=GRACE)
         if copy is not None:
             self._copies.unused[upper.key] = copy.uid
@@ -197,11 +195,11 @@ class ServiceController:
         self._refused.add(upper.key)
         self._progressed()
         if not is_retryable(error):
-            self._context.recorder.event(
+            self.context.recorder.event(
                 upper,
                 "Warning",
                 "FailedMirror",
-                f"Lower cluster {self._context.name} refused the Service: {error.message}",
+                f"Lower cluster {self.context.name} refused the Service: {error.message}",
             )
 
     def _complain(self, upper: Object, problem: Problem) -> None:
@@ -210,34 +208,34 @@ class ServiceController:
             return
         self._copies.foreign[upper.key] = upper.uid
         self._progressed()
-        metrics.FOREIGN_SERVICES.labels(self._context.name).inc()
+        metrics.FOREIGN_SERVICES.labels(self.context.name).inc()
         # A Service in services.always has a namesake in every cluster (kubernetes, kube-dns). An event would be
         # written at each start.
         if not self._copies.is_always(upper.namespace, upper.name):
-            self._context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+            self.context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
 
     async def _choose(self) -> EndpointMirror:
         backoff = ExponentialBackoff(0.5, 30.0)
         while True:
             try:
-                return await endpoint_mirror(self._context, self._caches, self._slices)
+                return await endpoint_mirror(self.context, self.caches.pods, self._slices)
             except (ApiError, ConfigError) as error:
                 if not isinstance(error, Unavailable):
-                    self._context.log.warning(
+                    self.context.log.warning(
                         "cannot read EndpointSlices of the lower cluster", error=str(error)
                     )
             await asyncio.sleep(backoff.when("endpoints"))
 
     def _watch(self, endpoints: EndpointMirror) -> None:
-        self._lower.on_change(self._progressed, self._progressed)
+        self.caches.lower_services.on_change(self._progressed, self._progressed)
         requeue_on_change(
             self.controller,
-            (self._upper, lambda service: (service.key,)),
-            (self._lower, upper_service),
+            (self.caches.upper_services, lambda service: (service.key,)),
+            (self.caches.lower_services, upper_service),
             (self._slices, service_of_upper),
             (endpoints.lower, endpoints.service_of),
         )
 
     def _add_all(self, namespace: str) -> None:
-        for key in self._upper.store.index_keys(INDEX_NAMESPACE, namespace):
+        for key in self.caches.upper_services.store.index_keys(INDEX_NAMESPACE, namespace):
             self.controller.queue.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,27 +19,14 @@ Defined = Mapping[ObjectKey, Collection[str]]
 _CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 
 
+@dataclass(eq=False, repr=False)
 class ServiceLinks:
     """Adds service variables to the containers of lower pods."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        settled: Callable[[str], Awaitable[None]],
-    ) -> None:
-        """Store the caches.
-
-        Args:
-            context: the two clusters.
-            caches: Services of both clusters.
-            settled: waits a limited time until the Services of an upper namespace have lower copies.
-        """
-        self._context = context
-        self._upper = caches.upper_services
-        self._lower = caches.lower_services
-        self.settled = settled
+    context: ClusterContext
+    caches: ClusterCaches
+    settled: Callable[[str], Awaitable[None]]
+    """Waits a limited time until the Services of an upper namespace have lower copies."""
 
     def add(
         self,
@@ -77,7 +65,7 @@ class ServiceLinks:
         namespace = metadata["namespace"]
         services = [
             {"metadata": {"namespace": service.namespace, "name": service.name}, "spec": service.spec or {}}
-            for service in self._upper.store.by_index(INDEX_NAMESPACE, namespace)
+            for service in self.caches.upper_services.store.by_index(INDEX_NAMESPACE, namespace)
         ]
         variables = service_environment.service_variables(
             services,
@@ -105,18 +93,18 @@ class ServiceLinks:
         if not upper_ip:
             return ""
         metadata = service["metadata"]
-        namespace = self._context.lower_namespace(metadata["namespace"])
-        copy = self._lower.store.get(f"{namespace}/{metadata['name']}")
+        namespace = self.context.lower_namespace(metadata["namespace"])
+        copy = self.caches.lower_services.store.get(f"{namespace}/{metadata['name']}")
         return (_cluster_ip(copy.spec or {}) if copy is not None else "") or upper_ip
 
     def _master(self, annotations: Mapping[str, str]) -> tuple[str, int] | None:
         """Return host and port of the upper API server if the pod selects it; None: it uses the lower API server."""
         wanted = (
-            annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self._context.settings.kubernetes_service
+            annotations.get(names.ANNOTATION_KUBERNETES_SERVICE) or self.context.settings.kubernetes_service
         )
         if wanted.lower() != KUBERNETES_SERVICE_UPPER.lower():
             return None
-        url = urlsplit(self._context.settings.kubernetes_service_url or self._context.upper.config.server)
+        url = urlsplit(self.context.settings.kubernetes_service_url or self.context.upper.config.server)
         return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 

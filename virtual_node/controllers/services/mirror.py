@@ -6,6 +6,7 @@ The ServiceController decides which Services have a copy, and when.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -21,28 +22,25 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.services import services as translate
 
 
+@dataclass(eq=False, repr=False)
 class ServiceCopies:
     """Writes the copies of upper Services; never touches unmanaged objects."""
 
-    def __init__(self, context: ClusterContext, *, namespaces: Namespaces, lower: Informer) -> None:
-        """Create without any IO.
+    context: ClusterContext
+    namespaces: Namespaces
+    lower: Informer
+    """Services of the lower cluster that carry our ownership label."""
+    foreign: dict[str, str] = field(default_factory=dict)
+    """Upper uids, by upper key, of Services whose lower name or namespace is not ours."""
+    unused: dict[str, str] = field(default_factory=dict)
+    """Lower uids, by upper key, of copies that were deleted because none of our pods uses them."""
+    _in_step: dict[str, Object] = field(default_factory=dict)
+    """Upper Services, by key, in the state with which their copies were last compared."""
 
-        Args:
-            context: the two clusters.
-            namespaces: creates lower namespaces.
-            lower: Services of the lower cluster that carry our ownership label.
-        """
-        self._context = context
-        self._namespaces = namespaces
-        self._lower = lower
-        self._own_name = min(context.nodes)
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._own_name = min(self.context.nodes)
         self._mark = translate.always_mark(self._own_name)
-        self.foreign: dict[str, str] = {}
-        """Upper uids, by upper key, of Services whose lower name or namespace is not ours."""
-        self.unused: dict[str, str] = {}
-        """Lower uids, by upper key, of copies that were deleted because none of our pods uses them."""
-        self._in_step: dict[str, Object] = {}
-        """Upper Services, by key, in the state with which their copies were last compared."""
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper Service that is gone."""
@@ -52,7 +50,7 @@ class ServiceCopies:
 
     def is_always(self, namespace: str, name: str) -> bool:
         """Report whether ``services.always`` includes an upper Service; it is then copied even if no pod uses it."""
-        return translate.is_always(namespace, name, self._context.settings.services.always)
+        return translate.is_always(namespace, name, self.context.settings.services.always)
 
     def is_always_needed_elsewhere(self, copy: Object) -> bool:
         """Report whether the annotations of a copy show that another installation always wants it."""
@@ -60,9 +58,7 @@ class ServiceCopies:
 
     async def is_used_elsewhere(self, copy: Object) -> bool:
         """Report whether another installation wants a copy, always or for its pods. May read live."""
-        return self.is_always_needed_elsewhere(copy) or await peers.have_pods_in(
-            self._context, copy.namespace
-        )
+        return self.is_always_needed_elsewhere(copy) or await peers.have_pods_in(self.context, copy.namespace)
 
     async def ensure(self, upper: Object, namespace: str) -> Problem | None:
         """Create or patch the copy of an upper Service; return a Problem if its name or namespace is not ours.
@@ -73,27 +69,25 @@ class ServiceCopies:
         self.unused.pop(upper.key, None)
         whole = upper.to_dict()
         desired = self._desired(whole, namespace)
-        existing = self._lower.store.get(f"{namespace}/{upper.name}")
+        existing = self.lower.store.get(f"{namespace}/{upper.name}")
         was_up_to_date = self._in_step.get(upper.key) is upper
         if existing is None:
-            if was_up_to_date and not await peers.is_current(self._context.upper, resources.SERVICES, upper):
+            if was_up_to_date and not await peers.is_current(self.context.upper, resources.SERVICES, upper):
                 return None  # another process has deleted the copy; our cache does not show the reason yet
-            if problem := await self._namespaces.ensure(upper.namespace):
+            if problem := await self.namespaces.ensure(upper.namespace):
                 return problem
             existing = await self._create(whole, desired)
             if existing is None:
                 self._in_step[upper.key] = upper
                 return None
-        if not ownership.is_owned_by(
-            existing, self._context.cluster_id, upper.namespace, upper_uid=upper.uid
-        ):
-            return service_taken(existing.key, self._context.name)
+        if not ownership.is_owned_by(existing, self.context.cluster_id, upper.namespace, upper_uid=upper.uid):
+            return service_taken(existing.key, self.context.name)
         self.foreign.pop(upper.key, None)
         current = existing.to_dict()
         is_replaced = translate.must_replace(current, desired)
         patch = None if is_replaced else translate.service_patch(current, desired)
         if (is_replaced or (patch and was_up_to_date)) and not await peers.is_current(
-            self._context.upper, resources.SERVICES, upper
+            self.context.upper, resources.SERVICES, upper
         ):
             return None  # our cache is behind; the missing event requeues this key
         self._in_step[upper.key] = upper
@@ -111,9 +105,9 @@ class ServiceCopies:
 
     def of(self, key: str) -> Object | None:
         """Return the copy of an upper Service from the cache; None also if another Service's copy has the name."""
-        copy = self._lower.store.get(self._context.lower_key(key))
+        copy = self.lower.store.get(self.context.lower_key(key))
         namespace = key.partition("/")[0]
-        is_ours = copy is not None and ownership.is_owned_by(copy, self._context.cluster_id, namespace)
+        is_ours = copy is not None and ownership.is_owned_by(copy, self.context.cluster_id, namespace)
         return copy if is_ours else None
 
     async def unmark(self, copy: Object) -> None:
@@ -123,34 +117,34 @@ class ServiceCopies:
 
     async def delete(self, copy: Object) -> None:
         """Delete a copy by uid."""
-        await delete_only(self._context.lower, resources.SERVICES, copy)
+        await delete_only(self.context.lower, resources.SERVICES, copy)
 
     def _desired(
         self, whole: dict[str, Any], namespace: str, *, with_families: bool = True
     ) -> dict[str, Any]:
         desired = translate.lower_service(
-            whole, namespace=namespace, cluster_id=self._context.cluster_id, with_families=with_families
+            whole, namespace=namespace, cluster_id=self.context.cluster_id, with_families=with_families
         )
         if self.is_always(whole["metadata"]["namespace"], whole["metadata"]["name"]):
             desired["metadata"]["annotations"][self._mark] = "true"
         return desired
 
     async def _patch(self, copy: Object, patch: dict[str, Any]) -> None:
-        await patch_only(self._context.lower, resources.SERVICES, copy, patch)
+        await patch_only(self.context.lower, resources.SERVICES, copy, patch)
 
     async def _create(self, whole: dict[str, Any], desired: dict[str, Any]) -> Object | None:
         """Create the copy and return None; if its name is taken, return the existing Service."""
-        lower, namespace = self._context.lower, desired["metadata"]["namespace"]
+        lower, namespace = self.context.lower, desired["metadata"]["namespace"]
         name = desired["metadata"]["name"]
         if whole["metadata"]["uid"] == self.foreign.get(f"{whole['metadata']['namespace']}/{name}"):
             with contextlib.suppress(NotFound):
                 return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
         try:
-            with self._namespaces.in_use(namespace):
+            with self.namespaces.in_use(namespace):
                 created, refused = await self._create_first_accepted(whole, desired)
         except AlreadyExists:
             return from_dict(await lower.get(resources.SERVICES, name, namespace=namespace))
-        self._context.log.debug("lower service created", service=f"{namespace}/{name}")
+        self.context.log.debug("lower service created", service=f"{namespace}/{name}")
         self._report_address(whole, created, refused)
         return None
 
@@ -162,7 +156,7 @@ class ServiceCopies:
         Returns the copy and the reason why the upper addresses were refused; empty: they were accepted, or
         not requested. They are only requested here, because a Service's addresses cannot be changed later.
         """
-        create, namespace = self._context.lower.create, desired["metadata"]["namespace"]
+        create, namespace = self.context.lower.create, desired["metadata"]["namespace"]
         first = translate.at_upper_addresses(whole, desired) if self._asks_for_same(whole) else []
         refused = ""
         for body in (*first, desired):
@@ -181,13 +175,13 @@ class ServiceCopies:
         """Write an event if the lower cluster refused the upper Service's addresses for the copy."""
         if refused and self._asks_for_same(whole):
             wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
-            self._context.recorder.event(
+            self.context.recorder.event(
                 whole,
                 "Warning",
                 "OtherClusterIP",
-                f"Lower cluster {self._context.name} gave the Service {', '.join(given)} instead of "
+                f"Lower cluster {self.context.name} gave the Service {', '.join(given)} instead of "
                 f"{', '.join(wanted)}: {refused} (services.clusterIP: same)",
             )
 
     def _asks_for_same(self, whole: dict[str, Any]) -> bool:
-        return self._context.config.services.cluster_ip == "same" and bool(translate.upper_addresses(whole))
+        return self.context.config.services.cluster_ip == "same" and bool(translate.upper_addresses(whole))

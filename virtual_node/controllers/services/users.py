@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
@@ -14,21 +15,21 @@ GRACE = 60.0
 may use them."""
 
 
+@dataclass(eq=False, repr=False)
 class NamespaceUsers:
     """Uids of upper pods by namespace; reports when a namespace gets its first pod and loses its last."""
 
-    def __init__(self, pods: Iterable[Informer], *, on_change: Callable[[str], None]) -> None:
-        """Register handlers on the informers.
+    pods: Iterable[Informer]
+    """The informers of upper pods of our virtual nodes."""
+    on_change: Callable[[str], None]
+    """Called with a namespace when it gets its first pod or loses its last."""
+    _uids: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _ends: dict[str, float] = field(default_factory=dict)
+    """Loop time at which the grace period of a namespace without pods ends."""
 
-        Args:
-            pods: the upper pods of our virtual nodes.
-            on_change: called with a namespace when it gets its first pod or loses its last.
-        """
-        self._on_change = on_change
-        self._uids: defaultdict[str, set[str]] = defaultdict(set)
-        self._ends: dict[str, float] = {}
-        """Loop time at which the grace period of a namespace without pods ends."""
-        for informer in pods:
+    def __post_init__(self) -> None:
+        """Register handlers on the informers."""
+        for informer in self.pods:
             informer.add_handler(on_add=self._came, on_delete=self._left)
 
     def __contains__(self, namespace: str) -> bool:
@@ -47,11 +48,11 @@ class NamespaceUsers:
         self._uids[pod.namespace].add(pod.uid)
         if is_first:
             self._ends.pop(pod.namespace, None)
-            self._on_change(pod.namespace)
+            self.on_change(pod.namespace)
 
     def _left(self, pod: Object) -> None:
         uids = self._uids[pod.namespace]
         uids.discard(pod.uid)
         if not uids:
             del self._uids[pod.namespace]
-            self._on_change(pod.namespace)
+            self.on_change(pod.namespace)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,13 +33,16 @@ _PATIENCE = 20.0
 another virtual node for the claim."""
 
 
+@dataclass(eq=False, repr=False)
 class VolumeBinder:
     """Creates and deletes placeholders, one for each waiting upper pod."""
 
-    def __init__(self, context: ClusterContext, caches: VolumeCaches) -> None:
-        self._context = context
-        self._caches = caches
-        self._waiting = WaitingPods(context, caches.upper_claims.store)
+    context: ClusterContext
+    caches: VolumeCaches
+
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._waiting = WaitingPods(self.context, self.caches.upper_claims.store)
 
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Register a callback that gets the upper claims (namespace/name) of every placeholder that changes."""
@@ -48,7 +52,7 @@ class VolumeBinder:
             for claim in _claims(pod):
                 changed(f"{namespace}/{claim}")
 
-        self._caches.binders.on_change(requeue_claims, requeue_claims)
+        self.caches.binders.on_change(requeue_claims, requeue_claims)
 
     async def bind(self, key: str, node: str) -> str:
         """Advance the binding of a claim's volume, and return why it is impossible; empty: it is in progress.
@@ -82,7 +86,7 @@ class VolumeBinder:
         if placeholder is None:
             return
         for claim in _claims(placeholder):
-            found = self._caches.lower_claims.store.get(f"{placeholder.namespace}/{claim}")
+            found = self.caches.lower_claims.store.get(f"{placeholder.namespace}/{claim}")
             if found is None or found.metadata.deletion_timestamp is not None:
                 continue
             if (found.status or {}).get("phase") != "Bound":
@@ -105,8 +109,8 @@ class VolumeBinder:
         """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other claim."""
         for name in claim_names(consumer):
             key = f"{consumer['metadata']['namespace']}/{name}"
-            upper = self._caches.upper_claims.store.get(key)
-            lower = self._caches.lower_claims.store.get(self._context.lower_key(key))
+            upper = self.caches.upper_claims.store.get(key)
+            lower = self.caches.lower_claims.store.get(self.context.lower_key(key))
             if upper is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != upper.uid:
                 return False
         return True
@@ -117,8 +121,8 @@ class VolumeBinder:
         if why:
             return why
         with contextlib.suppress(AlreadyExists):
-            await self._context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
-            self._context.log.info(
+            await self.context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
+            self.context.log.info(
                 "placeholder pod created for volumes",
                 pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
             )
@@ -126,23 +130,23 @@ class VolumeBinder:
 
     def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
         """Return the placeholder of a pod, and why the lower cluster refuses that pod; empty: it does not."""
-        options = self._context.options[node]
+        options = self.context.options[node]
         as_bound = {**consumer, "spec": {**consumer["spec"], "nodeName": node}}
         lower = lower_pod.lower_pod(as_bound, options)
-        rules = self._context.policy.of(consumer["metadata"]["namespace"])
+        rules = self.context.policy.of(consumer["metadata"]["namespace"])
         if found := violations(lower, rules):
-            return {}, f"lower cluster {self._context.name} does not take the pod: {summary(found)}"
+            return {}, f"lower cluster {self.context.name} does not take the pod: {summary(found)}"
         lower = lower_pod.overridden(lower, as_bound, options)
         lower["spec"] = keep_off_control_plane(lower["spec"], rules)
         body = translate.binder_pod(
             lower,
             uid=consumer["metadata"]["uid"],
-            cluster_id=self._context.cluster_id,
+            cluster_id=self.context.cluster_id,
             claims=claim_names(consumer),
-            image=self._context.config.volumes.binder_image,
+            image=self.context.config.volumes.binder_image,
         )
-        pool = self._context.nodes[node].node_selector
-        if why := node_pools.contradiction(body["spec"], pool, node_name=node, cluster=self._context.name):
+        pool = self.context.nodes[node].node_selector
+        if why := node_pools.contradiction(body["spec"], pool, node_name=node, cluster=self.context.name):
             return {}, why
         node_pools.keep_to(body["spec"], pool)
         return body, ""
@@ -150,11 +154,11 @@ class VolumeBinder:
     async def _remove(self, placeholder: Object) -> None:
         if placeholder.metadata.deletion_timestamp is not None:
             return
-        await delete_only(self._context.lower, resources.PODS, placeholder, grace_period_seconds=0)
+        await delete_only(self.context.lower, resources.PODS, placeholder, grace_period_seconds=0)
 
     def _of(self, key: str) -> Object | None:
         namespace, _, name = key.partition("/")
-        for placeholder in self._caches.binders.store.list():
+        for placeholder in self.caches.binders.store.list():
             if placeholder.annotations.get(names.ANNOTATION_UPPER_NAMESPACE) == namespace and name in _claims(
                 placeholder
             ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api.pod.conditions import claim_names
@@ -20,41 +21,28 @@ from virtual_node.controllers.volumes.pvc_controller import ClaimController
 _SYNC_TIMEOUT = 10.0
 
 
+@dataclass(eq=False, repr=False)
 class Volumes:
     """Claims and volumes of one lower cluster (``--enable-controllers PVControllers``)."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: ClusterCaches,
-        *,
-        namespaces: Namespaces,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Create the caches and controllers.
+    context: ClusterContext
+    caches: ClusterCaches
+    namespaces: Namespaces
+    wake: Callable[[str], None]
+    """Called with the uid of an upper pod whose claims have changed."""
 
-        Args:
-            context: the two clusters.
-            caches: pods and lower nodes.
-            namespaces: creates lower namespaces.
-            wake: called with the uid of an upper pod whose claims have changed.
-        """
-        self._caches = VolumeCaches(context)
-        self._claims = ClaimController(
-            context,
-            self._caches,
-            namespaces=namespaces,
-            pods=caches.pods,
-            wake=wake,
-        )
-        self._volumes = VolumeController(context, self._caches, lower_nodes=caches.lower_nodes)
+    def __post_init__(self) -> None:
+        """Create the caches and controllers."""
+        self._informers = found = VolumeCaches(self.context)
+        self._claims = ClaimController(self.context, found, self.namespaces, self.caches.pods, self.wake)
+        self._volumes = VolumeController(self.context, found, self.caches.lower_nodes)
 
     async def run(self) -> None:
         """Follow both clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in self._caches.all():
+            for informer in self._informers.all():
                 group.create_task(informer.run())
-            for informer in self._caches.all():
+            for informer in self._informers.all():
                 await informer.wait_synced()
             group.create_task(self._claims.controller.run())
             group.create_task(self._volumes.run())
@@ -67,7 +55,7 @@ class Volumes:
         """
         if not claim_names(upper_pod):
             return []
-        for informer in self._caches.all():
+        for informer in self._informers.all():
             if not await informer.wait_synced(_SYNC_TIMEOUT):
                 # Waiting without limit would block a worker that other pods need.
                 raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")

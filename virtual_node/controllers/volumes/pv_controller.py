@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -29,31 +30,27 @@ requeues the volume earlier."""
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False)
 
 
+@dataclass(eq=False, repr=False)
 class VolumeController:
     """Keeps one upper mirror for every lower volume that the upper cluster uses or could use; keyed by lower name."""
 
-    def __init__(self, context: ClusterContext, caches: VolumeCaches, *, lower_nodes: Informer) -> None:
-        """Register handlers on the caches.
+    context: ClusterContext
+    caches: VolumeCaches
+    lower_nodes: Informer
+    _seen_at: dict[str, float] = field(default_factory=dict)
+    """Loop times at which other processes' virtual nodes were last seen, by name."""
 
-        Args:
-            context: the two clusters.
-            caches: claims and volumes.
-            lower_nodes: all lower nodes.
-        """
-        self._context = context
-        self._caches = caches
-        self._lower_nodes = lower_nodes
+    def __post_init__(self) -> None:
+        """Register handlers on the caches."""
         self._to_upper_class = {
-            below: above for above, below in context.config.volumes.storage_classes.items()
+            below: above for above, below in self.context.config.volumes.storage_classes.items()
         }
-        self._seen_at: dict[str, float] = {}
-        """Loop times at which other processes' virtual nodes were last seen, by name."""
-        self.controller = context.controller("volumes", self.reconcile, workers=4, first_delay=0.5)
+        self.controller = self.context.controller("volumes", self.reconcile, workers=4, first_delay=0.5)
         self._watch()
 
     async def run(self) -> None:
         """Follow changes until cancelled; call it when the caches of volumes have synced."""
-        await self._lower_nodes.wait_synced()
+        await self.lower_nodes.wait_synced()
         await self._announce_driver()
         await self.controller.run()
 
@@ -67,20 +64,20 @@ class VolumeController:
             try:
                 await self._create_driver()
             except Forbidden as error:
-                self._context.log.warning(
+                self.context.log.warning(
                     "upper cluster has no CSIDriver for mirrors of volumes; pods may wait for them to be attached",
                     error=str(error),
                     next="helm upgrade creates it, or: kubectl apply, as in docs/install.md",
                 )
                 return
             except (ApiError, ConfigError) as error:
-                self._context.log.warning("CSIDriver not created in the upper cluster", error=str(error))
+                self.context.log.warning("CSIDriver not created in the upper cluster", error=str(error))
             else:
                 return
             await asyncio.sleep(backoff.when(CSI_DRIVERS.plural))
 
     async def _create_driver(self) -> None:
-        upper = self._context.upper
+        upper = self.context.upper
         with contextlib.suppress(Forbidden):  # accounts made for older releases may create it, but not get it
             if await find_object(upper, CSI_DRIVERS, translate.DRIVER) is not None:
                 return
@@ -89,15 +86,15 @@ class VolumeController:
 
     async def reconcile(self, name: str) -> Result | None:
         """Create, update or delete the mirror of one lower volume."""
-        lower = self._caches.lower_volumes.store.get(name)
-        mirror_name = translate.mirror_name(self._context.name, name)
-        mirror = self._caches.upper_volumes.store.get(mirror_name)
+        lower = self.caches.lower_volumes.store.get(name)
+        mirror_name = translate.mirror_name(self.context.name, name)
+        mirror = self.caches.upper_volumes.store.get(mirror_name)
         desired = self._desired(lower.to_dict()) if lower is not None else None
         if desired is None:
             if mirror is not None and await self._may_go(name, lower, mirror):
                 # The resourceVersion makes the deletion fail if the mirror was bound meanwhile.
                 await delete_only(
-                    self._context.upper,
+                    self.context.upper,
                     resources.PERSISTENT_VOLUMES,
                     mirror,
                     resource_version=mirror.resource_version,
@@ -107,21 +104,21 @@ class VolumeController:
             if lower is not None and await self._belongs_to_other_process(lower):
                 return Result(requeue_after=_OTHER_PROCESS_RETRY)
             mirror = await self._create(self._shared(lower, desired))
-            if mirror is None or translate.lower_name(mirror.to_dict(), self._context.name) != name:
+            if mirror is None or translate.lower_name(mirror.to_dict(), self.context.name) != name:
                 return None
         patch = translate.volume_patch(mirror.to_dict(), desired)
         if patch is not None:
             with contextlib.suppress(NotFound):
-                await patch_only(self._context.upper, resources.PERSISTENT_VOLUMES, mirror, patch)
+                await patch_only(self.context.upper, resources.PERSISTENT_VOLUMES, mirror, patch)
         return None
 
     def _shared(self, lower: Object | None, desired: dict[str, Any]) -> dict[str, Any]:
         """Return a new mirror that other clusters reach, too, if its volume is bound and on shared storage."""
-        declared = self._context.config.volumes.shared
+        declared = self.context.config.volumes.shared
         storage = shared.storage_of(lower.to_dict(), declared) if lower is not None else ""
         if not storage or "claimRef" not in desired["spec"]:
             return desired
-        return shared.share(desired, storage=storage, cluster=self._context.name)
+        return shared.share(desired, storage=storage, cluster=self.context.name)
 
     async def _belongs_to_other_process(self, lower: Object) -> bool:
         """Report whether another process in this lower cluster must create the mirror of a claimed volume.
@@ -132,12 +129,12 @@ class VolumeController:
         """
         claim = self._lower_claim(lower.to_dict())
         node = claim.labels.get(names.LABEL_NODE) if claim is not None else None
-        if not node or node in self._context.nodes:
+        if not node or node in self.context.nodes:
             return False
         # Read once for all volumes of the node, because it may have thousands, each with several events.
         now = asyncio.get_running_loop().time()
         if now - self._seen_at.get(node, -_OTHER_PROCESS_RETRY) >= _OTHER_PROCESS_RETRY:
-            if not await is_virtual_node(self._context.upper, node):
+            if not await is_virtual_node(self.context.upper, node):
                 return False
             self._seen_at[node] = now
         return True
@@ -145,10 +142,10 @@ class VolumeController:
     async def _create(self, desired: dict[str, Any]) -> Object | None:
         """Create a mirror and return None; if its name is taken (a mirror without its label), return that volume."""
         with contextlib.suppress(NotFound):
-            there = await create_new(self._context.upper, resources.PERSISTENT_VOLUMES, desired)
+            there = await create_new(self.context.upper, resources.PERSISTENT_VOLUMES, desired)
             if there is None:
                 mirror_name = desired["metadata"]["name"]
-                self._context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
+                self.context.log.info("volume mirrored to the upper cluster", volume=mirror_name)
             return there
         return None
 
@@ -161,13 +158,13 @@ class VolumeController:
             ours = self._lower_claim(lower)
             if ours is None:
                 return None
-            claim = self._caches.upper_claims.store.get(ownership.upper_key(ours))
+            claim = self.caches.upper_claims.store.get(ownership.upper_key(ours))
             if claim is None or claim.uid != ours.labels.get(names.LABEL_UPPER_UID):
                 return None
             above = claim.spec or {}
             if above.get("volumeName") not in {
                 None,
-                translate.mirror_name(self._context.name, lower["metadata"]["name"]),
+                translate.mirror_name(self.context.name, lower["metadata"]["name"]),
             }:
                 return None  # another process may know this lower cluster by another name
             storage_class = above.get("storageClassName") or ""
@@ -175,14 +172,14 @@ class VolumeController:
             below = lower["spec"].get("storageClassName") or ""
             storage_class = self._to_upper_class.get(below, below)
             # A free volume is only mirrored if the upper cluster has its storage class.
-            if not below or self._caches.upper_classes.store.get(storage_class) is None:
+            if not below or self.caches.upper_classes.store.get(storage_class) is None:
                 return None
             if (lower.get("status") or {}).get("phase") != "Available":
                 return None
         return translate.upper_volume(
             lower,
-            cluster=self._context.name,
-            cluster_labels={names.LABEL_LOWER_CLUSTER: self._context.name},
+            cluster=self.context.name,
+            cluster_labels={names.LABEL_LOWER_CLUSTER: self.context.name},
             nodes=self._nodes(lower),
             storage_class=storage_class,
             claim=claim.to_dict() if claim is not None else None,
@@ -191,7 +188,7 @@ class VolumeController:
     def _lower_claim(self, lower: dict[str, Any]) -> Object | None:
         """Return the lower claim that a lower volume is bound to, if we made the claim."""
         reference = lower["spec"].get("claimRef") or {}
-        ours = self._caches.lower_claims.store.get(f"{reference.get('namespace')}/{reference.get('name')}")
+        ours = self.caches.lower_claims.store.get(f"{reference.get('namespace')}/{reference.get('name')}")
         if ours is None or (reference.get("uid") and reference["uid"] != ours.uid):
             return None
         return ours
@@ -201,7 +198,7 @@ class VolumeController:
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"
-            mirrored = await self._context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
+            mirrored = await self.context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
             return not mirrored.items
         phase = (lower.status or {}).get("phase")
         return phase != "Released" and not (mirror.spec or {}).get("claimRef")
@@ -210,18 +207,18 @@ class VolumeController:
         """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them."""
         reaching = [
             node.labels
-            for node in self._lower_nodes.store.list()
+            for node in self.lower_nodes.store.list()
             if translate.reachable_from(lower, {"metadata": {"name": node.name, "labels": node.labels}})
         ]
         found = [
             name
-            for name, config in self._context.nodes.items()
+            for name, config in self.context.nodes.items()
             if any(config.node_selector.items() <= labels.items() for labels in reaching)
         ]
-        return found or list(self._context.nodes)
+        return found or list(self.context.nodes)
 
     def _watch(self) -> None:
-        caches, cluster = self._caches, self._context.name
+        caches, cluster = self.caches, self.context.name
         requeue_on_change(
             self.controller,
             (caches.lower_volumes, lambda volume: [volume.name]),

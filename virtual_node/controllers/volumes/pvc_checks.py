@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names
@@ -15,21 +16,21 @@ from virtual_node.translate.storage import pvc as translate
 from virtual_node.translate.storage.shared import is_guest
 
 
+@dataclass(eq=False, repr=False)
 class ClaimChecks:
     """Checks of claims, answered from the caches if possible."""
 
-    def __init__(self, context: ClusterContext, caches: VolumeCaches, *, requests: ClaimRequests) -> None:
-        self._context = context
-        self._caches = caches
-        self._requests = requests
-        self._last_events: dict[str, tuple[str, str]] = {}
-        """By upper claim: reason and message of its last event."""
+    context: ClusterContext
+    caches: VolumeCaches
+    requests: ClaimRequests
+    _last_events: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By upper claim: reason and message of its last event."""
 
     def record_event(self, upper: Object, reason: str, message: str) -> None:
         """Record why an upper claim cannot be used, unless its last event was the same."""
         if self._last_events.get(upper.key) != (reason, message):
             self._last_events[upper.key] = (reason, message)
-            self._context.recorder.event(upper, "Warning", reason, message)
+            self.context.recorder.event(upper, "Warning", reason, message)
 
     def forget(self, key: str) -> None:
         """Forget the last event of an upper claim that is gone."""
@@ -42,15 +43,15 @@ class ClaimChecks:
             key: namespace and name of the upper claim.
             upper: the upper claim; None: it is gone.
         """
-        lower = self._caches.lower_claims.store.get(self._context.lower_key(key))
-        if lower is None or is_guest(lower, self._context.cluster_id):
+        lower = self.caches.lower_claims.store.get(self.context.lower_key(key))
+        if lower is None or is_guest(lower, self.context.cluster_id):
             return None  # ``SharedVolumes`` has the claims of guests
-        return lower if self._requests.is_owned(lower, key.partition("/")[0], upper) else None
+        return lower if self.requests.is_owned(lower, key.partition("/")[0], upper) else None
 
     def mirrored_volume(self, upper: dict[str, Any]) -> str:
         """Return the lower volume behind the mirror that a claim is bound to; empty: none of this cluster."""
-        mirror = self._caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
-        return pv.lower_name(mirror.to_dict(), self._context.name) if mirror else ""
+        mirror = self.caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
+        return pv.lower_name(mirror.to_dict(), self.context.name) if mirror else ""
 
     def unusable(self, key: str, claim: Object | None) -> Problem | None:
         """Return why no pod in this cluster can use an upper claim, in the kubelet's wording; None: it can be used."""
@@ -63,7 +64,7 @@ class ClaimChecks:
             return claim_problem(
                 "FailedAttachVolume",
                 f'persistentvolumeclaim "{name}" is bound to volume "{volume}", '
-                f"which lower cluster {self._context.name} does not have",
+                f"which lower cluster {self.context.name} does not have",
             )
         return None
 
@@ -77,22 +78,22 @@ class ClaimChecks:
         lower = self.lower(key, claim)
         if lower is not None and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid:
             return None
-        if await self._requests.made_for(claim.to_dict()) is not None:
+        if await self.requests.made_for(claim.to_dict()) is not None:
             return None
-        text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self._context.name} yet'
+        text = f'persistentvolumeclaim "{claim.name}" has no claim in lower cluster {self.context.name} yet'
         return claim_problem(*(self._last_events.get(key) or ("FailedMount", text)))
 
     def clone_source_problem(self, upper: dict[str, Any]) -> str:
         """Return why a claim's data source is not in the lower cluster; empty: it is there, or there is none."""
         if what := translate.foreign_source(upper):
-            return f"{what} is not mirrored to lower cluster {self._context.name}; only claims can be cloned there"
+            return f"{what} is not mirrored to lower cluster {self.context.name}; only claims can be cloned there"
         for name in translate.source_claims(upper):
             key = f"{upper['metadata']['namespace']}/{name}"
-            source = self._caches.upper_claims.store.get(key)
+            source = self.caches.upper_claims.store.get(key)
             lower = self.lower(key, source)
             if source is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != source.uid:
                 return (
                     f'persistentvolumeclaim "{name}", which is to be cloned, '
-                    f"has no claim in lower cluster {self._context.name}"
+                    f"has no claim in lower cluster {self.context.name}"
                 )
         return ""

@@ -13,6 +13,7 @@ way (etcd was restored, or the finalizer removed by hand), the lower claim is ke
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime.api import names
@@ -44,43 +45,31 @@ _WORKERS = 10
 """Number of workers. At most 8 of them work for one upper namespace."""
 
 
+@dataclass(eq=False, repr=False)
 class ClaimController:
     """Keeps one lower claim for each upper claim that this cluster manages."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: VolumeCaches,
-        *,
-        namespaces: Namespaces,
-        pods: PodCaches,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Register handlers on the caches.
+    context: ClusterContext
+    caches: VolumeCaches
+    namespaces: Namespaces
+    pods: PodCaches
+    wake: Callable[[str], None]
+    """Called with the uid of an upper pod whose claim has changed."""
+    _users: ClaimUsers = field(default_factory=ClaimUsers)
+    _locks: KeyedLocks[str] = field(default_factory=KeyedLocks)
+    _orphans: set[str] = field(default_factory=set)
+    _waits: ExponentialBackoff = field(
+        default_factory=lambda: ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
+    )
 
-        Args:
-            context: the two clusters.
-            caches: claims and volumes.
-            namespaces: creates lower namespaces.
-            pods: the pods of our virtual nodes.
-            wake: called with the uid of an upper pod whose claim has changed.
-        """
-        self._context = context
-        self._caches = caches
-        self._binder = VolumeBinder(context, caches)
-        self._wake = wake
-        self._namespaces = namespaces
-        self._requests = ClaimRequests(context, namespaces=namespaces)
-        self._checks = ClaimChecks(context, caches, requests=self._requests)
-        self._config = context.config.volumes
-        self._users = ClaimUsers()
-        self._shared = SharedVolumes(
-            context, caches, mirrors=caches.shared, namespaces=namespaces, pods=pods, users=self._users
-        )
-        self._waits = ExponentialBackoff(_BINDING_RETRY, _LONGEST_WAIT)
-        self._locks: KeyedLocks[str] = KeyedLocks()
-        self._orphans: set[str] = set()
-        self.controller = context.controller(
+    def __post_init__(self) -> None:
+        """Register handlers on the caches."""
+        self._binder = VolumeBinder(self.context, self.caches)
+        self._requests = ClaimRequests(self.context, namespaces=self.namespaces)
+        self._checks = ClaimChecks(self.context, self.caches, requests=self._requests)
+        self._config = self.context.config.volumes
+        self._shared = SharedVolumes(self.context, self.caches, self.namespaces, self.pods, self._users)
+        self.controller = self.context.controller(
             "claims", self.reconcile, workers=_WORKERS, first_delay=0.5, flow=namespace_of
         )
         self._watch()
@@ -91,7 +80,7 @@ class ClaimController:
         self._users.add(upper.uid, keys)
         problems = []
         for key in keys:
-            claim = self._caches.upper_claims.store.get(key)
+            claim = self.caches.upper_claims.store.get(key)
             problem = await self._problem(key, claim)
             if problem is not None:
                 self._users.block(upper.uid, key)
@@ -125,7 +114,7 @@ class ClaimController:
             return await self._shared.reconcile(key) or result
 
     async def _reconcile(self, key: str) -> Result | None:
-        upper_object = self._caches.upper_claims.store.get(key)
+        upper_object = self.caches.upper_claims.store.get(key)
         lower_object = self._checks.lower(key, upper_object)
         lower = lower_object.to_dict() if lower_object is not None else None
         if upper_object is None:
@@ -134,7 +123,7 @@ class ClaimController:
         if lower is not None and lower["metadata"]["labels"].get(names.LABEL_UPPER_UID) != upper_object.uid:
             # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
-            what = claim_conflict(self._context.name, key, "an earlier claim")
+            what = claim_conflict(self.context.name, key, "an earlier claim")
             self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
             if upper_object.metadata.deletion_timestamp is None:
                 return Result(requeue_after=_BINDING_RETRY)
@@ -143,7 +132,7 @@ class ClaimController:
             await self._binder.done(key)  # the placeholder's use blocks the lower claim's deletion
             return await self._deleting(upper, lower)
         volume = self._checks.mirrored_volume(upper)
-        if lower is None and not self._namespaces.allows_namespace(upper_object.namespace):
+        if lower is None and not self.namespaces.allows_namespace(upper_object.namespace):
             return None
         if not self._is_ours(key, upper, volume):
             if lower is not None and self._requests.is_of_our_node(lower) and translate.never_bound(lower):
@@ -162,7 +151,7 @@ class ClaimController:
             return bool(volume)
         selected = translate.selected_node(upper)
         if selected:
-            return selected in self._context.nodes
+            return selected in self.context.nodes
         return bool(self._users.of(key))
 
     async def _create(
@@ -182,13 +171,13 @@ class ClaimController:
         try:
             existing = await self._requests.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
-            message = f"Lower cluster {self._context.name} refused the claim: {error.message}"
+            message = f"Lower cluster {self.context.name} refused the claim: {error.message}"
             self._checks.record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)
         if existing is not None and not self._requests.is_owned(
             existing, upper_object.namespace, upper_object
         ):
-            what = claim_conflict(self._context.name, existing.key, "a claim that is not ours")
+            what = claim_conflict(self.context.name, existing.key, "a claim that is not ours")
             self._checks.record_event(upper_object, CLAIM_CONFLICT, what)
         return Result(requeue_after=_BINDING_RETRY)
 
@@ -197,11 +186,11 @@ class ClaimController:
             await self._binder.done(key)
             patch = translate.status_patch(upper, lower)
             if patch is not None:
-                await patch_claim(self._context.upper, upper, patch, subresource="status")
+                await patch_claim(self.context.upper, upper, patch, subresource="status")
             return None
         if translate.is_bound(upper) or not translate.selected_node(upper):
             return None
-        if await self._namespaces.ensure(upper["metadata"]["namespace"], is_for_new_pod=True):
+        if await self.namespaces.ensure(upper["metadata"]["namespace"], is_for_new_pod=True):
             return Result(requeue_after=_REFUSED_RETRY)  # no placeholder, because the pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
@@ -238,7 +227,7 @@ class ClaimController:
             await (self._requests.delete_unbound if is_empty else self._requests.delete_lower)(lower)
             return None
         if key not in self._orphans:
-            self._context.log.warning(
+            self.context.log.warning(
                 "upper claim disappeared; keeping the lower claim and its data", claim=key
             )
         self._note_orphan(key, orphaned=True)
@@ -246,7 +235,7 @@ class ClaimController:
 
     def _note_orphan(self, key: str, *, orphaned: bool) -> None:
         (self._orphans.add if orphaned else self._orphans.discard)(key)
-        metrics.ORPHANED_CLAIMS.labels(self._context.name).set(len(self._orphans))
+        metrics.ORPHANED_CLAIMS.labels(self.context.name).set(len(self._orphans))
 
     def _watch(self) -> None:
         def add(key: str) -> None:
@@ -256,17 +245,17 @@ class ClaimController:
         def upper_changed(claim: Object) -> None:
             add(claim.key)
             for uid in self._users.of(claim.key):
-                self._wake(uid)
+                self.wake(uid)
 
         def unblock(key: str) -> None:
             add(key)
             for uid in self._users.unblock(key):
-                self._wake(uid)
+                self.wake(uid)
 
         def lower_changed(claim: Object) -> None:
             unblock(ownership.upper_key(claim))
 
-        self._caches.upper_claims.on_change(upper_changed, upper_changed, with_old=True)
-        self._caches.lower_claims.on_change(lower_changed, lower_changed, with_old=True)
+        self.caches.upper_claims.on_change(upper_changed, upper_changed, with_old=True)
+        self.caches.lower_claims.on_change(lower_changed, lower_changed, with_old=True)
         self._shared.watch(unblock)
         self._binder.on_change(add)

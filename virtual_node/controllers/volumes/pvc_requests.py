@@ -7,6 +7,7 @@ resourceVersion if the claim must not have changed since we read it.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
@@ -26,21 +27,21 @@ from virtual_node.translate.storage import pvc as translate
 _CLAIMS = resources.PERSISTENT_VOLUME_CLAIMS
 
 
+@dataclass(eq=False, repr=False)
 class ClaimRequests:
     """Reads and writes upper and lower claims; a claim that is already gone is not an error."""
 
-    def __init__(self, context: ClusterContext, *, namespaces: Namespaces) -> None:
-        self._context = context
-        self._namespaces = namespaces
+    context: ClusterContext
+    namespaces: Namespaces
 
     def is_of_our_node(self, lower: dict[str, Any]) -> bool:
         """Report whether a lower claim was made for one of our virtual nodes, not for one of another process."""
-        return lower["metadata"]["labels"].get(names.LABEL_NODE) in self._context.nodes
+        return lower["metadata"]["labels"].get(names.LABEL_NODE) in self.context.nodes
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
         """Report whether a lower claim was made for a claim of that upper namespace; upper None: claim is gone."""
         uid = upper.uid if upper is not None else ""
-        return is_owned_by(lower, self._context.cluster_id, upper_namespace, upper_uid=uid)
+        return is_owned_by(lower, self.context.cluster_id, upper_namespace, upper_uid=uid)
 
     async def create_lower(self, upper: dict[str, Any], *, volume_name: str) -> Object | None:
         """Create the lower claim; return the existing claim if the name is taken, otherwise None.
@@ -53,12 +54,12 @@ class ClaimRequests:
             ApiError: the lower cluster refuses, or the lower namespace must not be used (Forbidden).
         """
         metadata = upper["metadata"]
-        namespace = self._context.lower_namespace(metadata["namespace"])
-        options = self._context.options
+        namespace = self.context.lower_namespace(metadata["namespace"])
+        options = self.context.options
         owner = options.get(translate.selected_node(upper), next(iter(options.values()))).owner
         storage_class = upper["spec"].get("storageClassName")
         if storage_class:
-            storage_class = self._context.config.volumes.storage_classes.get(storage_class, storage_class)
+            storage_class = self.context.config.volumes.storage_classes.get(storage_class, storage_class)
         body = translate.lower_claim(
             upper,
             namespace=namespace,
@@ -66,13 +67,13 @@ class ClaimRequests:
             storage_class=storage_class,
             volume_name=volume_name,
         )
-        if problem := await self._namespaces.ensure(metadata["namespace"], is_for_new_pod=True):
+        if problem := await self.namespaces.ensure(metadata["namespace"], is_for_new_pod=True):
             raise Forbidden(problem.message, code=403, reason=problem.event_reason)
-        return await self._namespaces.create_inside(_CLAIMS, body)
+        return await self.namespaces.create_inside(_CLAIMS, body)
 
     async def delete_lower(self, lower: dict[str, Any]) -> None:
         """Delete a lower claim; its volume's reclaim policy decides about the data."""
-        await delete_only(self._context.lower, _CLAIMS, lower)
+        await delete_only(self.context.lower, _CLAIMS, lower)
 
     async def end_lower(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
         """Delete the lower claim of an upper claim that is being deleted; report whether it still existed.
@@ -88,12 +89,12 @@ class ClaimRequests:
     async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
         """Read the lower claim that we made for an upper one; None: there is none, or another claim has its name."""
         metadata = upper["metadata"]
-        namespace = self._context.lower_namespace(metadata["namespace"])
-        there = await find(self._context.lower, _CLAIMS, metadata["name"], namespace=namespace)
+        namespace = self.context.lower_namespace(metadata["namespace"])
+        there = await find(self.context.lower, _CLAIMS, metadata["name"], namespace=namespace)
         if there is None:
             return None
         labels = there["metadata"].get("labels") or {}
-        is_ours = is_owned(labels, self._context.cluster_id)
+        is_ours = is_owned(labels, self.context.cluster_id)
         return there if is_ours and labels.get(names.LABEL_UPPER_UID) == metadata["uid"] else None
 
     async def delete_unbound(self, lower: dict[str, Any]) -> None:
@@ -104,7 +105,7 @@ class ClaimRequests:
         """
         metadata = lower["metadata"]
         with contextlib.suppress(NotFound):
-            await self._context.lower.delete(
+            await self.context.lower.delete(
                 _CLAIMS,
                 metadata["name"],
                 namespace=metadata["namespace"],
@@ -120,17 +121,17 @@ class ClaimRequests:
             lower: the unbound lower claim, which is deleted; None: there is none.
             message: why the volume cannot be created.
         """
-        self._context.recorder.event(
+        self.context.recorder.event(
             upper,
             "Warning",
             "ProvisioningFailed",
-            f"Lower cluster {self._context.name} found no node for the volume and its pod: {message}",
+            f"Lower cluster {self.context.name} found no node for the volume and its pod: {message}",
         )
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
             patch = {"metadata": {"annotations": {translate.SELECTED_NODE: None}}}
-            await patch_claim(self._context.upper, upper, patch)
+            await patch_claim(self.context.upper, upper, patch)
 
     async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
         """Patch the lower claim if the upper claim requests more; return why the lower cluster refused, empty if not.
@@ -142,9 +143,9 @@ class ClaimRequests:
         if patch is None:
             return ""
         try:
-            await patch_claim(self._context.lower, lower, patch)
+            await patch_claim(self.context.lower, lower, patch)
         except (Forbidden, Invalid) as error:
-            return f"Lower cluster {self._context.name} refused to resize the claim: {error.message}"
+            return f"Lower cluster {self.context.name} refused to resize the claim: {error.message}"
         return ""
 
     async def finalizers(
@@ -160,12 +161,12 @@ class ClaimRequests:
             return
         metadata = upper["metadata"]
         with contextlib.suppress(NotFound):
-            await self._context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
+            await self.context.upper.patch(_CLAIMS, metadata["name"], patch, namespace=metadata["namespace"])
 
     async def upper_exists(self, key: str, lower: dict[str, Any]) -> bool:
         """Report whether the upper claim exists. Reads live: data is never deleted because of a cache."""
         namespace, _, name = key.partition("/")
-        upper = await find(self._context.upper, _CLAIMS, name, namespace=namespace)
+        upper = await find(self.context.upper, _CLAIMS, name, namespace=namespace)
         if upper is None:
             return False
         return bool(upper["metadata"]["uid"] == lower["metadata"]["labels"].get(names.LABEL_UPPER_UID))
@@ -177,12 +178,12 @@ class ClaimRequests:
         virtual node first. False also if its virtual node no longer exists, because then no other process
         observes the deletion.
         """
-        above = self._context.upper
+        above = self.context.upper
         volume, node = upper["spec"].get("volumeName"), translate.selected_node(upper)
         if volume:
             found = await find(above, resources.PERSISTENT_VOLUMES, volume)
             return found is not None and pv.is_mirror(found)
-        return bool(node and node not in self._context.nodes and await is_virtual_node(above, node))
+        return bool(node and node not in self.context.nodes and await is_virtual_node(above, node))
 
 
 async def patch_claim(

@@ -8,6 +8,7 @@ only. So two clusters never write to it, even if an upper pod is force-deleted, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
@@ -33,36 +34,20 @@ _AGAIN = 5.0
 _CLAIMS, _VOLUMES = resources.PERSISTENT_VOLUME_CLAIMS, resources.PERSISTENT_VOLUMES
 
 
+@dataclass(eq=False, repr=False)
 class SharedVolumes:
     """The claims of one lower cluster whose volumes are on shared storage, keyed by the upper claim."""
 
-    def __init__(
-        self,
-        context: ClusterContext,
-        caches: VolumeCaches,
-        *,
-        mirrors: Informer | None,
-        namespaces: Namespaces,
-        pods: PodCaches,
-        users: ClaimUsers,
-    ) -> None:
-        """Create without any IO.
+    context: ClusterContext
+    caches: VolumeCaches
+    namespaces: Namespaces
+    pods: PodCaches
+    users: ClaimUsers
+    """The pods whose claims were ensured."""
 
-        Args:
-            context: the two clusters.
-            caches: claims and volumes.
-            mirrors: mirrors of volumes on shared storage, of all lower clusters; None: this cluster declares none.
-            namespaces: creates lower namespaces.
-            pods: the pods of our virtual nodes.
-            users: the pods whose claims were ensured.
-        """
-        self._context = context
-        self._caches = caches
-        self._mirrors = mirrors
-        self._namespaces = namespaces
-        self._pods = pods
-        self._users = users
-        self._storages = {one.name: one for one in context.config.volumes.shared}
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._storages = {one.name: one for one in self.context.config.volumes.shared}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Call a function with the upper claim of each changed mirror and guest volume."""
@@ -73,13 +58,13 @@ class SharedVolumes:
                 changed(f"{claim.get('namespace')}/{claim.get('name')}")
 
         def volume_changed(volume: Object) -> None:
-            if translate.is_guest(volume, self._context.cluster_id):
+            if translate.is_guest(volume, self.context.cluster_id):
                 name = ((volume.spec or {}).get("claimRef") or {}).get("name")
                 changed(f"{ownership.upper_namespace(volume)}/{name}")
 
         for informer in self._all_mirrors():
             informer.on_change(mirror_changed, mirror_changed, with_old=True)
-        self._caches.lower_volumes.on_change(volume_changed, volume_changed)
+        self.caches.lower_volumes.on_change(volume_changed, volume_changed)
 
     def is_guest(self, claim: Object) -> bool:
         """Report whether a claim is bound to a volume of another cluster on storage that this cluster reaches, too."""
@@ -94,7 +79,7 @@ class SharedVolumes:
         if mirror is None:
             return None
         name = mirror["metadata"]["name"]
-        if others := translate.blocked_by(mirror, claim.to_dict(), self._context.name):
+        if others := translate.blocked_by(mirror, claim.to_dict(), self.context.name):
             return claim_problem(
                 "FailedAttachVolume",
                 f'volume "{name}" is in use in lower cluster {", ".join(others)}, and only one cluster may write to it. '
@@ -106,10 +91,10 @@ class SharedVolumes:
 
     async def reconcile(self, key: str) -> Result | None:
         """Remove what this cluster has of a claim that none of its pods uses: a guest's objects, and the record of use."""
-        claim = self._caches.upper_claims.store.get(key)
+        claim = self.caches.upper_claims.store.get(key)
         mirror = self._mirror(claim) if claim is not None else None
         guests = list(self._guests(key))
-        uses = mirror is not None and self._context.name in translate.used_in(mirror.to_dict())
+        uses = mirror is not None and self.context.name in translate.used_in(mirror.to_dict())
         if not guests and not uses:
             return None
         if self._is_wanted(key):
@@ -131,7 +116,7 @@ class SharedVolumes:
     def is_used_elsewhere(self, claim: dict[str, Any]) -> bool:
         """Report whether another cluster may use the volume of an upper claim, so that its data must stay."""
         mirror = self._cached(claim["spec"].get("volumeName") or "")
-        return mirror is not None and bool(translate.used_in(mirror.to_dict()) - {self._context.name})
+        return mirror is not None and bool(translate.used_in(mirror.to_dict()) - {self.context.name})
 
     def _mirror(self, claim: Object) -> Object | None:
         """Return the mirror that a claim is bound to, if its volume is on shared storage."""
@@ -147,8 +132,8 @@ class SharedVolumes:
 
     def _all_mirrors(self) -> list[Informer]:
         # Other clusters may use volumes that this one shared before it stopped declaring them.
-        own = self._caches.upper_volumes
-        return [own] if self._mirrors is None else [self._mirrors, own]
+        own = self.caches.upper_volumes
+        return [own] if self.caches.shared is None else [self.caches.shared, own]
 
     async def _live_mirror(self, claim: Object) -> dict[str, Any] | None:
         """Read the mirror that a claim is bound to; None: its volume is not on shared storage, or it has none yet.
@@ -156,12 +141,12 @@ class SharedVolumes:
         A cached record may have been removed by us and replaced by another cluster meanwhile, and a cached claim may lack
         its volume.
         """
-        upper = self._context.upper
+        upper = self.context.upper
         name = (claim.spec or {}).get("volumeName")
-        if not name and self._mirrors is not None:
+        if not name and self.caches.shared is not None:
             current = await find(upper, _CLAIMS, claim.name, namespace=claim.namespace)
             name = (current or {"spec": {}})["spec"].get("volumeName")
-        own = self._caches.upper_volumes.store.get(name or "")
+        own = self.caches.upper_volumes.store.get(name or "")
         if not name or (own is not None and translate.LABEL_SHARED not in own.labels):
             return None
         mirror = await find(upper, _VOLUMES, name)
@@ -171,11 +156,11 @@ class SharedVolumes:
 
     def _is_guest(self, mirror: dict[str, Any]) -> bool:
         home = (mirror["metadata"].get("labels") or {}).get(names.LABEL_LOWER_CLUSTER)
-        return home != self._context.name and translate.shared_name(mirror) in self._storages
+        return home != self.context.name and translate.shared_name(mirror) in self._storages
 
     async def _bring(self, claim: Object, mirror: dict[str, Any]) -> Problem | None:
         """Create the guest's claim and volume; return what blocks the pod."""
-        upper, context = claim.to_dict(), self._context
+        upper, context = claim.to_dict(), self.context
         namespace = context.lower_namespace(claim.namespace)
         owner = next(iter(context.options.values())).owner
         storage: SharedStorage = self._storages[translate.shared_name(mirror)]
@@ -187,11 +172,11 @@ class SharedVolumes:
         except translate.UnusableError as error:
             text = f'volume "{mirror["metadata"]["name"]}" cannot be used in lower cluster {context.name}: {error}'
             return claim_problem("FailedAttachVolume", text)
-        if problem := await self._namespaces.ensure(claim.namespace, is_for_new_pod=True):
+        if problem := await self.namespaces.ensure(claim.namespace, is_for_new_pod=True):
             return problem
         there = await find(context.lower, _CLAIMS, claim.name, namespace=namespace)
         if there is None:
-            with self._namespaces.in_use(namespace):
+            with self.namespaces.in_use(namespace):
                 there = await context.lower.create(_CLAIMS, body, namespace=namespace)
         if not self._is_guest_claim(from_dict(there), claim, mirror):
             return claim_problem(
@@ -205,57 +190,57 @@ class SharedVolumes:
         return await self._create_volume(volume)
 
     async def _create_volume(self, volume: dict[str, Any]) -> Problem | None:
-        name, lower = volume["metadata"]["name"], self._context.lower
+        name, lower = volume["metadata"]["name"], self.context.lower
         there = await create_new(lower, _VOLUMES, volume)
         if there is None:
-            self._context.log.info("volume on shared storage is used in this cluster", volume=name)
+            self.context.log.info("volume on shared storage is used in this cluster", volume=name)
             return None
         if (there.spec or {}).get("claimRef", {}).get("uid") == volume["spec"]["claimRef"]["uid"]:
             return None
-        if translate.is_guest(there, self._context.cluster_id):
+        if translate.is_guest(there, self.context.cluster_id):
             # It belongs to a former claim of this cluster. Retain keeps the data.
             await delete_only(lower, _VOLUMES, there)
         return claim_problem(
-            "FailedAttachVolume", f'volume "{name}" in lower cluster {self._context.name} has another claim'
+            "FailedAttachVolume", f'volume "{name}" in lower cluster {self.context.name} has another claim'
         )
 
     def _is_guest_claim(self, lower: Object, claim: Object, mirror: dict[str, Any]) -> bool:
         return (
-            translate.is_guest(lower, self._context.cluster_id)
+            translate.is_guest(lower, self.context.cluster_id)
             and lower.labels.get(names.LABEL_UPPER_UID) == claim.uid
             and lower.labels.get(translate.LABEL_GUEST) == mirror["metadata"]["uid"]
         )
 
     def _guests(self, key: str) -> Iterator[Object]:
         """Yield our guest claim and guest volumes for an upper claim, from the caches."""
-        lower_key = self._context.lower_key(key)
-        claim = self._caches.lower_claims.store.get(lower_key)
-        if claim is not None and translate.is_guest(claim, self._context.cluster_id):
+        lower_key = self.context.lower_key(key)
+        claim = self.caches.lower_claims.store.get(lower_key)
+        if claim is not None and translate.is_guest(claim, self.context.cluster_id):
             yield claim
-        yield from self._caches.lower_volumes.store.by_index(INDEX_GUEST, lower_key)
+        yield from self.caches.lower_volumes.store.by_index(INDEX_GUEST, lower_key)
 
     def _is_wanted(self, key: str) -> bool:
         """Report whether a pod of our virtual nodes uses an upper claim, or will."""
         # A pod that is gone is a user until its last reconcile, which may be creating its lower pod.
-        return any(self._pods.upper_pod(uid) is None for uid in self._users.of(key)) or any(
+        return any(self.pods.upper_pod(uid) is None for uid in self.users.of(key)) or any(
             not is_finished(pod.status)
-            for informer in self._pods.upper.values()
+            for informer in self.pods.upper.values()
             for pod in informer.store.by_index(INDEX_CLAIM, key)
         )
 
     async def _is_used(self, key: str) -> bool:
         """Report whether any lower pod uses the lower claim. Reads live, because a cache may lack a new pod."""
-        namespace, _, name = self._context.lower_key(key).partition("/")
-        listed = await self._context.lower.list(resources.PODS, namespace=namespace)
+        namespace, _, name = self.context.lower_key(key).partition("/")
+        listed = await self.context.lower.list(resources.PODS, namespace=namespace)
         return any(
             not is_finished(pod.status) and name in movable.claims(pod.spec or {}) for pod in listed.items
         )
 
     async def _guest_claim(self, key: str) -> Object | None:
         """Read the guest's claim; None: there is none."""
-        namespace, _, name = self._context.lower_key(key).partition("/")
-        found = await find_object(self._context.lower, _CLAIMS, name, namespace=namespace)
-        return found if found is not None and translate.is_guest(found, self._context.cluster_id) else None
+        namespace, _, name = self.context.lower_key(key).partition("/")
+        found = await find_object(self.context.lower, _CLAIMS, name, namespace=namespace)
+        return found if found is not None and translate.is_guest(found, self.context.cluster_id) else None
 
     async def _remove(self, guests: list[Object]) -> None:
         """Delete a guest's claim, and its volume when the claim is gone. The reclaim policy Retain keeps the data."""
@@ -263,7 +248,7 @@ class SharedVolumes:
         resource = _CLAIMS if claims else _VOLUMES
         for one in claims or guests:
             if one.metadata.deletion_timestamp is None:
-                await delete_only(self._context.lower, resource, one)
+                await delete_only(self.context.lower, resource, one)
 
     async def _record(self, mirror: dict[str, Any], *, uses: bool) -> None:
         """Write on a mirror whether this cluster uses it.
@@ -271,6 +256,6 @@ class SharedVolumes:
         Raises:
             Conflict: the mirror has changed since it was read; the caller reconciles again.
         """
-        if patch := translate.use_patch(mirror, {self._context.name}, uses=uses):
+        if patch := translate.use_patch(mirror, {self.context.name}, uses=uses):
             version = mirror["metadata"]["resourceVersion"]
-            await patch_only(self._context.upper, _VOLUMES, mirror, patch, resource_version=version)
+            await patch_only(self.context.upper, _VOLUMES, mirror, patch, resource_version=version)

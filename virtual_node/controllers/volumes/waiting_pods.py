@@ -7,6 +7,7 @@ claims of a namespace share one LIST for some seconds, and only the name of the 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from controller_runtime import resources
@@ -36,21 +37,19 @@ class _Listed(NamedTuple):
     until: float
 
 
+@dataclass(eq=False, repr=False)
 class WaitingPods:
     """Unbound pods of the upper cluster, by the claims that they reference."""
 
-    def __init__(self, context: ClusterContext, claims: Store) -> None:
-        """Create without any IO.
+    context: ClusterContext
+    claims: Store
+    """The upper claims; references to any other claim are ignored."""
+    _listed: dict[str, _Listed] = field(default_factory=dict)
+    _locks: KeyedLocks[str] = field(default_factory=KeyedLocks)
 
-        Args:
-            context: the two clusters.
-            claims: the upper claims; references to any other claim are ignored.
-        """
-        self._upper = context.upper
-        self._claims = claims
-        self._selects = matching.compile_selector(context.config.pod_selector)
-        self._listed: dict[str, _Listed] = {}
-        self._locks: KeyedLocks[str] = KeyedLocks()
+    def __post_init__(self) -> None:
+        """Create without any IO."""
+        self._selects = matching.compile_selector(self.context.config.pod_selector)
 
     async def oldest(self, key: str) -> dict[str, Any] | None:
         """Return the oldest unbound pod that references a claim; the pod itself is read live.
@@ -67,7 +66,7 @@ class WaitingPods:
         found = (await self._by_claim(namespace)).get(name)
         if found is None:
             return None
-        pod = await find(self._upper, resources.PODS, found[1], namespace=namespace)
+        pod = await find(self.context.upper, resources.PODS, found[1], namespace=namespace)
         if pod is None:
             return None
         phase = (pod.get("status") or {}).get("phase")
@@ -93,11 +92,11 @@ class WaitingPods:
             waiting = (pod.metadata.creation_timestamp or "", pod.name)
             for name in self._claims_of(pod):
                 # Names of claims that do not exist must not use memory.
-                if self._claims.get(f"{namespace}/{name}") is not None:
+                if self.claims.get(f"{namespace}/{name}") is not None:
                     by_claim[name] = min(waiting, by_claim.get(name, waiting))
             return _DROPPED
 
-        await self._upper.list(
+        await self.context.upper.list(
             resources.PODS,
             namespace=namespace,
             field_selector="spec.nodeName=,status.phase=Pending",

@@ -67,7 +67,7 @@ async def test_a_real_node_that_appears_later_is_not_changed():
 
     node.uid, node._desired = "ours", lambda _previous: {}
     node._mine = SimpleNamespace(store={})
-    node._node = SimpleNamespace(name="vn")
-    node._context = SimpleNamespace(upper=Upper())  # without patch
+    node.config = SimpleNamespace(name="vn")
+    node.context = SimpleNamespace(upper=Upper())  # without patch
     with pytest.raises(ConfigError, match="not virtual, and it is not changed"):
         await node._write(heartbeat=True)

@@ -174,7 +174,7 @@ async def test_objects_of_overrides_are_needed_like_those_of_the_pod():
     async with running() as scene:
         controller = scene.controller
         before = controller._keys("shop", pod)
-        controller._context.overrides = OverrideSet([convert(override, Override)])
+        controller.context.overrides = OverrideSet([convert(override, Override)])
         after = controller._keys("shop", pod)
         for keys, is_optional in ((before, True), (after, False)):
             needs = {key.name: need is not None and need.optional for key, need in keys.items()}

@@ -207,7 +207,7 @@ async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():
     upper.put(CLAIMS, claim(uid="c-1"))
     scene = VolumeScene(upper, lower)
     woken: list[str] = []
-    scene.volumes._claims._wake = woken.append
+    scene.volumes._claims.wake = woken.append
     async with following(scene):
         for uid in ("u-1", "u-2"):
             body = pod(f"web-{uid}", uid=uid, volumes=USES)
