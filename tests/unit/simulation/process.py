@@ -17,6 +17,7 @@ from tests.unit.simulation.network_faults import Weather
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import types as configuration
 from virtual_node.controllers.base.context import ClusterContext
+from virtual_node.controllers.nodes.hold import Identity, NodeHold
 
 CLUSTER_ID = "upper-id"
 _RESTART = 2.0
@@ -69,6 +70,7 @@ class Process:
                 cluster_id=CLUSTER_ID,
                 endpoints=endpoints,
             )
+            cluster.holds = holds(self.context)
             try:
                 await cluster._run_controllers(self.context, [])
             except ConfigError as error:
@@ -112,3 +114,8 @@ class Recorder:
 
     def event(self, *_: Any, **__: Any) -> None:
         pass
+
+
+def holds(context: ClusterContext) -> dict[str, NodeHold]:
+    """Return the Leases of the virtual nodes, which only one process at a time mirrors here."""
+    return {name: NodeHold(context, name, Identity(name, is_exclusive=True)) for name in context.nodes}

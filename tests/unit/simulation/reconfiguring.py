@@ -27,7 +27,7 @@ from tests.unit.simulation import configurations
 from tests.unit.simulation.bodies import key_of
 from tests.unit.simulation.connection import Connection
 from tests.unit.simulation.ledger import Ledger, differences
-from tests.unit.simulation.process import CLUSTER_ID, Endpoints, Recorder
+from tests.unit.simulation.process import CLUSTER_ID, Endpoints, Recorder, holds
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
@@ -253,6 +253,7 @@ class _Cluster(LowerCluster):
             config=self.config, nodes={node.name: node for node in self.config.virtual_nodes()}, recorder=recorder,
             log=structlog.get_logger(),
         )  # fmt: skip
+        self.holds = holds(context)
         try:
             await self._run_controllers(context, [])
         finally:
