@@ -170,19 +170,13 @@ class PodCaches:
 
     def upper_pod(self, uid: str) -> Object | None:
         """Return the upper pod of that uid on any of our virtual nodes; None: not cached."""
-        for informer in self.upper.values():
-            for pod in informer.store.by_index(INDEX_UID, uid):
-                return pod
-        return None
+        found = (pod for informer in self.upper.values() for pod in informer.store.by_index(INDEX_UID, uid))
+        return next(found, None)
 
     def upper_by_name(self, namespace: str, name: str) -> Object | None:
         """Return the upper pod of that name if it is bound to one of our virtual nodes."""
-        key = f"{namespace}/{name}"
-        for informer in self.upper.values():
-            pod = informer.store.get(key)
-            if pod is not None:
-                return pod
-        return None
+        found = (informer.store.get(f"{namespace}/{name}") for informer in self.upper.values())
+        return next((pod for pod in found if pod is not None), None)
 
     def lower_pods_in(self, namespace: str) -> list[Object]:
         """Return our lower pods in a lower namespace."""

@@ -118,7 +118,6 @@ class Copies:
             return None if self._is_up_to_date(key, source) else await self._write(key, source)
 
     async def _write(self, key: ObjectKey, source: Object | None) -> Problem | None:
-        """Create or patch the lower copy."""
         desired = self._desired(key, source)
         resource = KINDS[key.kind]
         existing = self._cached(key)
@@ -188,7 +187,6 @@ class Copies:
         return self._in_step.get(key) == (source, self._cached(key))
 
     def _cached(self, key: ObjectKey) -> Object | None:
-        """Return an object's copy from the cache."""
         return self.lower[key.kind].store.get("/".join(self._lower_name(key)))
 
     def _is_owned(self, copy: Object, key: ObjectKey, source: Object | None = None) -> bool:

@@ -142,13 +142,11 @@ class ObjectWatches:
         if largest is None:
             return False
         # Take the oldest watch: it has synced, so its object's state is known.
-        self._poll_instead(next(other for other in self._informers if other.namespace == largest))
+        oldest = next(other for other in self._informers if other.namespace == largest)
+        found = self.peek(oldest)
+        self._end(oldest)
+        self._polls.take_over(oldest, found)
         return True
-
-    def _poll_instead(self, key: ObjectKey) -> None:
-        found = self.peek(key)
-        self._end(key)
-        self._polls.take_over(key, found)
 
     def _start(self, key: ObjectKey) -> tuple[Informer, asyncio.Task[None]]:
         informer = Informer(

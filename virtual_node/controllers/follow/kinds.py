@@ -18,18 +18,10 @@ from virtual_node.translate.follow.view import Translation, View
 _LONGEST = 253
 
 
-def _same_name(name: str, node: str) -> str:
-    return name
-
-
 def _own_name(name: str, node: str) -> str:
     """Return a lower name that differs for each process, because the number in a copy counts the pods of one process."""
     suffix = hashlib.sha256(node.encode()).hexdigest()[:8]
     return f"{name[: _LONGEST - 9]}-{suffix}"
-
-
-def _never(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +32,9 @@ class Kind:
     """Its name in ``follow``."""
     resource: Resource
     translate: Callable[[Mapping[str, Any], View], Translation]
-    lower_name: Callable[[str, str], str] = _same_name
+    lower_name: Callable[[str, str], str] = lambda name, _node: name
     """Returns the name of a copy, given the upper name and the first virtual node of the lower cluster."""
-    is_looser: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = _never
+    is_looser: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = lambda _current, _desired: False
     """Reports whether the second ``spec`` allows more than the first. Such a change is delayed."""
     depends_on_pods: bool = False
     depends_on_services: bool = False

@@ -78,7 +78,6 @@ class Leftovers:
         return found
 
     def _add(self, found: Found, resource: Resource, items: list[dict[str, Any]], upper_name: str) -> None:
-        """Add a page of objects to the result."""
         others = namespaces.others(
             items,
             group=resource.group,
@@ -105,7 +104,6 @@ class Leftovers:
                     yield Resource(group_name, version, entry["name"], entry["kind"])
 
     async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the objects of one kind, page by page."""
         pages = ListPages({}, size=SIZE)
         while True:
             try:

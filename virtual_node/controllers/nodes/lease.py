@@ -99,7 +99,6 @@ class NodeLeaseController:
             return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
 
     def _held(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """Return the Lease as this process renews it."""
         # Garbage collection deletes the Lease with its Node. A Node that was registered again has a new uid.
         owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.node.uid}
         return self.hold.held({**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}})

@@ -112,7 +112,6 @@ class EndpointMirror(ABC):
             await patch_only(context.lower, self.resource, current, patch)
 
     def _find_pod(self, namespace: str, name: str, uid: str) -> translate.LowerPod | None:
-        """Return our lower pod of an upper pod."""
         upper = self._caches.upper_pod(uid) if uid else self._caches.upper_by_name(namespace, name)
         if upper is None or upper.namespace != namespace:
             return None

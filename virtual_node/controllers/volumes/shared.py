@@ -237,7 +237,6 @@ class SharedVolumes:
         )
 
     async def _guest_claim(self, key: str) -> Object | None:
-        """Read the guest's claim; None: there is none."""
         namespace, _, name = self.context.lower_key(key).partition("/")
         found = await find_object(self.context.lower, _CLAIMS, name, namespace=namespace)
         return found if found is not None and translate.is_guest(found, self.context.cluster_id) else None
