@@ -12,7 +12,6 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -106,12 +105,7 @@ class KubeletEndpoints:
         self._following = asyncio.create_task(self._authority.follow(), name="client CA")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Wait for the last stream, at most ``drainTimeout``; then stop following certificates."""
         self.keep([])
         if self._draining:

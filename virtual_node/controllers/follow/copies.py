@@ -172,9 +172,8 @@ class FollowedCopies:
         now = asyncio.get_running_loop().time()
         since, last = self._strict_since.get(key, (now, spec))
         if self.kind.is_looser(last, spec):
-            since = (
-                now  # a value that was wanted for a moment must not be written at the end of an earlier delay
-            )
+            # A value that was wanted for a moment must not be written at the end of an earlier delay.
+            since = now
         self._strict_since[key] = since, spec
         return max(0.0, since + _SETTLE - now)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
+from controller_runtime.api.pod import pod_resources
+from controller_runtime.api.pod.conditions import is_finished
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
@@ -18,10 +21,10 @@ from virtual_node import metrics
 from virtual_node.config.types import NodeConfig
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
-from virtual_node.controllers.nodes.capacity import followed_capacity
 from virtual_node.controllers.nodes.health import HealthController
 from virtual_node.health.connections import plain
 from virtual_node.translate.nodes import node as translate
+from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.storage.shared import node_label
 
 _RELEASE = version.version()
@@ -54,7 +57,7 @@ class NodeController:
 
     def __post_init__(self) -> None:
         """Register handlers on the caches."""
-        self.capacity = followed_capacity(self.config, self.caches, changed=self.refresh)
+        self.capacity = _followed_capacity(self.config, self.caches, changed=self.refresh)
         self._mine = Informer(
             self.context.upper,
             resources.NODES,
@@ -234,3 +237,38 @@ def _taints(node: NodeConfig) -> list[dict[str, str]]:
     if node.taints is None:
         return [{"key": translate.PROVIDER_TAINT, "value": "k8s", "effect": "NoSchedule"}]
     return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
+
+
+def _followed_capacity(node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> Capacity:
+    """Return a virtual node's capacity, which handlers on the informers keep current.
+
+    Every change of a lower node or of an unmanaged pod updates its entry. ``changed`` is called after every change
+    that may change the sums, which are written to the upper cluster at most a few times per second.
+    """
+    capacity = Capacity(
+        node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
+    )
+
+    def node_changed(lower: Object) -> None:
+        capacity.upsert_node(lower.to_dict())
+        changed()
+
+    def node_gone(lower: Object) -> None:
+        capacity.remove_node(lower.name)
+        changed()
+
+    def pod_changed(pod: Object) -> None:
+        spec = pod.spec or {}
+        node_name = spec.get("nodeName", "")
+        counts = bool(node_name) and not is_finished(pod.status)
+        requests = pod_resources.pod_requests(spec) if counts else {}
+        capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
+        changed()
+
+    def pod_gone(pod: Object) -> None:
+        capacity.remove_pod(pod.uid)
+        changed()
+
+    caches.lower_nodes.on_change(node_changed, node_gone)
+    caches.foreign_pods.on_change(pod_changed, pod_gone)
+    return capacity

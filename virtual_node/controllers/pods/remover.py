@@ -59,14 +59,14 @@ class PodRemover:
         if lower is not None:
             return await self._end_lower_pod(upper, lower, record)
         made = record.lower_uid or mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
+        live = None
         if (record.sent or made) and not record.observed:
             # The cache has never shown a lower pod, but one may have been created a moment ago, or have lost
             # its labels while we were stopped. The upper name must stay in use until that pod has terminated.
             live = await live_reads.lower_pod_of(self.context, upper, known_uid=record.lower_uid)
-            if live is not None:
-                await self._end_lower_pod(upper, live, record)
-                return Result(requeue_after=live_reads.BEHIND)
-        if record.last_lower is not None and (live := await self._stripped(record.last_lower)):
+        if live is None and record.last_lower is not None:
+            live = await self._stripped(record.last_lower)
+        if live is not None:
             await self._end_lower_pod(upper, live, record)
             return Result(requeue_after=live_reads.BEHIND)
         if record.last_lower is not None:

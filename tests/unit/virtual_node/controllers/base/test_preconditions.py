@@ -9,7 +9,8 @@ import pytest
 from controller_runtime import resources
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Conflict, Invalid
-from virtual_node.controllers.base.preconditions import patch_only
+from tests.unit.virtual_node.controllers.cluster import Cluster
+from virtual_node.controllers.base.preconditions import create_new, patch_only
 
 IMMUTABLE = {"details": {"causes": [{"field": "metadata.uid", "message": "field is immutable"}]}}
 """Message of an API server about a patch with another object's uid."""
@@ -70,3 +71,14 @@ async def test_an_invalid_patch_stays_invalid():
         await _patch(Api(Invalid("spec.containers: Required value", status=WRONG_SPEC)), {})
     with pytest.raises(Invalid):
         await _patch(Api(Invalid("no Status at all")), {})
+
+
+async def test_an_object_is_created_or_the_one_of_its_name_returned():
+    """The caller checks its owner."""
+    api: Any = Cluster("lower")
+    api.put("namespaces", {"metadata": {"name": "shop"}})
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "shop"}}
+    assert await create_new(api, resources.SECRETS, body) is None
+    there = await create_new(api, resources.SECRETS, body)
+    assert there is not None
+    assert (there.key, there.uid) == ("shop/a", api.the("secrets", "shop/a")["metadata"]["uid"])
