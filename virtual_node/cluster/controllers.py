@@ -85,7 +85,7 @@ class ClusterControllers:
             ("pods", self.pods.controller.run()),
             ("namespaces", self._namespaces.run()),
             ("dependencies", self._dependencies.run()),
-            ("identities", self._identities.run()),
+            ("identities", self._identities.controller.run()),
             ("events", self._mirror.run()),
             ("services", self._services.run()),
             ("follow", self._follow.run()),

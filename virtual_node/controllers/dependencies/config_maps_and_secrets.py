@@ -139,12 +139,11 @@ class DependencyController:
     async def _ensure(self, key: ObjectKey, need: dependencies.Dependency | None) -> Problem | None:
         try:
             source = await self._watches.get(key)
-        except (Forbidden, ResponseTooLarge) as error:
-            return unreadable(str(key), error)
-        except NotFound as error:
-            if key.kind not in resource_claims.KINDS:
+        except (Forbidden, NotFound, ResponseTooLarge) as error:
+            # NotFound: the upper cluster does not serve resource.k8s.io/v1.
+            if isinstance(error, NotFound) and key.kind not in resource_claims.KINDS:
                 raise
-            return unreadable(str(key), error)  # the upper cluster does not serve resource.k8s.io/v1
+            return unreadable(str(key), error)
         if (problem := self._not_served(key)) is not None:
             return problem
         if source is not None and is_stub(source):
@@ -158,11 +157,10 @@ class DependencyController:
     def _not_served(self, key: ObjectKey) -> Problem | None:
         """Return the Problem of a claim whose lower cluster does not serve or allow ResourceClaims."""
         informer, error = self._lower[key.kind], self._lower[key.kind].last_error
-        if key.kind not in resource_claims.KINDS or informer.has_synced:
-            return None
-        if not isinstance(error, Forbidden | NotFound):
-            return None
-        return unreadable(f"{key.kind}s", error, where=f"lower cluster {self.context.name}")
+        is_unknown = key.kind in resource_claims.KINDS and not informer.has_synced
+        if is_unknown and isinstance(error, Forbidden | NotFound):
+            return unreadable(f"{key.kind}s", error, where=f"lower cluster {self.context.name}")
+        return None
 
     def claim(self, upper: Object, lower: Object) -> None:
         """Register the dependencies of a lower pod that an earlier process created.

@@ -72,10 +72,6 @@ class IdentityController:
         )
         self.caches.secrets.add_handler(on_add=self._found, on_update=self._changed, on_delete=self._gone)
 
-    async def run(self) -> None:
-        """Renew and remove tokens until cancelled."""
-        await self.controller.run()
-
     async def ensure(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Ensure that the Secrets with the pod's tokens exist in the lower cluster, if the pod uses tokens.
 

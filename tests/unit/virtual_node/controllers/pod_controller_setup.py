@@ -109,7 +109,12 @@ class Scene:
             for informer in self.informers:
                 await informer.wait_synced()
             await self.pods.adopt_all()
-            for part in (self.pods.controller, self.namespaces, self.dependencies, self.identities):
+            for part in (
+                self.pods.controller,
+                self.namespaces,
+                self.dependencies,
+                self.identities.controller,
+            ):
                 group.create_task(part.run())
             if self.volumes is not None:
                 group.create_task(self.all_caches.lower_nodes.run())

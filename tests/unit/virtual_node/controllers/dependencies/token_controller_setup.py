@@ -97,7 +97,7 @@ class Scene(pod_controller_setup.Scene):
 async def running() -> AsyncIterator[Scene]:
     """Run a controller. Not a fixture, because fixtures run outside of virtual time."""
     made = Scene()
-    async with working(made.identities.run()):
+    async with working(made.identities.controller.run()):
         yield made
 
 
