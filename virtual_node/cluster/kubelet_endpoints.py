@@ -256,7 +256,7 @@ class KubeletEndpoints:
 def _record_node_event(context: ClusterContext, node_name: str, reason: str, message: str) -> None:
     """Write a Warning about the Node, with its name as uid, as kubelets do and ``kubectl describe`` expects."""
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
-    context.recorder.event(node, "Warning", reason, message)
+    context.warn(node, reason, message)
 
 
 async def local_address_towards(server: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -116,6 +116,10 @@ class ClusterContext:
         for client in (self.upper, self.lower):
             client.outage.on_return(made.queue.retry_failed)
         return made
+
+    def warn(self, upper: Object | Mapping[str, Any], reason: str, message: str) -> None:
+        """Write an event of type Warning about an object of the upper cluster."""
+        self.recorder.event(upper, "Warning", reason, message)
 
     def lower_namespace(self, upper: str) -> str:
         """Return the lower namespace that stands for an upper namespace."""

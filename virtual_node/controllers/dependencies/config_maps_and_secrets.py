@@ -230,7 +230,7 @@ class DependencyController:
         if source is not None and is_stub(source):
             self._copies.forget(key)
             too_large = self._too_large(key)
-            self.context.recorder.event(source, "Warning", too_large.event_reason, too_large.message)
+            self.context.warn(source, too_large.event_reason, too_large.message)
             return Result(requeue_after=_NO_ROOM_RETRY)
         problem = await (self._hold(key) if source is None else self._copies.follow(key, source))
         if problem is not None:

@@ -216,7 +216,7 @@ class IdentityController:
         was_foreign = secret.id in self._foreign
         problems = await self._ensure(secret, upper, upper_pod)
         for problem in () if was_foreign else problems:
-            self.context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+            self.context.warn(upper, problem.event_reason, problem.message)
         return Result(requeue_after=_RECHECK) if problems else None
 
     def _forget(self, of: str) -> None:

@@ -74,7 +74,7 @@ class PendingCopies:
         """Write an event once for each state of an object."""
         if self._reported.get(upper.key) != (upper.uid, message):
             self._reported[upper.key] = (upper.uid, message)
-            self.context.recorder.event(upper, "Warning", reason, message)
+            self.context.warn(upper, reason, message)
 
     async def wait(self, namespace: str, uid: str) -> Problem | None:
         """Wait a limited time until all objects of an upper namespace have current copies; return why they have not.

@@ -257,7 +257,7 @@ class PodController:
             return await self.status.mirror(upper, last, record)
         message = f"The pod was deleted in the lower cluster {self.context.name}"
         await self.status.lost(upper, reason="LowerPodDeleted", message=message)
-        self.context.recorder.event(upper, "Warning", "LowerPodDeleted", message)
+        self.context.warn(upper, "LowerPodDeleted", message)
         metrics.LOST.labels(self.context.name).inc()
         self.context.log.warning("lower pod was deleted unexpectedly", pod=upper.key, uid=upper.uid)
         return None

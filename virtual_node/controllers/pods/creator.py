@@ -278,5 +278,5 @@ class PodCreator:
         """Write a problem to the upper pod's status, then as an event; repeat both if the status write fails."""
         await self.status.write_own(upper, status)
         record.complaint = (reason, message)
-        self.context.recorder.event(upper, "Warning", reason, message)
+        self.context.warn(upper, reason, message)
         self.context.log.info("pod has to wait", pod=upper.key, uid=upper.uid, reason=reason, why=message)

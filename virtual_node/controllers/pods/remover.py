@@ -126,9 +126,7 @@ class PodRemover:
         except NotFound:
             return None  # its delete event requeues the pod
         await self.status.lost(upper, reason=reason, message=message)
-        self.context.recorder.event(
-            upper, "Warning", reason, f"Lower cluster {self.context.name} has no room: {message}"
-        )
+        self.context.warn(upper, reason, f"Lower cluster {self.context.name} has no room: {message}")
         return None
 
     async def _stripped(self, last: Object) -> Object | None:

@@ -190,7 +190,7 @@ class PodUpdater:
         message = "; ".join(f"Debug container {name} waits: {one.message}" for name, one in waiting.items())
         if message and record.debugging != message:
             reason = next(iter(waiting.values())).event_reason
-            self.context.recorder.event(upper, "Warning", reason, message)
+            self.context.warn(upper, reason, message)
         record.debugging = message
 
     def _tell_refused(self, upper: Object, record: PodRecord, why: str) -> None:
@@ -200,9 +200,7 @@ class PodUpdater:
         record.refused = why
 
     def _refused(self, upper: Object, why: str) -> None:
-        self.context.recorder.event(
-            upper, "Warning", "UpdateRefused", f"Lower cluster {self.context.name}: {why}"
-        )
+        self.context.warn(upper, "UpdateRefused", f"Lower cluster {self.context.name}: {why}")
 
     async def _patch(
         self, lower: Object, record: PodRecord, patch: Mapping[str, Any] | None, *, subresource: str | None

@@ -195,12 +195,8 @@ class ServiceController:
         self._refused.add(upper.key)
         self._progressed()
         if not is_retryable(error):
-            self.context.recorder.event(
-                upper,
-                "Warning",
-                "FailedMirror",
-                f"Lower cluster {self.context.name} refused the Service: {error.message}",
-            )
+            message = f"Lower cluster {self.context.name} refused the Service: {error.message}"
+            self.context.warn(upper, "FailedMirror", message)
 
     def _complain(self, upper: Object, problem: Problem) -> None:
         """Report once that the lower name or namespace is not ours."""
@@ -212,7 +208,7 @@ class ServiceController:
         # A Service in services.always has a namesake in every cluster (kubernetes, kube-dns). An event would be
         # written at each start.
         if not self._copies.is_always(upper.namespace, upper.name):
-            self.context.recorder.event(upper, "Warning", problem.event_reason, problem.message)
+            self.context.warn(upper, problem.event_reason, problem.message)
 
     async def _choose(self) -> EndpointMirror:
         backoff = ExponentialBackoff(0.5, 30.0)

@@ -175,9 +175,8 @@ class ServiceCopies:
         """Write an event if the lower cluster refused the upper Service's addresses for the copy."""
         if refused and self._asks_for_same(whole):
             wanted, given = translate.upper_addresses(whole), translate.upper_addresses(created)
-            self.context.recorder.event(
+            self.context.warn(
                 whole,
-                "Warning",
                 "OtherClusterIP",
                 f"Lower cluster {self.context.name} gave the Service {', '.join(given)} instead of "
                 f"{', '.join(wanted)}: {refused} (services.clusterIP: same)",

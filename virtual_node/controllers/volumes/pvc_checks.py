@@ -30,7 +30,7 @@ class ClaimChecks:
         """Record why an upper claim cannot be used, unless its last event was the same."""
         if self._last_events.get(upper.key) != (reason, message):
             self._last_events[upper.key] = (reason, message)
-            self.context.recorder.event(upper, "Warning", reason, message)
+            self.context.warn(upper, reason, message)
 
     def forget(self, key: str) -> None:
         """Forget the last event of an upper claim that is gone."""

@@ -121,12 +121,8 @@ class ClaimRequests:
             lower: the unbound lower claim, which is deleted; None: there is none.
             message: why the volume cannot be created.
         """
-        self.context.recorder.event(
-            upper,
-            "Warning",
-            "ProvisioningFailed",
-            f"Lower cluster {self.context.name} found no node for the volume and its pod: {message}",
-        )
+        text = f"Lower cluster {self.context.name} found no node for the volume and its pod: {message}"
+        self.context.warn(upper, "ProvisioningFailed", text)
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
