@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -20,6 +22,7 @@ from multi_scheduler.config import SchedulerClusterConfig
 from multi_scheduler.view import View
 
 GROUP = "virtual_node.multi_scheduler.agents"
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,17 @@ class AgentContext:
     """Writes events to the upper cluster. None: no events are written."""
     cluster_of: Callable[[str], str | None] = lambda _node: None
     """Returns the lower cluster of a virtual node by the node's name; None: there is no such virtual node."""
+
+    def read_settings(self, kind: type[S]) -> S:
+        """Return ``settings`` as a struct.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        try:
+            return msgspec.convert(dict(self.settings), kind)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"agents[{self.name}].config: {error}") from None
 
     def use_view(self) -> View:
         """Return the view, and mark it as used, so that the multi-scheduler fills it.

@@ -1,20 +1,17 @@
-"""Base of the agents that score a virtual node by the lower node that the pod will get."""
+"""Bases of the agents that read the view: of all, and of those that score a virtual node by the pod's future lower node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from controller_runtime.api.pod import pod_resources
-from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
+from multi_scheduler.agent import Agent, AgentContext, S, VirtualNode
 from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.view import LowerNode
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -26,21 +23,10 @@ class NodeSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
 
 
 class AskedPod:
-    """The pod that is being scheduled."""
+    """The pod that is being scheduled: its spec in the upper cluster, and what it requests."""
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
-        self._pod = pod
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Return the pod's labels."""
-        return self._pod["metadata"].get("labels") or {}
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        """Return the pod's spec in the upper cluster."""
-        found: Mapping[str, Any] = self._pod["spec"]
-        return found
+        self.spec: Mapping[str, Any] = pod["spec"]
 
     @cached_property
     def requests(self) -> Mapping[str, int]:
@@ -53,12 +39,27 @@ class AskedPod:
         return pod_resources.pod_limits(self.spec)
 
 
-class NodeAgent(Agent):
-    """Scores virtual nodes by their lower nodes; an unknown node gets a neutral score."""
+class ViewAgent(Agent, Generic[S]):
+    """An agent with settings that reads the view."""
 
-    def __init__(self, context: AgentContext, settings: NodeSettings) -> None:
+    settings_type: type[S]
+    """Set by the agent."""
+
+    def __init__(self, context: AgentContext) -> None:
+        """Read the settings.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        self._settings = context.read_settings(self.settings_type)
         self._view = context.use_view()
-        self._looks_for_best = settings.node == "Best"
+
+
+N = TypeVar("N", bound=NodeSettings)
+
+
+class NodeAgent(ViewAgent[N]):
+    """Scores virtual nodes by their lower nodes; an unknown node gets a neutral score."""
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """Return a score from 0 to 1 for each virtual node."""
@@ -76,17 +77,7 @@ class NodeAgent(Agent):
         raise NotImplementedError
 
     def _score(self, pod: AskedPod, nodes: Sequence[LowerNode]) -> float:
-        found = [self.score_node(pod, node) for node in (nodes if self._looks_for_best else nodes[:1])]
+        found = [
+            self.score_node(pod, node) for node in (nodes if self._settings.node == "Best" else nodes[:1])
+        ]
         return max((NEUTRAL if one is None else one for one in found), default=NEUTRAL)
-
-
-def read_settings(context: AgentContext, kind: type[T]) -> T:
-    """Return an agent's settings.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
-    try:
-        return msgspec.convert(dict(context.settings), kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"agents[{context.name}].config: {error}") from None

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from multi_scheduler.agent import AgentContext, VirtualNode
-from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.agent import VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import congestion
 from multi_scheduler.view import LowerNode
 
@@ -23,30 +23,22 @@ class CongestionSettings(NodeSettings):
     """Factor of a fully congested node; ``CONGESTION_FACTOR_MAX`` in kube-safe-scheduler."""
 
 
-class CongestionAgent(NodeAgent):
+class CongestionAgent(NodeAgent[CongestionSettings]):
     """Scores by the annotation; does not filter."""
 
-    def __init__(self, context: AgentContext) -> None:
-        """Read the settings.
-
-        Raises:
-            ConfigError: a setting is wrong.
-        """
-        settings = read_settings(context, CongestionSettings)
-        super().__init__(context, settings)
-        self._maximum = settings.maximum
+    settings_type = CongestionSettings
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float]:
         """Return 1 for a node without congestion, 0 for a fully congested one."""
         found = dict(await super().score(pod, [node for node in nodes if not _factor(node)]))
         for node in nodes:
             if factor := _factor(node):
-                found[node.name] = congestion.score(factor, self._maximum)
+                found[node.name] = congestion.score(factor, self._settings.maximum)
         return found
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float:
         """Return the score by the lower node's annotation; 1 without the annotation."""
-        return congestion.score(node.annotations.get(congestion.ANNOTATION), self._maximum)
+        return congestion.score(node.annotations.get(congestion.ANNOTATION), self._settings.maximum)
 
 
 def _factor(node: VirtualNode) -> str:

@@ -19,8 +19,8 @@ from controller_runtime.api import matching, names
 from controller_runtime.api.decoding import convert, decode_yaml
 from controller_runtime.errors import ConfigError
 from controller_runtime.util.file_changes import FileChanges
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
-from multi_scheduler.agents.by_node import AskedPod, read_settings
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
 
@@ -30,14 +30,6 @@ _POLL = 10.0
 """Seconds between checks of the file."""
 _AVOIDED = 1000
 """Added to the rank of preemptible nodes for pods that ``podSelector`` does not select."""
-Amount = Annotated[float, Meta(ge=0)]
-
-
-class Prices(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Prices in one lower cluster."""
-
-    cpu: Amount = 0.0
-    memory: Amount = 0.0
 
 
 class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -54,7 +46,7 @@ class Preemptible(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The agent's configuration."""
 
-    prices: dict[str, Prices] = {}
+    prices: dict[str, Price] = {}
     """Prices by lower cluster."""
     file: str = ""
     """A YAML file in the form of ``prices``, reloaded when it changes."""
@@ -63,8 +55,10 @@ class CostSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     preemptible: Preemptible | None = None
 
 
-class CostAgent(Agent):
+class CostAgent(ViewAgent[CostSettings]):
     """Scores by cost; does not filter."""
+
+    settings_type = CostSettings
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings and the file.
@@ -72,11 +66,10 @@ class CostAgent(Agent):
         Raises:
             ConfigError: a setting or the file is wrong.
         """
+        super().__init__(context)
         self._name = context.name
-        self._settings = read_settings(context, CostSettings)
         self._ranks = {cluster: rank for rank, cluster in enumerate(self._settings.priority)}
-        self._file = self._read_file() if self._settings.file else {}
-        self._view = context.use_view()
+        self._prices = self._read_prices()
         self._log = log.get_logger(component="cost")
         try:
             selector = self._settings.preemptible.pod_selector if self._settings.preemptible else {}
@@ -94,7 +87,7 @@ class CostAgent(Agent):
             await asyncio.sleep(_POLL)
             if changes.changed(files):
                 try:
-                    self._file = self._read_file()
+                    self._prices = self._read_prices()
                     self._log.info("prices reloaded", file=self._settings.file)
                 except ConfigError as error:
                     self._log.error("prices not applied", error=str(error))
@@ -108,11 +101,11 @@ class CostAgent(Agent):
         for node in nodes:
             lower = next(iter(self._view.nodes(pod, node)), None)
             labels = lower.labels if lower is not None else {}
-            price = labelled_price(labels) or labelled_price(node.labels) or self._configured(node.cluster)
+            price = price_of(labels, node, self._prices)
             rank, discount = self._ranks.get(node.cluster, last), 0.0
             found = self._settings.preemptible
             if found is not None and found.node_selector.items() <= labels.items():
-                if self._may_be_preempted(asked.labels):
+                if self._may_be_preempted(pod["metadata"].get("labels") or {}):
                     discount = found.discount
                 else:
                     rank += _AVOIDED
@@ -120,19 +113,23 @@ class CostAgent(Agent):
             ranks[node.name] = rank
         return cost.scores(costs, ranks)
 
-    def _configured(self, cluster: str) -> Price | None:
-        prices = self._settings.prices.get(cluster) or self._file.get(cluster)
-        return Price(prices.cpu, prices.memory) if prices is not None else None
-
-    def _read_file(self) -> dict[str, Prices]:
+    def _read_prices(self) -> dict[str, Price]:
+        """Return the prices by cluster: those of the file, replaced by those of the settings."""
+        if not self._settings.file:
+            return self._settings.prices
         try:
             text = Path(self._settings.file).read_text(encoding="utf-8")
-            return convert(decode_yaml(text) or {}, dict[str, Prices])
+            return convert(decode_yaml(text) or {}, dict[str, Price]) | self._settings.prices
         except (OSError, ValueError) as error:
             raise ConfigError(f"agents[{self._name}].config: file: {self._settings.file}: {error}") from None
 
 
-def labelled_price(labels: Mapping[str, str]) -> Price | None:
+def price_of(labels: Mapping[str, str], node: VirtualNode, configured: Mapping[str, Price]) -> Price | None:
+    """Return the price by a lower node's labels, the virtual node's labels, or its cluster; None: unknown."""
+    return _labelled(labels) or _labelled(node.labels) or configured.get(node.cluster)
+
+
+def _labelled(labels: Mapping[str, str]) -> Price | None:
     """Return the price in a node's labels; None: missing or invalid."""
     if names.LABEL_PRICE_CPU not in labels and names.LABEL_PRICE_MEMORY not in labels:
         return None

@@ -18,9 +18,9 @@ from controller_runtime.api.division import Division
 from controller_runtime.api.pod.groups import group_of
 from controller_runtime.errors import ConfigError
 from controller_runtime.events.recorder import EventType
-from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
-from multi_scheduler.agents.by_node import AskedPod, read_settings
-from multi_scheduler.agents.cost import Prices, labelled_price
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, ViewAgent
+from multi_scheduler.agents.cost import price_of
 from multi_scheduler.divided_pods import DividedPods, controller_key
 from multi_scheduler.formulas import cost
 from multi_scheduler.formulas.cost import Price
@@ -38,13 +38,14 @@ _ANNOTATION = f"annotation {names.ANNOTATION_DIVISION}"
 class DivisionSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The agent's configuration."""
 
-    prices: dict[str, Prices] = {}
+    prices: dict[str, Price] = {}
     """Prices by lower cluster, for divisions by price. Labels of the lower node or of the virtual node take precedence."""
 
 
-class DivisionAgent(Agent):
+class DivisionAgent(ViewAgent[DivisionSettings]):
     """Filters pods with a division; does not score."""
 
+    settings_type = DivisionSettings
     is_last = True
 
     def __init__(self, context: AgentContext) -> None:
@@ -53,8 +54,7 @@ class DivisionAgent(Agent):
         Raises:
             ConfigError: a setting is wrong, or there is no informer of bound pods.
         """
-        self._settings = read_settings(context, DivisionSettings)
-        self._view = context.use_view()
+        super().__init__(context)
         self._clusters = context.clusters
         self._recorder = context.recorder
         self.pods = DividedPods(context.cluster_of)
@@ -188,9 +188,7 @@ class DivisionAgent(Agent):
     def _cost(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
         """Return the cost of the pod in a cluster; None: unknown."""
         lower = next(iter(self._view.nodes(pod, node)), None)
-        price = (labelled_price(lower.labels) if lower is not None else None) or labelled_price(node.labels)
-        if price is None and (configured := self._settings.prices.get(node.cluster)) is not None:
-            price = Price(configured.cpu, configured.memory)
+        price = price_of(lower.labels if lower is not None else {}, node, self._settings.prices)
         if price is None:
             return None
         found = cost.hourly(AskedPod(pod).requests or _ANY_REQUESTS, price)

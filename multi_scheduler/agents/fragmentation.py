@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
-from multi_scheduler.agents.by_node import read_settings
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.formulas.numbers import NEUTRAL
 from multi_scheduler.fragmentation.gradient import BETWEEN_CLUSTERS, Fragmentation
 from multi_scheduler.fragmentation.workload import Shape, Workload, shape_of
@@ -36,8 +36,10 @@ class FragmentationSettings(msgspec.Struct, rename="camel", forbid_unknown_field
     """Share of all pods that the typical pods cover."""
 
 
-class FragmentationAgent(Agent):
+class FragmentationAgent(ViewAgent[FragmentationSettings]):
     """Scores clusters against each other: 1 for the best, 0 for the worst."""
+
+    settings_type = FragmentationSettings
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings.
@@ -45,8 +47,7 @@ class FragmentationAgent(Agent):
         Raises:
             ConfigError: a setting is wrong, or the resource is not among the fit agent's devices.
         """
-        self._settings = read_settings(context, FragmentationSettings)
-        self._view = context.use_view()
+        super().__init__(context)
         self._resource = self._settings.resource
         units = {
             index.devices[self._resource].units

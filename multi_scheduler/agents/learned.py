@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,18 +20,20 @@ from msgspec import Meta
 from controller_runtime import log, resources
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
-from multi_scheduler.agent import Agent, AgentContext, VirtualNode
-from multi_scheduler.agents.by_node import read_settings
+from multi_scheduler.agent import AgentContext, VirtualNode
+from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.bound_pods import PENDING
 from multi_scheduler.formulas.numbers import NEUTRAL, clamp
 from multi_scheduler.learned.bandit import Bandit
-from multi_scheduler.learned.files import Files
 from multi_scheduler.learned.memory import Decision, Memory
+from multi_scheduler.state_file import StateFile
 
 _FEATURES = 9
 _LARGE_CPU = 16_000
 _SAVE_SECONDS = 30.0
 _ENDED = 1000
+_LOG_BYTES = 16 * 1024 * 1024
+"""Size at which the log of decisions is renamed with suffix ``.1``, which replaces the previous renamed log."""
 
 
 class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -51,8 +55,10 @@ class LearnedSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True
     """File to which decisions and rewards are appended as JSON lines. Empty: no log."""
 
 
-class LearnedAgent(Agent):
+class LearnedAgent(ViewAgent[LearnedSettings]):
     """Ranks by discounted linear Thompson sampling."""
+
+    settings_type = LearnedSettings
 
     def __init__(self, context: AgentContext) -> None:
         """Read the settings and the saved state.
@@ -60,16 +66,17 @@ class LearnedAgent(Agent):
         Raises:
             ConfigError: a setting is wrong, or there is no informer of bound pods.
         """
-        self._settings = read_settings(context, LearnedSettings)
-        self._view, self._upper = context.use_view(), context.upper
+        super().__init__(context)
+        self._upper = context.upper
         if context.bound_pods is None:
             raise ConfigError(f"agents[{context.name}]: the informer of bound pods is missing in its context")
         self._log = log.get_logger(component=context.name)
         self.memory = Memory(
             Bandit(_FEATURES, discount=self._settings.discount, exploration=self._settings.exploration)
         )
-        self._files = Files(self._settings.state, self._settings.decisions, self._log)
-        self._files.restore(self.memory)
+        self._state = StateFile(self._settings.state, self._log)
+        self._state.restore(self.memory.restore)
+        self._saved = self.memory.bandit.rewards
         self._ended: asyncio.Queue[Object] = asyncio.Queue(_ENDED)
         context.bound_pods.on_change(self._bound, self._gone)
 
@@ -80,7 +87,7 @@ class LearnedAgent(Agent):
                 group.create_task(self._follow_ended())
                 group.create_task(self._keep())
         finally:
-            self._files.save(self.memory)
+            self._save()
 
     async def score(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Mapping[str, float] | None:
         """Decide, and log the decision; return scores, or None in mode Shadow or without nodes."""
@@ -92,7 +99,7 @@ class LearnedAgent(Agent):
         names = [node.name for node in nodes]
         uid = pod["metadata"].get("uid", "")
         self.memory.decided(uid, Decision(names, features, choice.propensities, kind))
-        self._files.write(
+        self._write(
             uid=uid, nodes=names, features=features, propensities=choice.propensities, best=names[choice.best],
             mode=self._settings.mode,
         )  # fmt: skip
@@ -119,7 +126,7 @@ class LearnedAgent(Agent):
         if not self.memory.bound(pod.uid, (pod.spec or {}).get("nodeName", ""), time.monotonic()):
             return
         if (pod.status or {}).get("phase", "") != PENDING:
-            self._runs(pod.uid)
+            self._learn(pod.uid, runs=True)
 
     def _gone(self, pod: Object) -> None:
         if pod.uid in self.memory.pending:
@@ -141,43 +148,49 @@ class LearnedAgent(Agent):
                 self._ended.task_done()
             phases = [(one.status or {}).get("phase") for one in found.items if one.uid == pod.uid]
             if phases == ["Failed"]:
-                self._failed(pod.uid)
+                self._learn(pod.uid, runs=False)
             elif phases == ["Succeeded"]:
-                self._runs(pod.uid)
+                self._learn(pod.uid, runs=True)
             self.memory.forget(pod.uid)
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(_SAVE_SECONDS)
             self.sweep(time.monotonic())
-            self._files.save(self.memory)
+            self._save()
 
     def sweep(self, now: float) -> None:
         """Count pods that did not start in time as failed; forget pods after ``watch_seconds``."""
         for uid, decision in list(self.memory.pending.items()):
             age = now - decision.bound if decision.node else 0.0
             if not decision.is_running and age > self._settings.start_seconds:
-                self._failed(uid)
+                self._learn(uid, runs=False)
             elif age > self._settings.watch_seconds:
                 self.memory.forget(uid)
 
-    def _runs(self, uid: str) -> None:
-        """Learn that a pod runs."""
-        node = self._node(uid)
-        self._log_reward(uid, node, self.memory.runs(uid, time.monotonic()))
-
-    def _failed(self, uid: str) -> None:
-        """Learn that a pod failed, was evicted, or did not start in time."""
-        node = self._node(uid)
-        self._log_reward(uid, node, self.memory.failed(uid))
-
-    def _node(self, uid: str) -> str:
+    def _learn(self, uid: str, *, runs: bool) -> None:
+        """Learn that a pod runs, or that it failed, was evicted, or did not start in time."""
         decision = self.memory.pending.get(uid)
-        return decision.node if decision is not None else ""
+        reward = self.memory.runs(uid, time.monotonic()) if runs else self.memory.failed(uid)
+        if decision is not None and reward is not None:
+            self._write(uid=uid, node=decision.node, reward=reward)
 
-    def _log_reward(self, uid: str, node: str, reward: float | None) -> None:
-        if reward is not None:
-            self._files.write(uid=uid, node=node, reward=reward)
+    def _save(self) -> None:
+        if self._saved != self.memory.bandit.rewards and self._state.save(self.memory.state()):
+            self._saved = self.memory.bandit.rewards
+
+    def _write(self, **record: Any) -> None:
+        """Append a decision or a reward to the log. Errors are logged and otherwise ignored."""
+        if not self._settings.decisions:
+            return
+        path = Path(self._settings.decisions)
+        try:
+            if path.exists() and path.stat().st_size > _LOG_BYTES:
+                path.replace(f"{path}.1")
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": time.time(), **record}, separators=(",", ":")) + "\n")
+        except OSError as error:
+            self._log.warning("decision not logged", file=str(path), error=str(error))
 
 
 def _kind(pod: Mapping[str, Any]) -> str:

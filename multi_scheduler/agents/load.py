@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from controller_runtime.api import quantity
 from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import load
 from multi_scheduler.view import LowerNode
 
@@ -53,17 +53,13 @@ class LoadSettings(NodeSettings):
     """LowRiskOverCommitment: weights of the risk by limits; the rest is the weight of the risk by measured load."""
 
 
-class LoadAgent(NodeAgent):
+class LoadAgent(NodeAgent[LoadSettings]):
     """Scores by one of three policies; does not filter."""
 
-    def __init__(self, context: AgentContext) -> None:
-        """Read the settings.
+    settings_type = LoadSettings
 
-        Raises:
-            ConfigError: a setting is wrong.
-        """
-        self._settings = read_settings(context, LoadSettings)
-        super().__init__(context, self._settings)
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
         self._without = quantity.milli(self._settings.default_requests)
         self._policy = {
             "TargetLoadPacking": self._packing,

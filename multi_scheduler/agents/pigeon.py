@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from controller_runtime import log
 from controller_runtime.errors import ConfigError
-from multi_scheduler.agent import NOTHING, Agent, AgentContext, Rejections, VirtualNode
-from multi_scheduler.agents.by_node import AskedPod, read_settings
+from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
+from multi_scheduler.agents.by_node import AskedPod, ViewAgent
 from multi_scheduler.formulas import pigeon
 from multi_scheduler.state_file import StateFile
 
@@ -41,21 +41,17 @@ class PigeonSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     """File that keeps the history of demands across restarts, for AdaptiveBinPack. Empty: a restart clears it."""
 
 
-class PigeonAgent(Agent):
+class PigeonAgent(ViewAgent[PigeonSettings]):
     """Scores by the objective; does not filter. Counts the demand of each pod once."""
 
-    def __init__(self, context: AgentContext) -> None:
-        """Read the settings.
+    settings_type = PigeonSettings
 
-        Raises:
-            ConfigError: a setting is wrong.
-        """
-        self._settings = read_settings(context, PigeonSettings)
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
         resources, primary = self._settings.resources, self._settings.primary
         if primary and primary not in resources:
             raise ConfigError(f"agents[{context.name}].config: primary: {primary} is not among resources")
         self._primary = resources.index(primary) if primary else 0
-        self._view = context.use_view()
         self._history = pigeon.DemandHistory(len(resources))
         self._file = StateFile(self._settings.state, log.get_logger(component=context.name))
         self._file.restore(self._history.restore)

@@ -5,22 +5,15 @@ A node under pressure gets 0. PSI comes from kubelets' Summary API; a node with 
 
 from __future__ import annotations
 
-from multi_scheduler.agent import AgentContext
-from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import pressure
 from multi_scheduler.view import LowerNode
 
 
-class PressureAgent(NodeAgent):
+class PressureAgent(NodeAgent[NodeSettings]):
     """Scores by pressure; does not filter."""
 
-    def __init__(self, context: AgentContext) -> None:
-        """Read the settings.
-
-        Raises:
-            ConfigError: a setting is wrong.
-        """
-        super().__init__(context, read_settings(context, NodeSettings))
+    settings_type = NodeSettings
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
         """Return 1 for an empty node without pressure; None if PSI is missing or old."""

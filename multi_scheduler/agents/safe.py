@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Meta
 
 from multi_scheduler.agent import NOTHING, AgentContext, Rejections, VirtualNode
-from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings, read_settings
+from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.formulas import safe
 from multi_scheduler.view import LowerNode
 
@@ -37,17 +37,13 @@ class SafeSettings(NodeSettings):
     """Weight of the score by usage and deviation (safe-balance in kube-safe-scheduler)."""
 
 
-class SafeAgent(NodeAgent):
+class SafeAgent(NodeAgent[SafeSettings]):
     """Filters by the risk of overload; scores by risk and by balance."""
 
-    def __init__(self, context: AgentContext) -> None:
-        """Read the settings.
+    settings_type = SafeSettings
 
-        Raises:
-            ConfigError: a setting is wrong.
-        """
-        self._settings = read_settings(context, SafeSettings)
-        super().__init__(context, self._settings)
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
         self._threshold = self._settings.safe_utilization / 100
         self._accepted = self._settings.safe_percentile / 100
         self._known: WeakKeyDictionary[LowerNode, list[tuple[safe.Load, float]]] = WeakKeyDictionary()

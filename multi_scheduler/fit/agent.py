@@ -7,11 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from controller_runtime import log
 from controller_runtime.api import names
-from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from multi_scheduler.agent import Agent, AgentContext, Rejections, VirtualNode
 from multi_scheduler.fit.admission.predictor import Admission
@@ -45,10 +42,7 @@ class FitAgent(Agent):
         Raises:
             ConfigError: a setting is wrong.
         """
-        try:
-            self._settings = msgspec.convert(dict(context.settings), FitSettings)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"agents[{context.name}].config: {error}") from None
+        self._settings = context.read_settings(FitSettings)
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
         self.futures = future_nodes(context.clusters, self.indexes, self._settings.devices, _now)

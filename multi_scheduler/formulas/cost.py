@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from multi_scheduler.formulas.numbers import NEUTRAL
 
 _GIB = 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class Price(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Price per hour, in any currency."""
 
-    cpu: float = 0.0
+    cpu: Amount = 0.0
     """Price of one CPU."""
-    memory: float = 0.0
+    memory: Amount = 0.0
     """Price of one GiB."""
 
 

@@ -137,7 +137,7 @@ async def test_shadow_decides_logs_and_learns_without_scores(tmp_path):
         informer.handlers.changed(_pod(mode, "Pending"))
         informer.handlers.changed(_pod(mode, "Running"))
         assert agent.memory.bandit.rewards == rewards
-        agent._files.save(agent.memory)
+        agent._save()
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [sorted(set(one) & {"propensities", "reward"}) for one in log] == [
         ["propensities"],
