@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from prometheus_client import Counter
@@ -27,40 +28,31 @@ _WRITES = Counter(
 )
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes a node's values when they differ from the last write."""
 
-    def __init__(
-        self,
-        upper: Client,
-        lower: Mapping[str, Client],
-        shared: Shared,
-        directory: NodeDirectory,
-        *,
-        refresh: float,
-        threshold: float,
-    ) -> None:
-        """Create a writer that has written nothing yet.
+    upper: Client
+    lower: Mapping[str, Client]
+    """Clients of the lower clusters whose nodes are annotated, by name."""
+    shared: Shared
+    directory: NodeDirectory
+    refresh: float
+    """Seconds after which unchanged annotations are written again."""
+    threshold: float
+    """Relative change of a value that causes a write."""
+    _written: dict[tuple[str, str], tuple[float, dict[str, str | None]]] = field(default_factory=dict)
+    """Time and values of the last write by cluster and node."""
 
-        Args:
-            upper: client of the upper cluster.
-            lower: clients of the lower clusters whose nodes are annotated, by name.
-            shared: state of the lower clusters.
-            directory: finds the virtual nodes of a lower cluster.
-            refresh: seconds after which unchanged annotations are written again.
-            threshold: relative change of a value that causes a write.
-        """
-        self._upper, self._lower, self._shared, self._directory = upper, lower, shared, directory
-        self._refresh, self._threshold = refresh, threshold
-        self._written: dict[tuple[str, str], tuple[float, dict[str, str | None]]] = {}
-        """Time and values of the last write by cluster and node."""
+    def __post_init__(self) -> None:
+        """Create the logger."""
         self._log = log.get_logger(component="annotator")
 
     async def run(self, interval: float) -> None:
         """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
         async with asyncio.TaskGroup() as group:
             # One task for each cluster, because a lower cluster may answer slowly.
-            for cluster in self._shared.indexes:
+            for cluster in self.shared.indexes:
                 group.create_task(self._follow(cluster, interval), name=f"annotate {cluster}")
             await asyncio.Event().wait()
 
@@ -75,20 +67,18 @@ class Writer:
 
     async def write(self, cluster: str) -> None:
         """Write changed annotations of a cluster's nodes; stop at an error that other nodes of the cluster would get, too."""
-        if self._shared.trouble(cluster):
+        if self.shared.trouble(cluster):
             return  # the caches may be outdated
-        index = self._shared.indexes[cluster]
+        index = self.shared.indexes[cluster]
         measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
-        for virtual in self._directory.of(cluster):
+        for virtual in self.directory.of(cluster):
             pool = virtual.pool.items()
             chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
-            if not await self._write(self._upper, virtual.name, values(chosen), virtual.annotations):
+            if not await self._write(self.upper, virtual.name, values(chosen), virtual.annotations):
                 return
-        if client := self._lower.get(cluster):
+        if client := self.lower.get(cluster):
             for name, (_, one) in measured.items():
-                if not await self._write(
-                    client, name, values([one]), self._shared.annotations(cluster, name)
-                ):
+                if not await self._write(client, name, values([one]), self.shared.annotations(cluster, name)):
                     return
 
     def _measure(self, cluster: str, index: ClusterIndex, node: Node) -> Measurement:
@@ -96,7 +86,7 @@ class Writer:
             resource: sum(placed.requests.get(resource, 0) for placed in index.on(node.name).values())
             for resource in REQUESTED
         }
-        return Measurement(node.allocatable, requested, self._shared.stores[cluster].usage(node.name))
+        return Measurement(node.allocatable, requested, self.shared.stores[cluster].usage(node.name))
 
     async def _write(
         self, client: Client, name: str, found: dict[str, str | None], present: Mapping[str, str]
@@ -111,7 +101,7 @@ class Writer:
         """
         key, now = (client.cluster, name), asyncio.get_running_loop().time()
         at, before = self._written.get(key, (-math.inf, {}))
-        if now - at < self._refresh and not differ(before, found, self._threshold):
+        if now - at < self.refresh and not differ(before, found, self.threshold):
             return True
         stamp = timestamps.rfc3339(datetime.now(UTC)) if has_usage(found) else None
         stamped = {**found, names.ANNOTATION_USAGE_AT: stamp}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import Counter, Gauge
@@ -59,46 +60,36 @@ def _pools(cluster: SchedulerClusterConfig | None) -> list[Pool]:
     return [*pools, Pool({}, cluster.autoscaling)] if cluster.autoscaling else pools
 
 
+@dataclass(eq=False)
 class Growing:
-    """Follows the nodes of lower clusters that can grow, and reports pods that wait for new nodes.
+    """Follows the nodes of lower clusters that can grow, and reports pods that wait for new nodes."""
 
-    Args:
-        futures: future nodes by lower cluster.
-        feeds: feeds by lower cluster.
-        reservations: the reservations.
-        bound_pods: the bound upper pods, for events about them.
-        recorder: writes the events; None: no events.
-    """
+    futures: Mapping[str, FutureNodes]
+    feeds: Mapping[str, Feed]
+    reservations: Reservations
+    bound_pods: BoundPods
+    recorder: EventRecorder | None
+    """Writes events about the pods; None: no events."""
 
-    def __init__(
-        self,
-        futures: Mapping[str, FutureNodes],
-        feeds: Mapping[str, Feed],
-        reservations: Reservations,
-        bound_pods: BoundPods,
-        recorder: EventRecorder | None,
-    ) -> None:
-        self._futures = {cluster: found for cluster, found in futures.items() if found}
-        self._feeds = feeds
-        self._reservations = reservations
-        self._bound_pods = bound_pods
-        self._recorder = recorder
+    def __post_init__(self) -> None:
+        """Follow the nodes of the clusters that can grow."""
         self._log = log.get_logger(component="fit")
+        self._futures = {cluster: found for cluster, found in self.futures.items() if found}
         for cluster in self._futures:
-            feeds[cluster].follow_nodes(partial(self._node_changed, cluster))
+            self.feeds[cluster].follow_nodes(partial(self._node_changed, cluster))
 
     def bound(self, pod: Object, node: str) -> None:
         """Write an event if a bound pod waits for a new node of its lower cluster."""
-        kind = self._reservations.waits_for(pod.uid, node)
-        if kind is not None and self._recorder is not None:
+        kind = self.reservations.waits_for(pod.uid, node)
+        if kind is not None and self.recorder is not None:
             limit = kind.pool.autoscaling.provision_seconds
             text = f"Waits for a new lower node of shape {kind.shape.name} behind {node}, at most {limit:g} s"
-            self._recorder.event(pod, "Normal", _WAITING, text)
+            self.recorder.event(pod, "Normal", _WAITING, text)
 
     def landed(self, uid: str) -> None:
         """Note that a lower pod has a lower node, which may not be the one that was reserved."""
         if self._futures:
-            self._reservations.landed(uid, partial(self._lower_node, uid))
+            self.reservations.landed(uid, partial(self._lower_node, uid))
 
     def expire(self) -> None:
         """Release the reservations on nodes that were not added in time, with an event for each pod.
@@ -110,7 +101,7 @@ class Growing:
                 if failure.seconds:
                     self._report(cluster, failure)
                 for key in failure.keys:
-                    self._reservations.release(key.partition("@")[0])
+                    self.reservations.release(key.partition("@")[0])
             for shape, number in futures.expected().items():
                 _EXPECTED.labels(cluster, shape).set(number)
 
@@ -118,7 +109,7 @@ class Growing:
         shape, limit = failure.kind.shape.name, failure.kind.pool.autoscaling.provision_seconds
         _FAILED.labels(cluster, shape).inc()
         self._log.warning("no node was added in time", cluster=cluster, shape=shape, pods=len(failure.keys))
-        if self._recorder is None:
+        if self.recorder is None:
             return
         text = (
             f"Lower cluster {cluster} added no usable node of shape {shape} within {limit:g} s; "
@@ -126,15 +117,15 @@ class Growing:
         )
         uids = {key.partition("@")[0] for key in failure.keys}
         for node in {key.partition("@")[2] for key in failure.keys}:
-            for pod in self._bound_pods.on(node):
+            for pod in self.bound_pods.on(node):
                 if pod.uid in uids:
-                    self._recorder.event(pod, "Warning", _NOT_ADDED, text)
+                    self.recorder.event(pod, "Warning", _NOT_ADDED, text)
 
     def _lower_node(self, uid: str, cluster: str) -> str:
-        placed = self._futures[cluster].real.placed(self._feeds[cluster].lower_uid.get(uid, ""))
+        placed = self._futures[cluster].real.placed(self.feeds[cluster].lower_uid.get(uid, ""))
         return placed.node if placed is not None else ""
 
     def _node_changed(self, cluster: str, name: str, _annotations: Mapping[str, str]) -> None:
-        self._reservations.moved(
+        self.reservations.moved(
             self._futures[cluster].node_changed(name, self._futures[cluster].real.node(name))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controller_runtime.api import cluster_selector, names
@@ -26,41 +26,29 @@ from multi_scheduler.fit.reservations.reservations import Place
 from multi_scheduler.fit.settings import FitSettings
 
 
+@dataclass(eq=False)
 class Judge:
-    """Predicts admission and lower nodes.
+    """Predicts admission and lower nodes."""
 
-    Args:
-        settings: settings of the fit agent.
-        clusters: configuration by lower cluster.
-        indexes: indexes by lower cluster.
-        admissions: admission rules by lower cluster.
-        feeds: feeds by lower cluster; a node of another cluster passes.
-        futures: nodes that may be added, by lower cluster.
-    """
+    settings: FitSettings
+    clusters: Mapping[str, SchedulerClusterConfig]
+    indexes: Mapping[str, ClusterIndex]
+    admissions: Mapping[str, Admission]
+    feeds: Mapping[str, Feed]
+    """By lower cluster; a node of another cluster passes."""
+    futures: Mapping[str, FutureNodes]
 
-    def __init__(
-        self,
-        settings: FitSettings,
-        clusters: Mapping[str, SchedulerClusterConfig],
-        *,
-        indexes: Mapping[str, ClusterIndex],
-        admissions: Mapping[str, Admission],
-        feeds: Mapping[str, Feed],
-        futures: Mapping[str, FutureNodes],
-    ) -> None:
-        self._futures = futures
-        self._settings = settings
-        self._indexes = indexes
-        self._feeds = feeds
+    def __post_init__(self) -> None:
+        """Compile the rules of the clusters."""
         allowed = Allowed()
         self.gates = {
             cluster: AdmissionGate(
-                clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
+                self.clusters.get(cluster) or SchedulerClusterConfig(name=cluster, kubeconfig=""),
                 admission,
-                enforces=settings.admission == "Reject",
+                enforces=self.settings.admission == "Reject",
                 allowed=allowed,
             )
-            for cluster, admission in admissions.items()
+            for cluster, admission in self.admissions.items()
         }
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
@@ -99,11 +87,11 @@ class Judge:
             demands: demands so far, by what they depend on.
             differs: whether every virtual node needs its own demand.
         """
-        feed = self._feeds.get(node.cluster)
+        feed = self.feeds.get(node.cluster)
         if feed is None:
             return  # not a configured lower cluster, so the node passes
         if trouble := feed.trouble():
-            if self._settings.unreachable == "Reject":
+            if self.settings.unreachable == "Reject":
                 found.unresolvable[node.name] = (
                     f"lower cluster {node.cluster} cannot be looked into: {trouble}"
                 )
@@ -121,9 +109,9 @@ class Judge:
         if wanted is None or differs:
             wanted = demands[key] = self.demand(gated, node)
         rejections: Counter[str] = Counter()
-        index = self._indexes[node.cluster]
+        index = self.indexes[node.cluster]
         if slots := index.feasible(wanted, rejections):
-            predicted = found.judged[node.name] = predict(index, wanted, slots, self._settings.lower)
+            predicted = found.judged[node.name] = predict(index, wanted, slots, self.settings.lower)
             found.places[node.name] = Place(node.cluster, predicted.place, gated.charge)
         else:
             sentence = f"lower cluster {node.cluster}: {reasons.no_fit(len(index), rejections)}"
@@ -136,7 +124,7 @@ class Judge:
         """Extend a result without places by the best node that a lower cluster may add, otherwise by reasons."""
         offers = []
         for node in nodes:
-            futures = self._futures.get(node.cluster)
+            futures = self.futures.get(node.cluster)
             if not futures or node.name not in found.lacking:
                 continue
             wanted, charge = found.lacking[node.name]
@@ -149,7 +137,7 @@ class Judge:
         if offers:
             _, name, cluster, offer, wanted, charge = min(offers, key=lambda one: one[:2])
             predicted = replace(
-                predict(self._futures[cluster].index, wanted, [offer.slot], self._settings.lower),
+                predict(self.futures[cluster].index, wanted, [offer.slot], self.settings.lower),
                 price=offer.kind.shape.price,
             )
             found.judged[name] = predicted
@@ -159,7 +147,7 @@ class Judge:
 
     def demand(self, gated: GateResult, node: VirtualNode) -> Demand:
         """Return an admitted pod's requirements for the lower nodes behind a virtual node."""
-        feed, pod = self._feeds[node.cluster], gated.pod
+        feed, pod = self.feeds[node.cluster], gated.pod
         namespace = pod["metadata"].get("namespace", "")
         volumes = [
             found

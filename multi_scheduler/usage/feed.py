@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import Gauge
 
@@ -40,35 +41,23 @@ class Source:
         """Close the source's own connections, if it has any."""
 
 
+@dataclass(eq=False)
 class UsageFeed:
     """Keeps a cluster's usage store current."""
 
-    def __init__(
-        self,
-        cluster: str,
-        source: Source,
-        store: UsageStore,
-        *,
-        nodes: Callable[[], Mapping[str, float]],
-        interval: float,
-    ) -> None:
-        """Set the failure metric to 0; ``run`` reads.
+    cluster: str
+    source: Source
+    store: UsageStore
+    nodes: Callable[[], Mapping[str, float]]
+    """Returns the lower nodes with their CPU in millicores."""
+    interval: float
+    """Seconds between two rounds."""
+    _failure: str = ""
 
-        Args:
-            cluster: name of the lower cluster, for logs and metrics.
-            source: source to read.
-            store: store to update.
-            nodes: returns the lower nodes with their CPU in millicores.
-            interval: seconds between two rounds.
-        """
-        self._cluster = cluster
-        self._source = source
-        self._store = store
-        self._nodes = nodes
-        self._interval = interval
-        self._failure = ""
-        self._log = log.get_logger(component="usage", cluster=cluster)
-        _FAILED.labels(cluster).set(0)
+    def __post_init__(self) -> None:
+        """Set the failure metric to 0; ``run`` reads."""
+        self._log = log.get_logger(component="usage", cluster=self.cluster)
+        _FAILED.labels(self.cluster).set(0)
 
     async def run(self) -> None:
         """Read usage periodically until cancelled."""
@@ -76,22 +65,22 @@ class UsageFeed:
         try:
             while True:
                 started = loop.time()
-                if nodes := self._nodes():
+                if nodes := self.nodes():
                     await self._round(nodes)
                 # Pause even if the source is slow, so that it is not read without a break.
-                await asyncio.sleep(max(self._interval - (loop.time() - started), self._interval / 10))
+                await asyncio.sleep(max(self.interval - (loop.time() - started), self.interval / 10))
         finally:
-            await self._source.close()
+            await self.source.close()
 
     async def _round(self, nodes: Mapping[str, float]) -> None:
-        self._store.keep(nodes)
+        self.store.keep(nodes)
         failure, count = "", 0
         slicer = Slicer()
         try:
-            async for name, sample in self._source.read(nodes, pause=self._interval / len(nodes) / 2):
+            async for name, sample in self.source.read(nodes, pause=self.interval / len(nodes) / 2):
                 await slicer.tick()  # a response may have thousands of unknown nodes
                 if name in nodes:
-                    self._store.add(name, sample, capacity=nodes[name])
+                    self.store.add(name, sample, capacity=nodes[name])
                     count += 1
         except (ApiError, ConfigError, TimeoutError) as error:
             failure = str(error) or "no answer in time"
@@ -102,7 +91,7 @@ class UsageFeed:
         self._note(failure)
 
     def _note(self, failure: str) -> None:
-        _FAILED.labels(self._cluster).set(int(bool(failure)))
+        _FAILED.labels(self.cluster).set(int(bool(failure)))
         if failure and not self._failure:
             self._log.warning("usage of lower nodes cannot be read, their scores are neutral", error=failure)
         elif self._failure and not failure:

@@ -6,6 +6,7 @@ Source: kube-scheduler's preemption, which evicts pods of one node for one pod. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
@@ -23,33 +24,18 @@ class _UnfinishedError(Exception):
     """The time for planning was used up, so the victims are unknown."""
 
 
+@dataclass(eq=False)
 class GroupEviction:
-    """Chooses victims for groups, and reserves their room.
+    """Chooses victims for groups, and reserves their room."""
 
-    Args:
-        planner: reserves room for groups.
-        members: the members of groups.
-        held: the groups with reservations.
-        indexes: indexes by lower cluster.
-        release: releases the reservation of a pod, by UID.
-    """
-
-    def __init__(
-        self,
-        planner: Planner,
-        members: Members,
-        held: HeldGroups,
-        *,
-        indexes: Mapping[str, ClusterIndex],
-        release: Callable[[str], None],
-    ) -> None:
-        self._planner = planner
-        self._members = members
-        self._held = held
-        self._indexes = indexes
-        self._release = release
-        self._awaiting: set[str] = set()
-        """Keys of groups with reservations of room that is not free yet."""
+    planner: Planner
+    members: Members
+    held: HeldGroups
+    indexes: Mapping[str, ClusterIndex]
+    release: Callable[[str], None]
+    """Releases the reservation of a pod, by UID."""
+    _awaiting: set[str] = field(default_factory=set)
+    """Keys of groups with reservations of room that is not free yet."""
 
     def preempt(
         self, ready: Standing, node: VirtualNode, candidates: Sequence[Mirrored], ending: Sequence[str]
@@ -63,16 +49,16 @@ class GroupEviction:
             ending: index keys of pods there that are being deleted.
         """
         key, group = ready.group.key, ready.group
-        if key in self._held or self._held.barred_for(key):
+        if key in self.held or self.held.barred_for(key):
             return None
         # A full node was not offered in filter calls, so what was offered to the members does not limit them here.
-        offered = {one.name: one for one in (*self._members.offered(ready), node)}.values()
+        offered = {one.name: one for one in (*self.members.offered(ready), node)}.values()
         nodes = [one for one in offered if not group.is_one_cluster or one.cluster == node.cluster]
         planned: dict[str, VirtualNode] = {}
 
         def reserve() -> bool:
             planned.clear()
-            found = self._planner.plan(ready, nodes, {}, self._members.homes(group), is_trial=True)
+            found = self.planner.plan(ready, nodes, {}, self.members.homes(group), is_trial=True)
             if isinstance(found, Shortfall) and found.is_unfinished:
                 raise _UnfinishedError
             planned.update({} if isinstance(found, Shortfall) else found)
@@ -80,17 +66,17 @@ class GroupEviction:
 
         def release() -> None:
             for uid in planned:
-                self._release(uid)
+                self.release(uid)
 
         lower = [one for one in candidates if one.priority < -ready.rank[0]]
-        index = self._indexes[node.cluster]
+        index = self.indexes[node.cluster]
         try:
             victims = choose_victims(index, lower, ending, reserve=reserve, release=release)
         except _UnfinishedError:
             victims = None
         if victims is None:
             return None
-        self._held.hold(key, planned, seconds=_PREEMPTING_SECONDS)
+        self.held.hold(key, planned, seconds=_PREEMPTING_SECONDS)
         self._awaiting.add(key)
         return victims or None
 
@@ -98,8 +84,8 @@ class GroupEviction:
         """Report whether a group must wait until preempted pods are gone from its reserved room."""
         if key not in self._awaiting:
             return False
-        for uid, node in self._held.nodes(key).items():
-            index = self._indexes[node.cluster]
+        for uid, node in self.held.nodes(key).items():
+            index = self.indexes[node.cluster]
             if (placed := index.placed(f"{uid}@{node.name}")) is not None and is_over(index, [placed.node]):
                 return True
         self._awaiting.discard(key)
@@ -107,7 +93,7 @@ class GroupEviction:
 
     def sweep(self) -> None:
         """Forget groups without reservations."""
-        self._awaiting = {key for key in self._awaiting if key in self._held}
+        self._awaiting = {key for key in self._awaiting if key in self.held}
 
 
 def choose_victims(

@@ -6,7 +6,7 @@ The reservations themselves are in ``fit.reservations``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multi_scheduler.agent import VirtualNode
 
@@ -26,28 +26,23 @@ class _Held:
     deadline: float
 
 
+@dataclass(eq=False)
 class HeldGroups:
-    """The groups with reservations.
+    """The groups with reservations."""
 
-    Args:
-        release: releases the reservation of a pod, by UID.
-        started: called with the key of a group when all its reservations are used.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, release: Callable[[str], None], *, started: Callable[[str], None], clock: Callable[[], float]
-    ) -> None:
-        self._release = release
-        self._started = started
-        self._clock = clock
-        self._held: dict[str, _Held] = {}
-        self._group_of: dict[str, str] = {}
-        """Key of the group by UID of a member with a reservation."""
-        self._deleted: dict[str, float] = {}
-        """By UID: when the reservation of a member that is no longer pending ends."""
-        self._expiries: dict[str, tuple[int, float]] = {}
-        """By group: how often its reservations expired, and until when it may not reserve."""
+    release: Callable[[str], None]
+    """Releases the reservation of a pod, by UID."""
+    started: Callable[[str], None]
+    """Called with the key of a group when all its reservations are used."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    _held: dict[str, _Held] = field(default_factory=dict)
+    _group_of: dict[str, str] = field(default_factory=dict)
+    """Key of the group by UID of a member with a reservation."""
+    _deleted: dict[str, float] = field(default_factory=dict)
+    """By UID: when the reservation of a member that is no longer pending ends."""
+    _expiries: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By group: how often its reservations expired, and until when it may not reserve."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -66,7 +61,7 @@ class HeldGroups:
         for uid in nodes:
             self._forget(uid)  # held by another group if a user changed the pod's group
         if nodes:
-            self._held[key] = _Held(dict(nodes), self._clock() + seconds)
+            self._held[key] = _Held(dict(nodes), self.clock() + seconds)
             self._group_of.update(dict.fromkeys(nodes, key))
 
     def node(self, uid: str) -> VirtualNode | None:
@@ -86,7 +81,7 @@ class HeldGroups:
     def passed(self, uid: str) -> None:
         """Note that a member passed the filter."""
         if (key := self._group_of.get(uid)) is not None:
-            self._held[key].deadline = self._clock() + HELD_SECONDS
+            self._held[key].deadline = self.clock() + HELD_SECONDS
 
     def bound(self, uid: str) -> None:
         """Note that a member is bound; its reservation no longer belongs to the group."""
@@ -94,27 +89,27 @@ class HeldGroups:
         if key := self._forget(uid):
             self._expiries.pop(key, None)
             if key not in self._held:
-                self._started(key)
+                self.started(key)
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is no longer pending: it was deleted, or it is bound, which is reported separately."""
         if uid in self._group_of:
-            self._deleted[uid] = self._clock() + DELETED_SECONDS
+            self._deleted[uid] = self.clock() + DELETED_SECONDS
 
     def drop(self, key: str) -> None:
         """Release all reservations of a group."""
         held = self._held.get(key)
         for uid in list(held.nodes) if held is not None else ():
             self._forget(uid)
-            self._release(uid)
+            self.release(uid)
         self._held.pop(key, None)
 
     def expire(self) -> None:
         """Release reservations of deleted members, and of groups without progress."""
-        now = self._clock()
+        now = self.clock()
         for uid in [uid for uid, until in self._deleted.items() if until <= now]:
             self._forget(uid)
-            self._release(uid)
+            self.release(uid)
         for key in [key for key, held in self._held.items() if held.deadline <= now]:
             self.drop(key)
             times = self._expiries.pop(key, (0, 0.0))[0]
@@ -124,7 +119,7 @@ class HeldGroups:
 
     def barred_for(self, key: str) -> float:
         """Return the seconds during which a group may not reserve room, because its reservations expired unused."""
-        return max(0.0, self._expiries.get(key, (0, 0.0))[1] - self._clock())
+        return max(0.0, self._expiries.get(key, (0, 0.0))[1] - self.clock())
 
     def _forget(self, uid: str) -> str:
         """Forget a member's reservation; return the key of its group, or an empty string."""

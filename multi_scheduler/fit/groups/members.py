@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
@@ -21,38 +22,26 @@ from multi_scheduler.fit.reservations.bound_pods import BoundPods
 _MOST_SCHEDULERS = 100
 
 
+@dataclass(eq=False)
 class Members:
-    """The members of all groups.
+    """The members of all groups."""
 
-    Args:
-        upper: client of the upper cluster.
-        indexes: indexes by lower cluster.
-        feeds: feeds by lower cluster.
-        bound_pods: the bound upper pods.
-        held: the groups with reservations.
-    """
+    upper: Client
+    indexes: Mapping[str, ClusterIndex]
+    feeds: Mapping[str, Feed]
+    bound_pods: BoundPods
+    held: HeldGroups
+    candidates: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By UID of a pending member: the virtual nodes that the scheduler offered last."""
+    _nodes: dict[str, VirtualNode] = field(default_factory=dict)
+    """All virtual nodes that were candidates so far."""
+    _schedulers: set[str] = field(default_factory=set)
+    """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
 
-    def __init__(
-        self,
-        upper: Client,
-        *,
-        indexes: Mapping[str, ClusterIndex],
-        feeds: Mapping[str, Feed],
-        bound_pods: BoundPods,
-        held: HeldGroups,
-    ) -> None:
-        self._indexes = indexes
-        self._feeds = feeds
-        self._bound_pods = bound_pods
-        self._held = held
-        self.pending = PendingPods(upper, gone=self._gone)
-        self._nodes: dict[str, VirtualNode] = {}
-        """All virtual nodes that were candidates so far."""
-        self.pod_groups = PodGroups(upper)
-        self.candidates: dict[str, frozenset[str]] = {}
-        """By UID of a pending member: the virtual nodes that the scheduler offered last."""
-        self._schedulers: set[str] = set()
-        """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
+    def __post_init__(self) -> None:
+        """Create the informers."""
+        self.pending = PendingPods(self.upper, gone=self._gone)
+        self.pod_groups = PodGroups(self.upper)
 
     def asked_by(self, scheduler: str) -> None:
         """Note the scheduler that a pod names; it calls this extender."""
@@ -72,7 +61,7 @@ class Members:
 
     def bound(self, uid: str) -> None:
         """Note that a pod is bound."""
-        self._held.bound(uid)
+        self.held.bound(uid)
         self.candidates.pop(uid, None)
 
     def standing(self, key: str) -> Standing | None:
@@ -85,7 +74,7 @@ class Members:
         group = self.pod_groups.resolve(declared)
         if group is None or group.problem:
             return None
-        bound = {one.uid for one in self._bound_pods.of_group(key)}
+        bound = {one.uid for one in self.bound_pods.of_group(key)}
         pending = [one for one in members if one.uid not in bound]
         return standing(group, pending, len(bound), now=time.time())
 
@@ -99,7 +88,7 @@ class Members:
         if not group.is_one_cluster:
             return Homes()
         clusters, domains = set(), set()
-        for pod in self._bound_pods.of_group(group.key):
+        for pod in self.bound_pods.of_group(group.key):
             if (node := self._nodes.get((pod.spec or {}).get("nodeName", ""))) is None:
                 continue
             clusters.add(node.cluster)
@@ -113,17 +102,17 @@ class Members:
         group = group_of(pod.namespace, pod.labels, pod.annotations) if pod is not None else None
         if pod is None or group is None or not group.topology:
             return {}
-        node = self._held.node(uid)
+        node = self.held.node(uid)
         domains = self.homes(group).domains if node is None else {node.pool.get(group.topology, "")}
         return domain_selector(pod, group.topology, min(domains)) if len(domains) == 1 else {}
 
     def _domain(self, uid: str, node: VirtualNode, topology: str) -> str:
         """Return the domain of the lower node on which a bound pod is, or has reserved room; empty: unknown."""
-        index, feed = self._indexes[node.cluster], self._feeds[node.cluster]
+        index, feed = self.indexes[node.cluster], self.feeds[node.cluster]
         placed = index.placed(feed.lower_uid.get(uid, "")) or index.placed(f"{uid}@{node.name}")
         lower = index.node(placed.node) if placed is not None else None
         return lower.labels.get(topology, "") if lower is not None else ""
 
     def _gone(self, uid: str) -> None:
-        self._held.deleted(uid)
+        self.held.deleted(uid)
         self.candidates.pop(uid, None)

@@ -58,41 +58,28 @@ def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
     return {**{name: count for name, count in least.items() if count > 0}, "pods": 1}
 
 
+@dataclass(eq=False)
 class Planner:
-    """Reserves room for groups.
+    """Reserves room for groups."""
 
-    Args:
-        judge: predicts the lower nodes of one pod.
-        reservations: takes the reservations.
-        indexes: indexes by lower cluster.
-        strategy: by which clusters are preferred.
-        grow: extends a result of ``judge`` without places by a node that may be added; None: no cluster can grow.
-    """
-
-    def __init__(
-        self,
-        judge: Judge,
-        reservations: Reservations,
-        indexes: Mapping[str, ClusterIndex],
-        strategy: Strategy,
-        *,
-        grow: Grow | None = None,
-    ) -> None:
-        self._judge = judge
-        self._grow = grow
-        self.grows = False
-        """Whether members may wait for nodes that lower clusters must add."""
-        self._reservations = reservations
-        self._indexes = indexes
-        self._strategy = strategy
-        self._budget = PlanningBudget()
-        self._until = 0.0
-        """CPU time at which the calculation must end."""
+    judge_existing: Judge
+    """Predicts the lower nodes of one pod, without nodes that may be added."""
+    reservations: Reservations
+    indexes: Mapping[str, ClusterIndex]
+    strategy: Strategy
+    """By which clusters are preferred."""
+    grow: Grow | None = None
+    """Extends a result without places by a node that may be added; None: no cluster can grow."""
+    grows: bool = False
+    """Whether members may wait for nodes that lower clusters must add."""
+    _budget: PlanningBudget = field(default_factory=PlanningBudget)
+    _until: float = 0.0
+    """CPU time at which the calculation must end."""
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[bool]:
         """Let members wait for new nodes inside the block, which must not await. Yields whether any cluster can grow."""
-        self.grows = self._grow is not None
+        self.grows = self.grow is not None
         try:
             yield self.grows
         finally:
@@ -100,9 +87,9 @@ class Planner:
 
     def judge(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Judgement:
         """Predict the lower nodes of one pod, including nodes that must be added if ``grows`` is set."""
-        found = self._judge(pod, nodes)
-        if self.grows and self._grow is not None and not found.places:
-            self._grow(nodes, found)
+        found = self.judge_existing(pod, nodes)
+        if self.grows and self.grow is not None and not found.places:
+            self.grow(nodes, found)
         return found
 
     def plan(
@@ -153,7 +140,7 @@ class Planner:
         # ``options`` computes room on existing nodes only.
         is_large = (bool(ready.group.topology) or ready.needed >= _LARGE) and not self.grows
         found = options(
-            ready.group, nodes, self._indexes, homes, _least(members) if members and is_large else {}
+            ready.group, nodes, self.indexes, homes, _least(members) if members and is_large else {}
         )
         lacking = Shortfall(
             {node.name: f"pod group {ready.group} has no place for its topology here" for node in nodes}
@@ -190,7 +177,7 @@ class Planner:
             # Release even after an error that a pod's content causes.
             if len(placed) < ready.needed:
                 for uid in placed:
-                    self._reservations.release(uid)
+                    self.reservations.release(uid)
         if len(placed) >= ready.needed:
             return placed
         reason = next(iter([*why.resolvable.values(), *why.unresolvable.values()]), "")
@@ -224,7 +211,7 @@ class Planner:
                 continue
             fitting = [node for node in nodes if node.name in found.places]
             node = max(fitting, key=lambda one: self._value(one, found))
-            self._reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
+            self.reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
             placed[uid] = node
         return why
 
@@ -241,7 +228,7 @@ class Planner:
         return max((self._value(node, found) for node in nodes), default=0.0)
 
     def _value(self, node: VirtualNode, found: Judgement) -> float:
-        return score(self._indexes[node.cluster], found.judged.get(node.name), self._strategy)
+        return score(self.indexes[node.cluster], found.judged.get(node.name), self.strategy)
 
 
 def _too_small(ready: Standing, option: Option, count: int) -> str:

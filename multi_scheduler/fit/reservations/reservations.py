@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multi_scheduler.fit.admission.predictor import Admission
 from multi_scheduler.fit.admission.quotas import Charge
@@ -47,35 +47,26 @@ class _Reservation:
     is_bound: bool = False
 
 
+@dataclass(eq=False)
 class Reservations:
     """The reservations in all lower clusters."""
 
-    def __init__(
-        self,
-        indexes: Mapping[str, ClusterIndex],
-        admissions: Mapping[str, Admission],
-        futures: Mapping[str, FutureNodes],
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        """Start without reservations.
+    indexes: Mapping[str, ClusterIndex]
+    admissions: Mapping[str, Admission]
+    """Admission rules by lower cluster; they hold the charges."""
+    futures: Mapping[str, FutureNodes]
+    """Nodes that may be added, by lower cluster; they expire reservations on them."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    changes: int = 0
+    """Number of changes so far."""
+    _held: dict[str, _Reservation] = field(default_factory=dict)
 
-        Args:
-            indexes: indexes by lower cluster.
-            admissions: admission rules by lower cluster; they hold the charges.
-            futures: nodes that may be added, by lower cluster; they expire reservations on them.
-            clock: monotonic seconds.
-        """
-        self._indexes = indexes
-        self._admissions = admissions
-        self._futures = futures
-        self._clock = clock
-        self._held: dict[str, _Reservation] = {}
-        self._tentative: dict[str, set[str]] = {cluster: set() for cluster in indexes}
+    def __post_init__(self) -> None:
+        """Start without reservations."""
+        self._tentative: dict[str, set[str]] = {cluster: set() for cluster in self.indexes}
         self._changed = asyncio.Event()
-        self.changes = 0
-        """Number of changes so far."""
-        for admission in admissions.values():
+        for admission in self.admissions.values():
             admission.recounted = self._note
 
     def __len__(self) -> int:
@@ -95,16 +86,16 @@ class Reservations:
             return
         self._held[uid] = _Reservation(
             on={node: place.cluster for node, place in places.items()},
-            deadline=math.inf if is_of_group else self._clock() + TENTATIVE_SECONDS,
+            deadline=math.inf if is_of_group else self.clock() + TENTATIVE_SECONDS,
         )
         for node, place in places.items():
-            target = self._futures[place.cluster] if place.is_future else self._indexes[place.cluster]
+            target = self.futures[place.cluster] if place.is_future else self.indexes[place.cluster]
             target.place(_key(uid, node), place.placed)
             if not is_of_group:
                 self._tentative[place.cluster].add(uid)
             if place.charge is not None:
                 # ``hold`` counts the charge once, even if several virtual nodes represent the cluster.
-                self._admissions[place.cluster].hold(uid, place.charge)
+                self.admissions[place.cluster].hold(uid, place.charge)
 
     def narrow(self, uid: str, nodes: Collection[str]) -> None:
         """Release the pod's places except those on these nodes."""
@@ -126,7 +117,7 @@ class Reservations:
             return True
         self._drop(uid, [other for other in held.on if other != node])
         held.is_bound = True
-        held.deadline = math.inf if self.waits_for(uid, node) else self._clock() + BOUND_SECONDS
+        held.deadline = math.inf if self.waits_for(uid, node) else self.clock() + BOUND_SECONDS
         self._tentative[held.on[node]].discard(uid)
         self._note()
         return True
@@ -135,21 +126,21 @@ class Reservations:
         """Return the lower node that is reserved for a pod behind a virtual node; empty: none."""
         held = self._held.get(uid)
         cluster = held.on.get(node) if held is not None else None
-        placed = self._indexes[cluster].placed(_key(uid, node)) if cluster is not None else None
+        placed = self.indexes[cluster].placed(_key(uid, node)) if cluster is not None else None
         return placed.node if placed is not None else ""
 
     def waits_for(self, uid: str, node: str) -> Kind | None:
         """Return the kind of the new lower node for which a pod has a reservation behind a virtual node; None: it has none."""
         held = self._held.get(uid)
         cluster = held.on.get(node) if held is not None else None
-        return self._futures[cluster].waits_for(_key(uid, node)) if cluster is not None else None
+        return self.futures[cluster].waits_for(_key(uid, node)) if cluster is not None else None
 
     def moved(self, keys: Iterable[str]) -> None:
         """Note that a new lower node exists, to which these reservations moved."""
         for key in keys:
             held = self._held.get(key.partition("@")[0])
             if held is not None and held.is_bound:
-                held.deadline = self._clock() + BOUND_SECONDS
+                held.deadline = self.clock() + BOUND_SECONDS
             self._note()
 
     def landed(self, uid: str, name: Callable[[str], str]) -> None:
@@ -161,7 +152,7 @@ class Reservations:
         """
         held = self._held.get(uid)
         for node, cluster in held.on.items() if held is not None else ():
-            futures = self._futures[cluster]
+            futures = self.futures[cluster]
             if futures and futures.waits_for(_key(uid, node)) is not None and (real := name(cluster)):
                 other = self._held.get(futures.landed(_key(uid, node), real).partition("@")[0])
                 if other is not None:
@@ -174,9 +165,9 @@ class Reservations:
         """
         if (held := self._held.get(uid)) is not None:
             for node, cluster in held.on.items():
-                self._admissions[cluster].arrived(uid)
+                self.admissions[cluster].arrived(uid)
                 if not has_node:
-                    self._futures[cluster].arrived(_key(uid, node))
+                    self.futures[cluster].arrived(_key(uid, node))
             self._note()
 
     def release(self, uid: str) -> None:
@@ -190,7 +181,7 @@ class Reservations:
 
     def expire(self) -> None:
         """Release reservations whose time expired."""
-        now = self._clock()
+        now = self.clock()
         for uid in [uid for uid, held in self._held.items() if held.deadline <= now]:
             self.release(uid)
 
@@ -218,11 +209,11 @@ class Reservations:
         held = self._held[uid]
         for node in nodes:
             cluster = held.on.pop(node)
-            self._indexes[cluster].remove(_key(uid, node))
-            self._futures[cluster].remove(_key(uid, node))
+            self.indexes[cluster].remove(_key(uid, node))
+            self.futures[cluster].remove(_key(uid, node))
             if cluster not in held.on.values():
                 self._tentative[cluster].discard(uid)
-                self._admissions[cluster].drop(uid)
+                self.admissions[cluster].drop(uid)
 
     def _note(self) -> None:
         self.changes += 1

@@ -325,7 +325,7 @@ async def test_releases_nodes_that_a_later_agent_rejects():
 async def test_unread_cluster_gets_the_lowest_score(score):
     """The score matters only with ``unreachable: Pass``."""
     agent, extender = _fit(a="8", b="8")
-    agent._settings = agent._judge._settings = FitSettings(score=score, unreachable="Pass")
+    agent._settings = agent._judge.settings = FitSettings(score=score, unreachable="Pass")
     agent.feeds["b"]._unreachable = "no answer"
     await extender.filter(_asked(_pod("first"), "vn-a"))
     asked = _asked(_pod("one"), "vn-a", "vn-b")

@@ -197,13 +197,13 @@ class _Clock:
 def _count_judgements(world: World) -> list[str]:
     """Return a list that gets an entry for each later prediction for one pod."""
     planner, calls = world.agent.groups._planner, list[str]()
-    judge = planner._judge
+    judge = planner.judge_existing
 
     def counted(one: Any, nodes: Any) -> Any:
         calls.append(one["metadata"]["name"])
         return judge(one, nodes)
 
-    planner._judge = counted
+    planner.judge_existing = counted
     return calls
 
 
