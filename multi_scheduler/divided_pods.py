@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from controller_runtime.api import names
 from controller_runtime.objects import Object
@@ -13,36 +14,29 @@ _ASSUMED_SECONDS = 60.0
 """Seconds after the filter for which a pod counts without being bound, for example while a volume is provisioned."""
 
 
+@dataclass(eq=False)
 class DividedPods:
     """Counts bound pods, and pods that passed the filter: the scheduler may filter a pod before it binds earlier ones."""
 
-    def __init__(
-        self, cluster_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Start without pods.
-
-        Args:
-            cluster_of: returns the lower cluster of a virtual node; None: unknown.
-            clock: monotonic seconds.
-        """
-        self._cluster_of = cluster_of
-        self._clock = clock
-        self._bound: dict[str, tuple[str, str]] = {}
-        """UID of a pod → its controller and node."""
-        self._on: dict[str, Counter[str]] = {}
-        """Controller → number of its bound pods by node."""
-        self._assumed: dict[str, dict[str, tuple[str, float]]] = {}
-        """Controller → UID of a pod → lower cluster, and the time until which the pod counts there."""
-        self._controller: dict[str, str] = {}
-        """Controller by UID of an assumed pod, in the order in which the pods were assumed."""
+    cluster_of: Callable[[str], str | None]
+    """Returns the lower cluster of a virtual node; None: unknown."""
+    clock: Callable[[], float] = time.monotonic
+    _bound: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """UID of a pod → its controller and node."""
+    _on: dict[str, Counter[str]] = field(default_factory=dict)
+    """Controller → number of its bound pods by node."""
+    _assumed: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
+    """Controller → UID of a pod → lower cluster, and the time until which the pod counts there."""
+    _controller: dict[str, str] = field(default_factory=dict)
+    """Controller by UID of an assumed pod, in the order in which the pods were assumed."""
 
     def count(self, controller: str) -> Counter[str]:
         """Return the number of a controller's pods by lower cluster."""
         found: Counter[str] = Counter()
         for node, pods in self._on.get(controller, {}).items():
-            if (cluster := self._cluster_of(node)) is not None:
+            if (cluster := self.cluster_of(node)) is not None:
                 found[cluster] += pods
-        now = self._clock()
+        now = self.clock()
         for uid, (cluster, until) in list(self._assumed.get(controller, {}).items()):
             if until <= now:
                 self.forget(uid)
@@ -55,11 +49,11 @@ class DividedPods:
         self.forget(uid)
         while self._controller:  # drop expired pods, which were never bound
             oldest, of = next(iter(self._controller.items()))
-            if self._assumed[of][oldest][1] > self._clock():
+            if self._assumed[of][oldest][1] > self.clock():
                 break
             self.forget(oldest)
         if uid not in self._bound:
-            self._assumed.setdefault(controller, {})[uid] = cluster, self._clock() + _ASSUMED_SECONDS
+            self._assumed.setdefault(controller, {})[uid] = cluster, self.clock() + _ASSUMED_SECONDS
             self._controller[uid] = controller
 
     def assumed(self, uid: str) -> str | None:

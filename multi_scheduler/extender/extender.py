@@ -44,35 +44,27 @@ class Filtered:
     unresolvable: dict[str, str]
 
 
+@dataclass(eq=False)
 class Extender:
     """Filters, prioritizes, preempts and binds.
 
     Real nodes pass, because the scheduler itself decides about them, unless an agent bars the pod from all of them.
     """
 
-    def __init__(
-        self,
-        agents: Sequence[Weighted],
-        directory: NodeDirectory,
-        *,
-        upper: Client,
-        scores_real_nodes: bool = False,
-    ) -> None:
-        self._agents = sorted(agents, key=lambda one: one.agent.is_last)
-        self._scores_real_nodes = scores_real_nodes
-        self._directory = directory
-        self._upper = upper
+    agents: Sequence[Weighted]
+    directory: NodeDirectory
+    upper: Client
+    scores_real_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        """Ask the agents that pass only some of several usable nodes last."""
+        self.agents = sorted(self.agents, key=lambda one: one.agent.is_last)
         self._decisions = Decisions()
         self._log = log.get_logger(component="extender")
 
     def alone(self) -> dict[str, Extender]:
         """Return by agent name an extender that asks only this agent."""
-        return {
-            one.name: Extender(
-                [one], self._directory, upper=self._upper, scores_real_nodes=self._scores_real_nodes
-            )
-            for one in self._agents
-        }
+        return {one.name: replace(self, agents=[one]) for one in self.agents}
 
     async def filter(self, asked: Candidates) -> Filtered:
         """Return the nodes that no agent rejects, and the first reason for each rejected node.
@@ -87,7 +79,7 @@ class Extender:
         failed: dict[str, str] = {}
         bar = self._bars_real_nodes(asked.pod)
         unresolvable = {name: bar for name in asked.names if bar and name not in virtual}
-        for weighted in self._agents:
+        for weighted in self.agents:
             if not left:
                 break
             rejected, unusable = await _ask(left, partial(weighted.agent.filter, asked.pod))
@@ -97,7 +89,7 @@ class Extender:
             unresolvable.update(rejected.unresolvable)
             unresolvable.update(unusable)
             left = [node for node in left if node.name not in failed and node.name not in unresolvable]
-        for weighted in self._agents:
+        for weighted in self.agents:
             try:
                 weighted.agent.filtered(asked.pod, left)
             except Exception as error:  # noqa: BLE001 - the answer is known, and a lower cluster may send anything
@@ -115,10 +107,10 @@ class Extender:
         """
         found = await self._virtual(asked.names, asked.nodes)
         virtual = list(found.values())
-        real = [name for name in asked.names if name not in found] if self._scores_real_nodes else []
+        real = [name for name in asked.names if name not in found] if self.scores_real_nodes else []
         totals = dict.fromkeys(asked.names, 0.0)
         weights = 0.0
-        for weighted in self._agents:
+        for weighted in self.agents:
             if not weighted.weight or not (virtual or real):
                 continue
             known_scores, unusable = await _ask(virtual, partial(weighted.agent.score, asked.pod))
@@ -159,23 +151,21 @@ class Extender:
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> str:
         """Bind a pod; return the error, or an empty string."""
-        found = {
-            key: value for one in self._agents for key, value in one.agent.annotations(uid, node).items()
-        }
+        found = {key: value for one in self.agents for key, value in one.agent.annotations(uid, node).items()}
         # The API server copies the Binding's annotations to the pod, so the virtual node sees them with the node name.
         body = {
             "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": found},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         try:
-            await self._upper.create(
+            await self.upper.create(
                 resources.PODS, {"apiVersion": "v1", "kind": "Binding", **body}, namespace=namespace, name=name,
                 subresource="binding",
             )  # fmt: skip
         except ApiError as error:
             self._log.warning("not bound", pod=f"{namespace}/{name}", node=node, error=str(error))
             return str(error)
-        for weighted in self._agents:
+        for weighted in self.agents:
             weighted.agent.bound(uid, node)
         return ""
 
@@ -186,18 +176,18 @@ class Extender:
             one sentence per agent that answered; empty if the node is not virtual or no agent was asked.
         """
         opinions = self._decisions.settle(uid)
-        is_virtual = self._directory.find(node, None) is not None
+        is_virtual = self.directory.find(node, None) is not None
         return sentence(node, opinions) if opinions is not None and is_virtual else ""
 
     def _bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
         """Return why a pod must not use real nodes; empty: no agent bars it."""
-        return next((bar for one in self._agents if (bar := one.agent.bars_real_nodes(pod))), "")
+        return next((bar for one in self.agents if (bar := one.agent.bars_real_nodes(pod))), "")
 
     async def _chosen(
         self, pod: Mapping[str, Any], node: VirtualNode, victims: Sequence[str]
     ) -> Sequence[str] | None:
         """Return the victims after all agents have changed them in turn; None if an agent reports that preemption does not help."""
-        for weighted in self._agents:
+        for weighted in self.agents:
             try:
                 chosen = await weighted.agent.preempt(pod, node, victims)
             except Exception as error:  # noqa: BLE001 - a lower cluster may send anything
@@ -211,11 +201,11 @@ class Extender:
     async def _virtual(
         self, names: Sequence[str], nodes: Mapping[str, Mapping[str, Any]] | None
     ) -> dict[str, VirtualNode]:
-        if not await self._directory.wait(_READ_SECONDS):
+        if not await self.directory.wait(_READ_SECONDS):
             raise NotReadyError("the upper cluster's nodes have not been read yet")
         found = {}
         for name in names:
-            node = self._directory.find(name, nodes.get(name) if nodes is not None else None)
+            node = self.directory.find(name, nodes.get(name) if nodes is not None else None)
             if node is not None:
                 found[name] = node
         return found

@@ -29,39 +29,36 @@ class Choice:
     """Probability of each candidate to be drawn as the best."""
 
 
+@dataclass(eq=False)
 class Bandit:
-    """A linear model of rewards.
+    """A linear model of rewards."""
 
-    Args:
-        size: number of features.
-        discount: factor by which earlier rewards are multiplied at each new reward.
-        exploration: share of choices that are uniformly random; gives propensities a lower bound.
-        spread: width of the sampled models, as a multiple of the posterior's.
-        seed: seed of the random choices; None: a random seed.
-    """
+    size: int
+    """Number of features."""
+    discount: float = 0.998
+    """Factor by which earlier rewards are multiplied at each new reward."""
+    exploration: float = 0.05
+    """Share of choices that are uniformly random; gives propensities a lower bound."""
+    spread: float = 0.3
+    """Width of the sampled models, as a multiple of the posterior's."""
+    seed: int | None = None
+    """Seed of the random choices; None: a random seed."""
+    rewards: int = 0
+    """Number of learned rewards."""
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        discount: float = 0.998,
-        exploration: float = 0.05,
-        spread: float = 0.3,
-        seed: int | None = None,
-    ) -> None:
-        self.size = size
-        self._discount, self._exploration, self._spread = discount, exploration, spread
-        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+    def __post_init__(self) -> None:
+        """Start without rewards."""
+        size = self.size
+        self._random = random.Random(self.seed)  # noqa: S311 - not for secrets
         self.precision = [[float(row == column) for column in range(size)] for row in range(size)]
         self.weighted = [0.0] * size
         """Sum of rewards times features."""
-        self.rewards = 0
         self._draws: list[list[float]] = []
         self._mean: list[float] = []
 
     def add(self, features: Vector, reward: float) -> None:
         """Learn the reward, from 0 to 1, of a choice with these features."""
-        keep, prior = self._discount, 1 - self._discount
+        keep, prior = self.discount, 1 - self.discount
         for row, values in enumerate(self.precision):
             for column in range(self.size):
                 values[column] = keep * values[column] + features[row] * features[column]
@@ -77,8 +74,8 @@ class Bandit:
         for model in self._draws:
             values = [sum(map(mul, model, features)) for features in candidates]
             wins[values.index(max(values))] += 1
-        rest = self._exploration / len(candidates)
-        propensities = [(1 - self._exploration) * count / len(self._draws) + rest for count in wins]
+        rest = self.exploration / len(candidates)
+        propensities = [(1 - self.exploration) * count / len(self._draws) + rest for count in wins]
         [best] = self._random.choices(range(len(candidates)), propensities)
         values = [self.expected(features) for features in candidates]
         low, high = min(values), max(values)
@@ -98,7 +95,7 @@ class Bandit:
         lower = _cholesky(self.precision)
         self._mean = _backward(lower, _forward(lower, self.weighted))
         for _ in range(_DRAWS):
-            noise = _backward(lower, [self._random.gauss(0, self._spread) for _ in range(self.size)])
+            noise = _backward(lower, [self._random.gauss(0, self.spread) for _ in range(self.size)])
             self._draws.append([one + more for one, more in zip(self._mean, noise, strict=True)])
 
 

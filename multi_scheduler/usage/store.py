@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
@@ -61,34 +61,24 @@ class _Record:
         self.time = self.received = float("-inf")
 
 
+@dataclass(eq=False)
 class UsageStore:
     """The usage of all nodes of one cluster."""
 
-    def __init__(
-        self,
-        cluster: str,
-        *,
-        clock: Callable[[], float],
-        window: int = 60,
-        max_age: float = 120.0,
-        thresholds: Thresholds | None = None,
-    ) -> None:
-        """Create an empty store.
+    cluster: str
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    window: int = 60
+    """Number of samples that are kept per node."""
+    max_age: float = 120.0
+    """Seconds after which a node's usage counts as unknown."""
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    _records: dict[str, _Record] = field(default_factory=dict)
+    _annotations: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
-        Args:
-            cluster: name of the lower cluster, for metrics.
-            clock: monotonic seconds.
-            window: number of samples that are kept per node.
-            max_age: seconds after which a node's usage counts as unknown.
-            thresholds: pressure thresholds.
-        """
-        self._clock = clock
-        self._window = window
-        self._max_age = max_age
-        self._thresholds = thresholds or Thresholds()
-        self._records: dict[str, _Record] = {}
-        self._annotations: dict[str, Mapping[str, str]] = {}
-        self._neutral = {reason: _NEUTRAL.labels(cluster, reason) for reason in ("missing", "old")}
+    def __post_init__(self) -> None:
+        """Start the metric at 0."""
+        self._neutral = {reason: _NEUTRAL.labels(self.cluster, reason) for reason in ("missing", "old")}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -104,7 +94,7 @@ class UsageStore:
         record = self._record(name)
         if sample.time <= record.time:
             return
-        record.time, record.received = sample.time, self._clock()
+        record.time, record.received = sample.time, self.clock()
         cpu, memory = _plausible(sample.cpu), _plausible(sample.memory)
         if cpu is not None:
             record.cpu.add(cpu)
@@ -116,14 +106,14 @@ class UsageStore:
         else:
             share = cpu / capacity if cpu is not None and capacity else None
             record.is_pressed = pressure.is_pressed(
-                sample.pressure, self._thresholds, utilization=share, was_pressed=record.is_pressed
+                sample.pressure, self.thresholds, utilization=share, was_pressed=record.is_pressed
             )
 
     def put(self, name: str, time: float, cpu: Measured | None, memory: Measured | None) -> None:
         """Store figures that the source computed itself; ignore them if neither values nor time are new."""
         record = self._record(name)
         if (cpu, memory) != record.fixed or time > record.time:
-            record.fixed, record.time, record.received = (cpu, memory), time, self._clock()
+            record.fixed, record.time, record.received = (cpu, memory), time, self.clock()
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
         """Store the annotations of a node that agents read; empty: forget them."""
@@ -152,8 +142,8 @@ class UsageStore:
         if record is None:
             self._neutral["missing"].inc()
             return None
-        age = self._clock() - record.received
-        if age > self._max_age:
+        age = self.clock() - record.received
+        if age > self.max_age:
             self._neutral["old"].inc()
             return None
         cpu, memory = record.fixed or (
@@ -165,7 +155,7 @@ class UsageStore:
     def _record(self, name: str) -> _Record:
         record = self._records.get(name)
         if record is None:
-            record = self._records[name] = _Record(self._window)
+            record = self._records[name] = _Record(self.window)
         return record
 
 

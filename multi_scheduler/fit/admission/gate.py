@@ -58,23 +58,21 @@ class Allowed:
         self._last = pod, sent, rules.values
 
 
+@dataclass(eq=False)
 class AdmissionGate:
     """Predicts whether a lower cluster or its virtual node refuses a pod."""
 
-    def __init__(
-        self, config: SchedulerClusterConfig, admission: Admission, *, enforces: bool, allowed: Allowed
-    ) -> None:
-        """Compile the rules.
+    config: SchedulerClusterConfig
+    admission: Admission
+    """Admission rules of the cluster's namespaces."""
+    enforces: bool
+    """Refuse pods by quotas and limit ranges; False: limit ranges only give defaults."""
+    allowed: Allowed
 
-        Args:
-            config: configuration of the cluster.
-            admission: admission rules of the cluster's namespaces.
-            enforces: refuse pods by quotas and limit ranges; False: limit ranges only give defaults.
-            allowed: cache of the last pod that a policy allowed, shared by all clusters.
-        """
-        self._name = config.name
+    def __post_init__(self) -> None:
+        """Compile the rules."""
+        config = self.config
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
-        self._adopt = config.namespaces.adopt
         self._eligibility = Eligibility(
             config.name,
             allowed=config.namespaces.allowed,
@@ -85,9 +83,6 @@ class AdmissionGate:
             config.policy, cluster=config.name, host_paths=config.volumes.allowed_host_paths
         )
         self._overrides = OverrideSet(config.overrides)
-        self._admission = admission
-        self._enforces = enforces
-        self._allowed = allowed
 
     def judge(self, pod: Mapping[str, Any], node: VirtualNode) -> GateResult:
         """Predict admission of an upper pod if it is bound to one of the cluster's virtual nodes."""
@@ -97,23 +92,23 @@ class AdmissionGate:
             return GateResult(pod, refusal=refusal)
         rules = self._policy.of(above)
         sent = _in_domain(pod, lower_spec(pod, rules, node_name=node.name, node_labels=node.labels))
-        if not self._allowed.knows(pod, sent, rules):
+        if not self.allowed.knows(pod, sent, rules):
             if refusal := self._eligibility.policy_refusal({**pod, "spec": sent}, rules):
                 return GateResult(pod, refusal=refusal)
-            self._allowed.note(pod, sent, rules)
+            self.allowed.note(pod, sent, rules)
         namespace = self._map(above)
         if refusal := self._namespace_refusal(namespace, above):
             return GateResult(pod, refusal=refusal)
         if overrides := self._overrides.of(pod):
             pod, sent = applied(pod, overrides), applied({**pod, "spec": sent}, overrides)["spec"]
             metadata, spec = pod["metadata"], pod["spec"]
-        admitted = self._admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
-        refusal = admitted.refusal if self._enforces else ""
+        admitted = self.admission.admit(spec, namespace, priority_class=sent.get("priorityClassName", ""))
+        refusal = admitted.refusal if self.enforces else ""
         if refusal:
-            refusal = f"lower cluster {self._name}, namespace {namespace}: {refusal}"
+            refusal = f"lower cluster {self.config.name}, namespace {namespace}: {refusal}"
         if namespace != above or admitted.spec is not spec:
             pod = {**pod, "metadata": {**metadata, "namespace": namespace}, "spec": admitted.spec}
-        ranges, keys = self._admission.ranges(namespace), tuple(one.key for one in overrides)
+        ranges, keys = self.admission.ranges(namespace), tuple(one.key for one in overrides)
         return GateResult(
             pod=pod,
             charge=admitted.charge,
@@ -130,14 +125,14 @@ class AdmissionGate:
 
         The upper cluster in the namespace's labels is not checked, so a refusal for another one is not predicted.
         """
-        origins = self._admission.origins(namespace)
+        origins = self.admission.origins(namespace)
         if origins is None or {above, ""} & origins:
             return ""
         if origins:
-            return f"namespace {namespace} of lower cluster {self._name} belongs to upper namespace {min(origins)}"
-        if namespace_map.adopts(namespace, self._adopt):
+            return f"namespace {namespace} of lower cluster {self.config.name} belongs to upper namespace {min(origins)}"
+        if namespace_map.adopts(namespace, self.config.namespaces.adopt):
             return ""
-        return f"namespace {namespace} exists in lower cluster {self._name} and is not among namespaces.adopt"
+        return f"namespace {namespace} exists in lower cluster {self.config.name} and is not among namespaces.adopt"
 
 
 def _in_domain(pod: Mapping[str, Any], sent: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -30,47 +31,36 @@ _LOOK = 10.0
 _PING = 5.0
 
 
+@dataclass(eq=False)
 class Feed:
     """Informers of one lower cluster."""
 
-    def __init__(
-        self,
-        client: Client,
-        index: ClusterIndex,
-        admission: Admission,
-        *,
-        arrived: Callable[[str], None],
-        seen: Callable[[str], None],
-        unseen: Callable[[str], None],
-    ) -> None:
-        """Create the informers and register handlers; ``run`` starts them.
+    client: Client
+    index: ClusterIndex
+    admission: Admission
+    arrived: Callable[[str], None]
+    """Called with the UID of an upper pod when its lower pod exists."""
+    seen: Callable[[str], None]
+    """Called with the UID of an upper pod when its lower pod is on a lower node, or finished."""
+    unseen: Callable[[str], None]
+    """Called with the UID of an upper pod when its lower pod is deleted."""
+    visible: set[str] = field(default_factory=set)
+    """UIDs of upper pods with a lower pod on a lower node."""
+    lower_uid: dict[str, str] = field(default_factory=dict)
+    """Upper UID → lower UID of mirrored pods that have not finished."""
+    _unreachable: str = ""
+    """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
+    _volumes: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Bound volumes by name: key of the claim, and required node affinity."""
+    _by_claim: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-        Args:
-            client: client of the lower cluster.
-            index: index of nodes and pods to update.
-            admission: admission rules to update.
-            arrived: called with the UID of an upper pod when its lower pod exists.
-            seen: called with the UID of an upper pod when its lower pod is on a lower node, or finished.
-            unseen: called with the UID of an upper pod when its lower pod is deleted.
-        """
-        self._client = client
-        self._index = index
-        self._unreachable = ""
-        """Why the cluster's data is unreliable: the error of the last check; empty: it is reliable."""
-        self._arrived = arrived
-        self._seen = seen
-        self._unseen = unseen
-        self.visible: set[str] = set()
-        """UIDs of upper pods with a lower pod on a lower node."""
-        self.lower_uid: dict[str, str] = {}
-        """Upper UID → lower UID of mirrored pods that have not finished."""
-        self._volumes: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        """Bound volumes by name: key of the claim, and required node affinity."""
-        self._by_claim: dict[str, Mapping[str, Any]] = {}
+    def __post_init__(self) -> None:
+        """Create the informers and register handlers; ``run`` starts them."""
+        client, index = self.client, self.index
         self._nodes = Informer(client, resources.NODES, transform=shrink_node)
         self._pods = Informer(client, resources.PODS, transform=shrink_pod)
         self._volume_informer = Informer(client, resources.PERSISTENT_VOLUMES)
-        self._rules = AdmissionFeed(client, admission)
+        self._rules = AdmissionFeed(client, self.admission)
         self.informers = (self._nodes, self._pods, self._volume_informer, *self._rules.informers)
         self._nodes.on_change(
             lambda node: index.upsert_node(node.to_dict()), lambda node: index.remove_node(node.name)
@@ -134,7 +124,7 @@ class Feed:
     async def _ping(self) -> str:
         try:
             async with asyncio.timeout(_PING):
-                await self._client.ping(timeout=_PING)
+                await self.client.ping(timeout=_PING)
         except (ApiError, ConfigError, TimeoutError) as error:
             # ConfigError: a credential expired and the renewal failed.
             return str(error) or f"no answer within {_PING:g} s"
@@ -160,15 +150,15 @@ class Feed:
         upper = pod.labels.get(names.LABEL_UPPER_UID, "")
         finished = is_finished(status)
         if not spec.get("nodeName") or finished:
-            had_room = self._index.remove(pod.uid) is not None
+            had_room = self.index.remove(pod.uid) is not None
             if had_room and finished:
                 self._rules.left(pod.namespace)
             if upper and finished:
                 self._forget(upper, pod.uid)
-                self._seen(upper)  # releases the reservation, because a finished pod needs no room
+                self.seen(upper)  # releases the reservation, because a finished pod needs no room
             elif upper:
                 self.lower_uid[upper] = pod.uid
-                self._arrived(upper)
+                self.arrived(upper)
             return
         placed = Placed(
             node=spec["nodeName"],
@@ -181,18 +171,18 @@ class Feed:
             limits=spec.get("limits") or {},
             since=status.get("since", 0.0),
         )
-        self._index.place(pod.uid, placed)
+        self.index.place(pod.uid, placed)
         if upper:
             self.visible.add(upper)
             self.lower_uid[upper] = pod.uid
-            self._seen(upper)
+            self.seen(upper)
 
     def _pod_gone(self, pod: Object) -> None:
-        self._index.remove(pod.uid)
+        self.index.remove(pod.uid)
         self._rules.left(pod.namespace)
         if upper := pod.labels.get(names.LABEL_UPPER_UID, ""):
             self._forget(upper, pod.uid)
-            self._unseen(upper)
+            self.unseen(upper)
 
     def _forget(self, upper: str, uid: str) -> None:
         if self.lower_uid.get(upper) == uid:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import Gauge, Histogram
 
 from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
-from multi_scheduler.agent import Rejections, VirtualNode
+from multi_scheduler.agent import NOTHING, Rejections, VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.scoring import Strategy
+from multi_scheduler.fit.cluster.scoring import Prediction, Strategy
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
@@ -22,7 +23,6 @@ from multi_scheduler.fit.groups.options import within
 from multi_scheduler.fit.groups.pending_pods import scheduler_of
 from multi_scheduler.fit.groups.planning import Grow, Judge, Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
-from multi_scheduler.fit.groups.verdict import Verdict, rejected
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
 from multi_scheduler.fit.reservations.reservations import Reservations
@@ -50,44 +50,48 @@ _START_SECONDS = Histogram(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision about one pod of a group."""
+
+    judged: Mapping[str, Prediction] = field(default_factory=dict)
+    """Predictions by virtual node that passes; empty: none passes."""
+    rejections: Rejections = NOTHING
+    alone: Sequence[VirtualNode] | None = None
+    """The virtual nodes on which the pod may start by itself; None: it starts with its group."""
+    shortfall: Shortfall | None = None
+    """Set if the group lacks room."""
+
+
+def rejected(nodes: Sequence[VirtualNode], text: str) -> Verdict:
+    """Return the decision that no virtual node takes the pod."""
+    return Verdict(rejections=Rejections({}, {node.name: text for node in nodes}))
+
+
+@dataclass(eq=False)
 class GroupFilter:
-    """Decides about pods of groups.
+    """Decides about pods of groups."""
 
-    Args:
-        upper: client of the upper cluster.
-        judge: predicts the lower nodes of one pod.
-        grow: as for ``Planner``.
-        reservations: the reservations.
-        indexes: indexes by lower cluster.
-        feeds: feeds by lower cluster.
-        bound_pods: the bound upper pods.
-        strategy: by which clusters are preferred.
-    """
+    upper: Client
+    judge: Judge
+    grow: Grow | None
+    reservations: Reservations
+    indexes: Mapping[str, ClusterIndex]
+    feeds: Mapping[str, Feed]
+    bound_pods: BoundPods
+    strategy: Strategy
+    _ready_since: dict[str, float] = field(default_factory=dict)
+    """By group: time since which it lacks only room."""
+    _lacking: dict[str, tuple[object, float, Shortfall]] = field(default_factory=dict)
+    """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
-    def __init__(
-        self,
-        upper: Client,
-        *,
-        judge: Judge,
-        grow: Grow | None = None,
-        reservations: Reservations,
-        indexes: Mapping[str, ClusterIndex],
-        feeds: Mapping[str, Feed],
-        bound_pods: BoundPods,
-        strategy: Strategy,
-    ) -> None:
-        self._reservations = reservations
-        self._indexes = indexes
-        self.held = HeldGroups(reservations.release, started=self._started, clock=_now)
-        self.members = Members(upper, indexes=indexes, feeds=feeds, bound_pods=bound_pods, held=self.held)
-        self._planner = Planner(judge, reservations, indexes, strategy, grow=grow)
-        self.eviction = GroupEviction(
-            self._planner, self.members, self.held, indexes=indexes, release=reservations.release
-        )
-        self._ready_since: dict[str, float] = {}
-        """By group: time since which it lacks only room."""
-        self._lacking: dict[str, tuple[object, float, Shortfall]] = {}
-        """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
+    def __post_init__(self) -> None:
+        """Connect members, reservations and planner."""
+        release = self.reservations.release
+        self.held = HeldGroups(release, self._started, _now)
+        self.members = Members(self.upper, self.indexes, self.feeds, self.bound_pods, self.held)
+        self._planner = Planner(self.judge, self.reservations, self.indexes, self.strategy, self.grow)
+        self.eviction = GroupEviction(self._planner, self.members, self.held, self.indexes, release)
 
     def group(self, pod: Mapping[str, Any]) -> Group | None:
         """Return the group of a pod; None: it starts alone."""
@@ -118,7 +122,7 @@ class GroupFilter:
             if until <= (now := _now()):
                 with self._planner.growing() as can_grow:
                     return self._decide(uid, pod, nodes, group) if can_grow else verdict
-            await self._reservations.wait(until - now)
+            await self.reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
         """Return what the group of a pod needs, with all members that were created before this pod; None: no usable group."""
@@ -188,13 +192,13 @@ class GroupFilter:
             return None
         if self.eviction.is_awaited(group.key):
             return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
-        self._reservations.release(uid)
+        self.reservations.release(uid)
         with self._planner.growing():
             found = self._planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
         if found is None or not found.places:
             self.held.drop(group.key)
             return None
-        self._reservations.reserve(uid, found.places, is_of_group=True)
+        self.reservations.reserve(uid, found.places, is_of_group=True)
         self.held.passed(uid)
         text = f"room for pod group {group} is reserved on {node.name}"
         others = {one.name: text for one in nodes if one.name != node.name}
@@ -245,8 +249,8 @@ class GroupFilter:
                 self._planner.grows,
                 *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
             ),
-            self._reservations.changes,
-            [index.changes for index in self._indexes.values()],
+            self.reservations.changes,
+            [index.changes for index in self.indexes.values()],
         )
         known = self._lacking.pop(key, None)
         if known is not None and known[0] == state and _now() < known[1] + _REMEMBERED_SECONDS:
@@ -254,7 +258,7 @@ class GroupFilter:
             return known[2]
         planned = self._plan(ready)
         if isinstance(planned, Shortfall):
-            after = (*state[:1], self._reservations.changes, [one.changes for one in self._indexes.values()])
+            after = (*state[:1], self.reservations.changes, [one.changes for one in self.indexes.values()])
             self._lacking[key] = after, _now(), planned
             return planned
         self.held.hold(key, planned)
@@ -273,7 +277,7 @@ class GroupFilter:
         """Report whether the group would get room if pods outside of groups released their reservations."""
         found = self.members.standing(group.key)
         if found is None or not any(
-            self._reservations.tentative(cluster, besides="") for cluster in self._indexes
+            self.reservations.tentative(cluster, besides="") for cluster in self.indexes
         ):
             return False
         with self._without_tentative():
@@ -281,14 +285,14 @@ class GroupFilter:
             if isinstance(planned, Shortfall):
                 return False
             for uid in planned:
-                self._reservations.release(uid)
+                self.reservations.release(uid)
         return True
 
     @contextlib.contextmanager
     def _without_tentative(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            for cluster, index in self._indexes.items():
-                stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
+            for cluster, index in self.indexes.items():
+                stack.enter_context(without(index, self.reservations.tentative(cluster, besides="")))
             yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller_runtime import resources
@@ -17,24 +18,23 @@ from multi_scheduler.fit.groups.standing import DEFAULT_SCHEDULER, Member
 _PENDING = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
 
 
+@dataclass(eq=False)
 class PendingPods:
     """The upper pods without a node."""
 
-    def __init__(self, client: Client, *, gone: Callable[[str], None]) -> None:
-        """Create the informer; the caller runs it.
+    client: Client
+    gone: Callable[[str], None]
+    """Called with the UID of a pod that is deleted, or has a node now."""
+    _members: dict[str, dict[str, Member]] = field(default_factory=dict)
+    """By key of the group and UID."""
+    _key_of: dict[str, str] = field(default_factory=dict)
+    """Key of the group by UID of a member."""
 
-        Args:
-            client: client of the upper cluster.
-            gone: called with the UID of a pod that is deleted, or has a node now.
-        """
+    def __post_init__(self) -> None:
+        """Create the informer; the caller runs it."""
         self.informer = Informer(
-            client, resources.PODS, field_selector=_PENDING, transform=_shrink, name="pending-pods"
+            self.client, resources.PODS, field_selector=_PENDING, transform=_shrink, name="pending-pods"
         )
-        self._gone = gone
-        self._members: dict[str, dict[str, Member]] = {}
-        """By key of the group and UID."""
-        self._key_of: dict[str, str] = {}
-        """Key of the group by UID of a member."""
         self._added = asyncio.Event()
         self.informer.on_change(self._put, self._removed)
 
@@ -77,7 +77,7 @@ class PendingPods:
 
     def _removed(self, pod: Object) -> None:
         self._forget(pod.uid)
-        self._gone(pod.uid)
+        self.gone(pod.uid)
 
     def _forget(self, uid: str) -> None:
         key = self._key_of.pop(uid, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,6 @@ from controller_runtime.api.pod.groups import MOST_MEMBERS
 from multi_scheduler.agent import VirtualNode
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.scoring import Strategy, score
-from multi_scheduler.fit.groups.budget import PlanningBudget
 from multi_scheduler.fit.groups.options import Homes, Option, options
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.judgement import Judgement
@@ -22,6 +22,11 @@ Judge = Callable[[Mapping[str, Any], Sequence[VirtualNode]], Judgement]
 Grow = Callable[[Sequence[VirtualNode], Judgement], None]
 _LARGE = 50
 """Number of members from which clusters without enough room are excluded first, to save time."""
+_MOST_SECONDS = 2.0
+"""Seconds of planning without a result that a namespace may use at once."""
+_SHARE = 0.1
+"""Part of the time that a namespace may use permanently."""
+_REMEMBERED = 1000
 
 
 @dataclass(slots=True)
@@ -56,6 +61,29 @@ def _least(members: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
     requests = [pod_resources.pod_requests(pod["spec"]) for _uid, pod in members]
     least = {name: min(one.get(name, 0) for one in requests) for name in requests[0]}
     return {**{name: count for name, count in least.items() if count > 0}, "pods": 1}
+
+
+@dataclass(eq=False)
+class PlanningBudget:
+    """The remaining time of each namespace for planning groups without a result, because all calls wait for it."""
+
+    cpu: Callable[[], float] = time.thread_time
+    """CPU seconds of this thread; unlike wall time, other programs on the machine do not affect them."""
+    clock: Callable[[], float] = time.monotonic
+    _full_at: dict[str, float] = field(default_factory=dict)
+    """By namespace: monotonic time when its budget is full again."""
+
+    def left(self, namespace: str) -> float:
+        """Return the CPU seconds left now to plan groups of a namespace."""
+        missing = self._full_at.get(namespace, 0.0) - self.clock()
+        return _MOST_SECONDS - _SHARE * max(0.0, missing)
+
+    def spend(self, namespace: str, seconds: float) -> None:
+        """Subtract CPU time in which a group was planned without a result."""
+        now = self.clock()
+        if len(self._full_at) > _REMEMBERED:
+            self._full_at = {name: at for name, at in self._full_at.items() if at > now}
+        self._full_at[namespace] = max(now, self._full_at.get(namespace, 0.0)) + seconds / _SHARE
 
 
 @dataclass(eq=False)

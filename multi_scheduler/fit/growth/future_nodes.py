@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.cluster.node_filter import Node
@@ -69,50 +69,43 @@ def rank(kind: Kind, *, deadline: float, is_growing: bool) -> tuple[bool, float,
     )
 
 
+@dataclass(eq=False)
 class FutureNodes:
     """The nodes that one lower cluster may add."""
 
-    def __init__(
-        self,
-        pools: Sequence[Pool],
-        real: ClusterIndex,
-        *,
-        devices: Mapping[str, int] | None = None,
-        clock: Callable[[], float],
-    ) -> None:
-        """Create the spare nodes.
+    pools: Sequence[Pool]
+    """The parts of the cluster that can grow; empty: it cannot."""
+    real: ClusterIndex
+    """The index of the existing nodes, which receives the reservations of nodes that appear."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    devices: Mapping[str, int] | None = None
+    """As for ``ClusterIndex``."""
+    _nodes: dict[str, _FutureNode] = field(default_factory=dict)
+    _created: int = 0
+    _existing: dict[str, list[Kind]] = field(default_factory=dict)
+    """Matching kinds by name of an existing node."""
+    _started: set[str] = field(default_factory=set)
+    """Names of existing nodes that are or were usable."""
+    _moved: set[str] = field(default_factory=set)
+    """Keys of reservations that moved to an existing node."""
+    _arrived: set[str] = field(default_factory=set)
+    """Keys of reservations whose lower pods exist."""
 
-        Args:
-            pools: the parts of the cluster that can grow; empty: it cannot.
-            real: the index of the existing nodes, which receives the reservations of nodes that appear.
-            devices: as for ``ClusterIndex``.
-            clock: monotonic seconds.
-        """
-        self.index = ClusterIndex(devices)
-        self._pools = pools
-        self.real = real
-        self._clock = clock
-        self._nodes: dict[str, _FutureNode] = {}
-        self._created = 0
-        self._existing: dict[str, list[Kind]] = {}
-        """Matching kinds by name of an existing node."""
-        self._started: set[str] = set()
-        """Names of existing nodes that are or were usable."""
-        self._moved: set[str] = set()
-        """Keys of reservations that moved to an existing node."""
-        self._arrived: set[str] = set()
-        """Keys of reservations whose lower pods exist."""
+    def __post_init__(self) -> None:
+        """Create the spare nodes."""
+        self.index = ClusterIndex(self.devices)
         self._refresh()
 
     def __bool__(self) -> bool:
-        return bool(self._pools)
+        return bool(self.pools)
 
     def offer(self, wanted: Demand) -> Offer | None:
         """Return the best future node for a pod; None: no new node would help, or none can be added."""
         # A pod with required affinity must run beside other pods, which a new node does not have.
-        if not self._pools or wanted.affinity:
+        if not self.pools or wanted.affinity:
             return None
-        now = self._clock()
+        now = self.clock()
         is_growing = any(kind.expected for kind in self._kinds())
         offers = []
         for slot in self.index.feasible(wanted):
@@ -124,9 +117,9 @@ class FutureNodes:
 
     def why_not(self, wanted: Demand) -> str:
         """Return for users why no new node is offered to a pod; empty: the cluster cannot grow."""
-        if self._pools and wanted.affinity:
+        if self.pools and wanted.affinity:
             return "a pod with required pod affinity waits for no new node"
-        now = self._clock()
+        now = self.clock()
         found = []
         for kind in self._kinds():
             if kind.failed_until > now:
@@ -191,7 +184,7 @@ class FutureNodes:
         """Note an existing node that was added, changed or, with None, deleted; return keys of reservations that moved to it."""
         before = self._existing.pop(name, [])
         after: list[Kind] = []
-        for pool in self._pools:
+        for pool in self.pools:
             matching = pool.matching(node.labels) if node is not None else []
             pool.count([kind for kind in before if kind.pool is pool], -1)
             pool.count(matching, 1)
@@ -235,7 +228,7 @@ class FutureNodes:
 
     def expire(self) -> list[Failure]:
         """Return the expected nodes that were not added in time; the caller must release their reservations."""
-        now = self._clock()
+        now = self.clock()
         return [
             Failure(
                 node.kind,
@@ -251,10 +244,10 @@ class FutureNodes:
         return not self._arrived.isdisjoint(self.index.on(name))
 
     def _restart(self, node: _FutureNode) -> None:
-        node.deadline = self._clock() + node.kind.pool.autoscaling.provision_seconds
+        node.deadline = self.clock() + node.kind.pool.autoscaling.provision_seconds
 
     def _kinds(self) -> Iterator[Kind]:
-        return (kind for pool in self._pools for kind in pool.kinds)
+        return (kind for pool in self.pools for kind in pool.kinds)
 
     def _appeared(self, name: str, kinds: Sequence[Kind]) -> list[str]:
         """Move the reservations of the expected node with the earliest deadline to an existing one."""
@@ -280,7 +273,7 @@ class FutureNodes:
 
     def _refresh(self) -> None:
         """Keep one spare node of each kind that can be added."""
-        for pool in self._pools:
+        for pool in self.pools:
             for kind, number in zip(pool.kinds, pool.left(), strict=True):
                 if number and not kind.spare:
                     self._created += 1

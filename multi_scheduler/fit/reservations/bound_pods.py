@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from controller_runtime.objects import Object
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.bound_pods import BY_GROUP, BY_NODE, PENDING, bound_pods
 
 
+@dataclass(eq=False)
 class BoundPods:
     """Tracks the bound upper pods, and finds those with neither a reservation nor a lower pod on a node."""
 
-    def __init__(
-        self, context: AgentContext, *, bound: Callable[[Object], bool], gone: Callable[[str], None]
-    ) -> None:
-        """Register handlers on the informer of bound pods.
+    context: AgentContext
+    bound: Callable[[Object], bool]
+    """Called with every newly bound pod; returns whether a reservation or lower pod counts its room."""
+    gone: Callable[[str], None]
+    """Called with the UID of a pod that is deleted or finished."""
+    _unaccounted: dict[str, Object] = field(default_factory=dict)
+    """By UID: pending bound pods with neither a reservation nor a lower pod on a node."""
 
-        Args:
-            context: context of the agent.
-            bound: called with every newly bound pod; returns whether a reservation or lower pod counts its room.
-            gone: called with the UID of a pod that is deleted or finished.
-        """
-        self._bound = bound
-        self._gone = gone
-        self._unaccounted: dict[str, Object] = {}
-        """By UID: pending bound pods with neither a reservation nor a lower pod on a node."""
-        self._is_shared = context.bound_pods is not None
-        self._pods = context.bound_pods or bound_pods(context.upper)
+    def __post_init__(self) -> None:
+        """Register handlers on the informer of bound pods."""
+        self._pods = self.context.bound_pods or bound_pods(self.context.upper)
         self._pods.add_handler(
             on_add=lambda pod, _initial: self.added(pod),
             on_update=lambda _old, new: self.changed(new),
@@ -36,7 +33,7 @@ class BoundPods:
 
     async def run(self) -> None:
         """Run the informer until cancelled; return at once if the multi-scheduler runs a shared one."""
-        if not self._is_shared:
+        if self.context.bound_pods is None:
             await self._pods.run()
 
     @property
@@ -63,7 +60,7 @@ class BoundPods:
 
     def added(self, pod: Object) -> None:
         """Handle a newly bound pod."""
-        if not self._bound(pod) and _is_pending(pod):
+        if not self.bound(pod) and _is_pending(pod):
             self._unaccounted[pod.uid] = pod
 
     def changed(self, pod: Object) -> None:
@@ -74,7 +71,7 @@ class BoundPods:
     def ended(self, uid: str) -> None:
         """Handle a bound pod that was deleted or finished."""
         self.accounted(uid)
-        self._gone(uid)
+        self.gone(uid)
 
 
 def _is_pending(pod: Object) -> bool:

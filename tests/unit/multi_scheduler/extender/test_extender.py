@@ -110,7 +110,7 @@ async def test_binding_names_reserved_lower_node(passes, expected):
     async def create(_resource: Any, body: dict[str, Any], **_: Any) -> None:
         bindings.append(body)
 
-    upper: Any = extender._upper
+    upper: Any = extender.upper
     upper.create = create
     await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))
     assert await extender.bind("shop", "one", "one", "vn-a") == ""
@@ -301,7 +301,7 @@ class _Slow(Agent):
 async def test_reserves_room_before_the_next_agent_filters():
     """Two concurrent calls must not get the same room."""
     _, extender = _fit(a="3")
-    extender = Extender([*extender._agents, Weighted("slow", _Slow(), 1.0)], extender._directory, upper=None)  # type: ignore[arg-type]
+    extender = Extender([*extender.agents, Weighted("slow", _Slow(), 1.0)], extender.directory, upper=None)  # type: ignore[arg-type]
     asked = [extender.filter(_asked(_pod(uid), "vn-a")) for uid in ("one", "two")]
     passing = [answer.passing for answer in await asyncio.gather(*asked)]
     assert sorted(passing) == [[], ["vn-a"]]
@@ -315,7 +315,7 @@ async def test_releases_nodes_that_a_later_agent_rejects():
             return Rejections({}, {node.name: "never" for node in nodes if node.name == "vn-a"})
 
     agent, extender = _fit(a="2", b="2")
-    extender = Extender([*extender._agents, Weighted("never", Never(), 1.0)], extender._directory, upper=None)  # type: ignore[arg-type]
+    extender = Extender([*extender.agents, Weighted("never", Never(), 1.0)], extender.directory, upper=None)  # type: ignore[arg-type]
     assert (await extender.filter(_asked(_pod("one"), "vn-a", "vn-b"))).passing == ["vn-b"]
     assert agent.indexes["a"].used["cpu"] == 0
     assert agent.indexes["b"].used["cpu"] == 2000
@@ -374,7 +374,7 @@ async def test_distinguishes_resolvable_from_unresolvable_rejections():
 async def test_refuses_calls_until_virtual_nodes_are_listed():
     """Until then virtual nodes look like real nodes, which always pass."""
     agent, extender = _fit(a="1")
-    directory: Any = extender._directory
+    directory: Any = extender.directory
     directory.known = False
     with pytest.raises(NotReadyError, match="nodes"):
         await extender.filter(_asked(_pod("one", "99"), "vn-a"))

@@ -11,7 +11,7 @@ import pytest
 
 from controller_runtime.objects import from_dict
 from multi_scheduler.extender.protocol import Victims
-from multi_scheduler.fit.groups.budget import PlanningBudget
+from multi_scheduler.fit.groups.planning import PlanningBudget
 from tests.thorough import IS_THOROUGH
 from tests.unit.multi_scheduler.fit.groups.world import World, pod
 
