@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Mapping
+from functools import partial
 
 from controller_runtime import log
 from controller_runtime.client.client import Client
@@ -29,103 +30,94 @@ from multi_scheduler.safe_scheduler import routes
 from multi_scheduler.safe_scheduler.scheduler import SafeScheduler, read_settings
 from multi_scheduler.shared import Shared
 
+_log = log.get_logger(component=PROGRAM)
 
-class App:
-    """Runs the multi-scheduler with the given options until cancelled."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._log = log.get_logger(component=PROGRAM)
+async def run(options: Options) -> None:
+    """Serve until cancelled; start again when a kubeconfig file changed.
 
-    async def run(self) -> None:
-        """Serve until cancelled; start again when a kubeconfig file changed.
+    Raises:
+        ConfigError: a setting or file is wrong and the user must correct it.
+    """
+    await connections.run(options, PROGRAM, partial(_serve, options))
 
-        Raises:
-            ConfigError: a setting or file is wrong and the user must correct it.
-        """
-        await connections.run(self._options, PROGRAM, self._serve)
 
-    async def _serve(self, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
-        options = self._options
-        async with contextlib.AsyncExitStack() as stack:
-            bound = bound_pods(upper)
-            recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
-            directory = NodeDirectory(upper, config)
-            shared = Shared(config, upper, lower, bound, recorder, directory=directory)
-            agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
-            keeper = self._keeper(upper)
-            extender = Extender(agents, directory, upper=upper, scores_real_nodes=shared.view.has_real_nodes)
-            bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
-            server = self._server(extender, keeper)
-            if options.safe_scheduler_routes:
-                routes.add_routes(
-                    server,
-                    SafeScheduler(read_settings(options.environment)),
-                    extender.alone(),
-                    directory.node,
-                    bind=server.bind if options.bind else None,
-                )
-            checks: dict[str, Check] = {
-                **({"certificates": keeper.unready} if keeper is not None else {}),
-                "nodes": lambda: (
-                    None if directory.nodes.has_synced else "the upper cluster's nodes have not been read yet"
-                ),
-                "view": shared.unready,
-                **{weighted.name: weighted.agent.unready for weighted in agents},
-            }
-            for name, check in checks.items():
-                server.add_check(name, check)
-            if options.health_addr:
-                await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
-            await server.start()
-            stack.push_async_callback(server.stop)
-            self._log.info(
-                "serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents]
+async def _serve(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        bound = bound_pods(upper)
+        recorder = EventRecorder(upper, component=PROGRAM, host=socket.gethostname())
+        directory = NodeDirectory(upper, config)
+        shared = Shared(config, upper, lower, bound, recorder, directory=directory)
+        agents = [Weighted(one.name, shared.agent(one), one.weight) for one in config.agents]
+        keeper = _keeper(options, upper)
+        extender = Extender(agents, directory, upper=upper, scores_real_nodes=config.upper_usage is not None)
+        bound.add_handler(on_add=lambda pod, _initial: _record_event(pod, extender, recorder))
+        server = _server(options, extender, keeper)
+        if options.safe_scheduler_routes:
+            routes.add_routes(
+                server,
+                SafeScheduler(read_settings(options.environment)),
+                extender.alone(),
+                directory.node,
+                bind=server.bind if options.bind else None,
             )
-            await stack.enter_async_context(lifecycle.collecting_garbage())
-            async with asyncio.TaskGroup() as group:
-                if keeper is not None:
-                    group.create_task(keeper.run(), name="certificates")
-                group.create_task(directory.nodes.run())
-                group.create_task(bound.run())
-                group.create_task(recorder.run(), name="events")
-                for weighted in agents:
-                    group.create_task(weighted.agent.run(), name=weighted.name)
-                group.create_task(shared.run(), name="view")
+        checks: dict[str, Check] = {
+            **({"certificates": keeper.unready} if keeper is not None else {}),
+            "nodes": directory.unready,
+            "view": shared.unready,
+            **{weighted.name: weighted.agent.unready for weighted in agents},
+        }
+        for name, check in checks.items():
+            server.add_check(name, check)
+        if options.health_addr:
+            await stack.enter_async_context(HealthServer(options.health_addr, checks=checks))
+        await server.start()
+        stack.push_async_callback(server.stop)
+        _log.info("serving", port=server.port, clusters=sorted(lower), agents=[one.name for one in agents])
+        await stack.enter_async_context(lifecycle.collecting_garbage())
+        async with asyncio.TaskGroup() as group:
+            if keeper is not None:
+                group.create_task(keeper.run(), name="certificates")
+            group.create_task(directory.nodes.run())
+            group.create_task(bound.run())
+            group.create_task(recorder.run(), name="events")
+            for weighted in agents:
+                group.create_task(weighted.agent.run(), name=weighted.name)
+            group.create_task(shared.run(), name="view")
 
-    def _keeper(self, upper: Client) -> CertificateKeeper | None:
-        options = self._options
-        if not options.secret_name:
-            return None
-        return CertificateKeeper(
-            upper,
-            namespace=options.namespace,
-            server_secret=options.secret_name,
-            client_secret=options.client_secret_name,
-            hosts=options.hosts,
-        )
 
-    def _server(self, extender: Extender, keeper: CertificateKeeper | None) -> ExtenderServer:
-        options = self._options
-        tls = keeper.tls if keeper is not None else None
-        if options.tlscert:
-            tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
-        if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
-            self._log.warning(
-                "the extender authenticates no caller, so every client that reaches its port can reserve all room",
-                address=options.address or "*",
-                next="give --secret-name, or --tlscert, --tlskey and --client-ca, or --address=127.0.0.1",
-            )
-        return ExtenderServer(
-            options.address,
-            options.port,
-            tls=tls,
-            extender=extender,
-            serve_bind=options.bind,
-            metrics=not options.health_addr,
-            max_body_bytes=options.max_body_bytes,
-            client_names=options.client_names,
+def _keeper(options: Options, upper: Client) -> CertificateKeeper | None:
+    if not options.secret_name:
+        return None
+    return CertificateKeeper(
+        upper,
+        namespace=options.namespace,
+        server_secret=options.secret_name,
+        client_secret=options.client_secret_name,
+        hosts=options.hosts,
+    )
+
+
+def _server(options: Options, extender: Extender, keeper: CertificateKeeper | None) -> ExtenderServer:
+    tls = keeper.tls if keeper is not None else None
+    if options.tlscert:
+        tls = CertificateReloader(options.tlscert, options.tlskey, client_ca=options.client_ca)
+    if (tls is None or not tls.verifies_clients) and not is_loopback(options.address):
+        _log.warning(
+            "the extender authenticates no caller, so every client that reaches its port can reserve all room",
+            address=options.address or "*",
+            next="give --secret-name, or --tlscert, --tlskey and --client-ca, or --address=127.0.0.1",
         )
+    return ExtenderServer(
+        options.address,
+        options.port,
+        tls=tls,
+        extender=extender,
+        serve_bind=options.bind,
+        metrics=not options.health_addr,
+        max_body_bytes=options.max_body_bytes,
+        client_names=options.client_names,
+    )
 
 
 def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:

@@ -15,8 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(options: flags.Options) -> int:
     # Imported here so that `--help` and flag errors do not wait for these imports.
-    from multi_scheduler.app import App  # noqa: PLC0415
+    from multi_scheduler import app  # noqa: PLC0415
     from multi_scheduler.process import config_waiting  # noqa: PLC0415
 
-    work = config_waiting.run(options, flags.PROGRAM, lambda usable: App(usable).run())
-    return await lifecycle.run_until_signal(work)
+    return await lifecycle.run_until_signal(config_waiting.run(options, flags.PROGRAM, app.run))

@@ -36,6 +36,10 @@ class NodeDirectory:
         cached = self.nodes.store.get(name)
         return cached.to_dict() if cached is not None else None
 
+    def unready(self) -> str | None:
+        """Return why virtual nodes cannot be found yet; None if they can."""
+        return None if self.nodes.has_synced else "the upper cluster's nodes have not been read yet"
+
     async def wait(self, seconds: float) -> bool:
         """Wait for the list of virtual nodes, because until then they look like real nodes; return False after the timeout."""
         return await self.nodes.wait_synced(seconds)

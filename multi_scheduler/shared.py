@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from controller_runtime.cache.informer import Informer
@@ -52,23 +53,25 @@ class Shared:
         Raises:
             ConfigError: a setting of the fit agent is wrong.
         """
-        self._upper, self._lower, self._bound_pods, self._recorder = upper, lower, bound_pods, recorder
         self._directory = directory
-        self._clusters = {cluster.name: cluster for cluster in config.clusters}
-        self._fits = any(agent.name == FIT for agent in config.agents)
-        settings = next((agent.config for agent in config.agents if agent.name == FIT), {})
-        self._fit = FitAgent(
-            AgentContext(FIT, settings, upper, lower, self._clusters, bound_pods, recorder=recorder)
+        clusters = {cluster.name: cluster for cluster in config.clusters}
+        settings = {agent.name: agent.config for agent in config.agents}
+        self._fits = FIT in settings
+        self._context = AgentContext(
+            FIT, settings.get(FIT, {}), upper, lower, clusters, bound_pods, None, recorder, self._cluster_of
         )
+        self._fit = FitAgent(self._context)
+        self.indexes, self.feeds = self._fit.indexes, self._fit.feeds
+        """By lower cluster."""
         self.stores: dict[str, UsageStore] = {}
         """Measured usage by lower cluster."""
         self._feeds: list[UsageFeed] = []
         for name, client in lower.items():
-            chosen = self._clusters[name].usage or config.usage
+            chosen = clusters[name].usage or config.usage
             self.stores[name] = _store(name, chosen)
-            self._measure(name, chosen, client, self.stores[name], self._fit.indexes[name])
-            self._fit.feeds[name].follow_nodes(
-                partial(_annotated, self.stores[name], self._fit.indexes[name], chosen.source)
+            self._measure(name, chosen, client, self.stores[name], self.indexes[name])
+            self.feeds[name].follow_nodes(
+                partial(_annotated, self.stores[name], self.indexes[name], chosen.source)
             )
         self._upper_nodes: UpperNodes | None = None
         real: RealNodes | None = None
@@ -100,34 +103,11 @@ class Shared:
 
     def context(self, config: AgentConfig) -> AgentContext:
         """Return the context of an agent."""
-        return AgentContext(
-            config.name,
-            config.config,
-            self._upper,
-            self._lower,
-            self._clusters,
-            self._bound_pods,
-            self.view,
-            self._recorder,
-            self._cluster_of,
-        )
+        return replace(self._context, name=config.name, settings=config.config, view=self.view)
 
     def _cluster_of(self, node: str) -> str | None:
         found = self._directory.find(node, None) if self._directory is not None else None
         return found.cluster if found is not None else None
-
-    @property
-    def indexes(self) -> Mapping[str, ClusterIndex]:
-        """Return the indexes of nodes and pods by lower cluster."""
-        return self._fit.indexes
-
-    def annotations(self, cluster: str, node: str) -> Mapping[str, str]:
-        """Return the annotations of a lower node."""
-        return self._fit.feeds[cluster].annotations(node)
-
-    def trouble(self, cluster: str) -> str:
-        """Return why the state of a lower cluster is unreliable; empty: it is reliable."""
-        return self._fit.feeds[cluster].trouble()
 
     def unready(self) -> str | None:
         """Return why the view is not filled yet; None if it is filled or not used."""
@@ -148,7 +128,7 @@ class Shared:
     async def follow(self) -> None:
         """Follow nodes, pods and usage of the lower clusters until cancelled, without upper pods and reservations."""
         async with asyncio.TaskGroup() as group:
-            for cluster in self._fit.feeds.values():
+            for cluster in self.feeds.values():
                 group.create_task(cluster.run(), name="cluster")
             for feed in self._feeds:
                 group.create_task(feed.run(), name="usage")

@@ -32,8 +32,7 @@ class UpperNodes:
             index: index of nodes and pods to update.
             changed: called with name and annotations of each added or changed node, and without annotations if it is deleted.
         """
-        self._index = index
-        self._changed = changed
+        self._index, self._changed = index, changed
         real = f"{names.LABEL_NODE_TYPE}!={names.NODE_TYPE_VIRTUAL}"
         self._nodes = Informer(
             client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
@@ -41,16 +40,8 @@ class UpperNodes:
         self._pods = Informer(
             client, resources.PODS, field_selector=BOUND, transform=shrink_pod, name="real-pods"
         )
-        self._nodes.add_handler(
-            on_add=lambda node, _initial: self.node(node),
-            on_update=lambda _old, new: self.node(new),
-            on_delete=self._gone,
-        )
-        self._pods.add_handler(
-            on_add=lambda pod, _initial: self.pod(pod),
-            on_update=lambda _old, new: self.pod(new),
-            on_delete=self._pod_gone,
-        )
+        self._nodes.on_change(self.node, self._gone)
+        self._pods.on_change(self.pod, self._pod_gone)
 
     async def run(self) -> None:
         """Follow nodes and pods until cancelled."""
@@ -69,10 +60,8 @@ class UpperNodes:
         placed = Placed(
             node=spec["nodeName"],
             requests=spec["requests"],
-            ports=(),
             namespace=pod.namespace,
             labels=pod.labels,
-            anti_affinity=(),
             limits=spec.get("limits") or {},
             since=status.get("since", 0.0),
         )

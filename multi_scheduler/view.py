@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,30 +35,17 @@ class LowerNode:
     def __init__(
         self, node: Node, cluster: str, pods: Mapping[str, Placed], usage: UsageStore | None, uid: str
     ) -> None:
-        self._node, self._pods, self._store = node, pods, usage
+        self.name, self.labels, self.cluster = node.name, node.labels, cluster
+        self.allocatable = node.allocatable
+        """Allocatable resources: cpu in millicores, all else in base units."""
+        self._pods, self._store = pods, usage
         self._own = f"{uid}@"
         self._expected: dict[str, float] = {}
-        self.cluster = cluster
-
-    @property
-    def name(self) -> str:
-        """Return the node's name."""
-        return self._node.name
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Return the node's labels."""
-        return self._node.labels
-
-    @property
-    def allocatable(self) -> Mapping[str, int]:
-        """Return the allocatable resources: cpu in millicores, all else in base units."""
-        return self._node.allocatable
 
     @property
     def annotations(self) -> Mapping[str, str]:
         """Return the node's annotations that agents read."""
-        return self._store.annotations(self._node.name) if self._store is not None else {}
+        return self._store.annotations(self.name) if self._store is not None else {}
 
     def measured(self, resource: str) -> Measured | None:
         """Return the measured usage of ``cpu`` or ``memory``; None: missing or old."""
@@ -70,7 +57,7 @@ class LowerNode:
     @cached_property
     def usage(self) -> Usage | None:
         """Return the measured usage; None: missing or old."""
-        return self._store.usage(self._node.name) if self._store is not None else None
+        return self._store.usage(self.name) if self._store is not None else None
 
     def pods(self) -> Iterator[Placed]:
         """Yield the pods on the node and the reservations of other pods."""
@@ -126,16 +113,10 @@ class View:
     """The state of all lower clusters, and of the upper cluster's real nodes."""
 
     def __init__(self, fit: FitAgent, usage: Mapping[str, UsageStore], real: RealNodes | None = None) -> None:
-        """Create a view.
-
-        Args:
-            fit: the agent that owns the feeds and indexes.
-            usage: usage stores by lower cluster.
-            real: the upper cluster's real nodes; None: agents do not score them.
-        """
-        self._real = real
-        self._fit = fit
-        self._usage = usage
+        """Create a view of the fit agent's feeds and indexes; without ``real``, agents do not score real nodes."""
+        self._fit, self._usage, self._real = fit, usage, real
+        self.indexes = fit.indexes
+        """Indexes by lower cluster."""
         self._looked = _Looked("", 0.0, {})
         self._found = _Found("", {})
         self.is_used = False
@@ -155,7 +136,7 @@ class View:
         return known[1]
 
     def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
-        index, usage = self._fit.indexes[cluster], self._usage.get(cluster)
+        index, usage = self.indexes[cluster], self._usage.get(cluster)
         if predicted.price is not None:
             index = self._fit.futures[cluster].index
         return [
@@ -163,11 +144,6 @@ class View:
             for name in predicted.likely
             if (found := index.node(name)) is not None
         ]
-
-    @property
-    def has_real_nodes(self) -> bool:
-        """Report whether agents score the upper cluster's real nodes."""
-        return self._real is not None
 
     def real_node(self, pod: Mapping[str, Any], name: str) -> LowerNode | None:
         """Return a real node of the upper cluster, to be scored like a lower node; None: unknown."""
@@ -179,7 +155,7 @@ class View:
 
     def whole(self, pod: Mapping[str, Any], node: VirtualNode) -> tuple[Counter[str], Counter[str]]:
         """Return the sums over a cluster's nodes: allocatable resources, and requests of other pods."""
-        index = self._fit.indexes.get(node.cluster)
+        index = self.indexes.get(node.cluster)
         if index is None:
             return Counter(), Counter()
         own = index.placed(f"{pod['metadata'].get('uid', '')}@{node.name}")
@@ -187,15 +163,6 @@ class View:
         if own is not None:
             used.subtract(own.requests)
         return index.total, used
-
-    def index(self, cluster: str) -> ClusterIndex | None:
-        """Return the index of a lower cluster; None: it is not configured."""
-        return self._fit.indexes.get(cluster)
-
-    @property
-    def indexes(self) -> Collection[ClusterIndex]:
-        """Return the indexes of all lower clusters."""
-        return self._fit.indexes.values()
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
         """Return the predicted place of a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""

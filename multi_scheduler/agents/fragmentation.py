@@ -51,7 +51,7 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
         self._resource = self._settings.resource
         units = {
             index.devices[self._resource].units
-            for index in self._view.indexes
+            for index in self._view.indexes.values()
             if self._resource in index.devices
         }
         if len(units) != 1:
@@ -83,7 +83,7 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
 
     def _key(self, pod: Mapping[str, Any], node: VirtualNode) -> float | None:
         """Return the fragmentation that a pod adds to a cluster, less is better; None: unknown."""
-        predicted, index = self._view.prediction(pod, node), self._view.index(node.cluster)
+        predicted, index = self._view.prediction(pod, node), self._view.indexes.get(node.cluster)
         slot = index.slot(predicted.place.node) if predicted is not None and index is not None else None
         if predicted is None or index is None or slot is None:
             return None
@@ -100,7 +100,7 @@ class FragmentationAgent(ViewAgent[FragmentationSettings]):
 
     def _choose_typical(self) -> None:
         if self._chosen_at < 0:
-            for index in self._view.indexes:
+            for index in self._view.indexes.values():
                 for uid, placed in index.pods():
                     shape = Shape(placed.requests.get("cpu", 0), placed.requests.get(self._resource, 0), "")
                     self._workload.add(uid, shape, {})

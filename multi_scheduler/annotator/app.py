@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 
 from controller_runtime.client.client import Client
 from controller_runtime.leaderelection.elector import LeaderElector
@@ -25,11 +26,7 @@ async def run(options: Options) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-
-    async def work(config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
-        await _work(options, config, upper, lower)
-
-    await connections.run(options, PROGRAM, work)
+    await connections.run(options, PROGRAM, partial(_work, options))
 
 
 async def _work(options: Options, config: Config, upper: Client, lower: Mapping[str, Client]) -> None:
@@ -48,12 +45,12 @@ async def _work(options: Options, config: Config, upper: Client, lower: Mapping[
         ).run(options.interval)
 
     checks: dict[str, Check] = {
-        "nodes": lambda: (
-            None if directory.nodes.has_synced else "the upper cluster's nodes have not been read yet"
-        ),
+        "nodes": directory.unready,
         # One readable lower cluster is enough, as others may be unreachable.
         "view": lambda: (
-            "no lower cluster has been read yet" if all(map(shared.trouble, shared.indexes)) else None
+            "no lower cluster has been read yet"
+            if all(feed.trouble() for feed in shared.feeds.values())
+            else None
         ),
     }
     async with contextlib.AsyncExitStack() as stack:

@@ -67,7 +67,7 @@ class Writer:
 
     async def write(self, cluster: str) -> None:
         """Write changed annotations of a cluster's nodes; stop at an error that other nodes of the cluster would get, too."""
-        if self.shared.trouble(cluster):
+        if self.shared.feeds[cluster].trouble():
             return  # the caches may be outdated
         index = self.shared.indexes[cluster]
         measured = {node.name: (node, self._measure(cluster, index, node)) for node in index.nodes()}
@@ -78,7 +78,9 @@ class Writer:
                 return
         if client := self.lower.get(cluster):
             for name, (_, one) in measured.items():
-                if not await self._write(client, name, values([one]), self.shared.annotations(cluster, name)):
+                if not await self._write(
+                    client, name, values([one]), self.shared.feeds[cluster].annotations(name)
+                ):
                     return
 
     def _measure(self, cluster: str, index: ClusterIndex, node: Node) -> Measurement:

@@ -17,6 +17,7 @@ from multi_scheduler.fit.cluster.pod_requirements import Demand
 from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.group_filter import UNREADABLE, GroupFilter
+from multi_scheduler.fit.groups.planning import Planner
 from multi_scheduler.fit.growing import Growing, future_nodes
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
@@ -59,23 +60,15 @@ class FitAgent(Agent):
             for cluster, client in context.lower.items()
         }
         self._judge = Judge(
-            self._settings, context.clusters,
-            indexes=self.indexes, admissions=self.admissions, feeds=self.feeds, futures=self.futures,
-        )  # fmt: skip
+            self._settings, context.clusters, self.indexes, self.admissions, self.feeds, self.futures
+        )
         self._bound_pods = BoundPods(context, bound=self._bound_above, gone=self.reservations.release)
         self._growing = Growing(
             self.futures, self.feeds, self.reservations, self._bound_pods, context.recorder
         )
-        self.groups = GroupFilter(
-            context.upper,
-            judge=self.judge,
-            grow=self._judge.grow if any(self.futures.values()) else None,
-            reservations=self.reservations,
-            indexes=self.indexes,
-            feeds=self.feeds,
-            bound_pods=self._bound_pods,
-            strategy=self._settings.score,
-        )
+        grow = self._judge.grow if any(self.futures.values()) else None
+        planner = Planner(self.judge, self.reservations, self.indexes, self._settings.score, grow)
+        self.groups = GroupFilter(context.upper, planner, self.feeds, self._bound_pods)
         self._log = log.get_logger(component="fit")
         self.judged: dict[str, dict[str, Prediction]] = {}
         """Predictions of filter calls by pod UID and virtual node, until the pod is bound."""

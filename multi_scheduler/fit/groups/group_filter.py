@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,19 +13,17 @@ from prometheus_client import Gauge, Histogram
 from controller_runtime.api.pod.groups import Group, group_of
 from controller_runtime.client.client import Client
 from multi_scheduler.agent import NOTHING, Rejections, VirtualNode
-from multi_scheduler.fit.cluster.index import ClusterIndex
-from multi_scheduler.fit.cluster.scoring import Prediction, Strategy
+from multi_scheduler.fit.cluster.scoring import Prediction
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.eviction import GroupEviction
 from multi_scheduler.fit.groups.held import HeldGroups
 from multi_scheduler.fit.groups.members import Members
 from multi_scheduler.fit.groups.options import within
 from multi_scheduler.fit.groups.pending_pods import scheduler_of
-from multi_scheduler.fit.groups.planning import Grow, Judge, Planner, Shortfall
+from multi_scheduler.fit.groups.planning import Planner, Shortfall
 from multi_scheduler.fit.groups.standing import Standing
 from multi_scheduler.fit.reservations.bound_pods import BoundPods
 from multi_scheduler.fit.reservations.preemption import without
-from multi_scheduler.fit.reservations.reservations import Reservations
 
 _CACHE_SECONDS = 0.5
 """Seconds that a filter call waits for the pod's own watch event. Before this event, earlier members may be missing."""
@@ -73,25 +71,21 @@ class GroupFilter:
     """Decides about pods of groups."""
 
     upper: Client
-    judge: Judge
-    grow: Grow | None
-    reservations: Reservations
-    indexes: Mapping[str, ClusterIndex]
+    planner: Planner
     feeds: Mapping[str, Feed]
     bound_pods: BoundPods
-    strategy: Strategy
     _ready_since: dict[str, float] = field(default_factory=dict)
     """By group: time since which it lacks only room."""
     _lacking: dict[str, tuple[object, float, Shortfall]] = field(default_factory=dict)
     """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
     def __post_init__(self) -> None:
-        """Connect members, reservations and planner."""
-        release = self.reservations.release
+        """Start without groups."""
+        self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
+        release = self._reservations.release
         self.held = HeldGroups(release, self._started, _now)
-        self.members = Members(self.upper, self.indexes, self.feeds, self.bound_pods, self.held)
-        self._planner = Planner(self.judge, self.reservations, self.indexes, self.strategy, self.grow)
-        self.eviction = GroupEviction(self._planner, self.members, self.held, self.indexes, release)
+        self.members = Members(self.upper, self._indexes, self.feeds, self.bound_pods, self.held)
+        self.eviction = GroupEviction(self.planner, self.members, self.held, self._indexes, release)
 
     def group(self, pod: Mapping[str, Any]) -> Group | None:
         """Return the group of a pod; None: it starts alone."""
@@ -103,14 +97,9 @@ class GroupFilter:
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode], group: Group) -> Verdict:
         """Return the decision about a pod of a group, after reserving room for the group if there is enough."""
-        metadata = pod["metadata"]
-        uid = metadata.get("uid", "")
         if group.problem:
             return rejected(nodes, f"pod group {group}: {group.problem}")
-        await self.members.pending.wait_for(
-            f"{group.namespace}/{metadata.get('name', '')}", uid, _CACHE_SECONDS
-        )
-        self.members.asked_by(scheduler_of(pod["spec"]))
+        uid = await self._wait_for(pod, group)
         self.members.offer(uid, nodes)
         deadline = _now() + _SETTLE_SECONDS
         while True:
@@ -120,19 +109,25 @@ class GroupFilter:
                 return verdict
             until = deadline if self._may_change(group) else min(deadline, short.counted_by)
             if until <= (now := _now()):
-                with self._planner.growing() as can_grow:
+                with self.planner.growing() as can_grow:
                     return self._decide(uid, pod, nodes, group) if can_grow else verdict
-            await self.reservations.wait(until - now)
+            await self._reservations.wait(until - now)
 
     async def standing(self, pod: Mapping[str, Any], group: Group) -> Standing | None:
         """Return what the group of a pod needs, with all members that were created before this pod; None: no usable group."""
         if group.problem:
             return None
-        metadata = pod["metadata"]
-        key = f"{group.namespace}/{metadata.get('name', '')}"
-        await self.members.pending.wait_for(key, metadata.get("uid", ""), _CACHE_SECONDS)
-        self.members.asked_by(scheduler_of(pod["spec"]))
+        await self._wait_for(pod, group)
         return self.members.standing(group.key)
+
+    async def _wait_for(self, pod: Mapping[str, Any], group: Group) -> str:
+        """Wait until the cache contains the pod and the members that were created before it; return the pod's UID."""
+        metadata = pod["metadata"]
+        uid: str = metadata.get("uid", "")
+        key = f"{group.namespace}/{metadata.get('name', '')}"
+        await self.members.pending.wait_for(key, uid, _CACHE_SECONDS)
+        self.members.asked_by(scheduler_of(pod["spec"]))
+        return uid
 
     def sweep(self) -> None:
         """Release expired reservations of groups, and forget groups without pending pods."""
@@ -192,13 +187,13 @@ class GroupFilter:
             return None
         if self.eviction.is_awaited(group.key):
             return rejected(nodes, f"pod group {group} waits until preempted pods have ended")
-        self.reservations.release(uid)
-        with self._planner.growing():
-            found = self._planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
+        self._reservations.release(uid)
+        with self.planner.growing():
+            found = self.planner.judge(pod, [node]) if node.name in {one.name for one in nodes} else None
         if found is None or not found.places:
             self.held.drop(group.key)
             return None
-        self.reservations.reserve(uid, found.places, is_of_group=True)
+        self._reservations.reserve(uid, found.places, is_of_group=True)
         self.held.passed(uid)
         text = f"room for pod group {group} is reserved on {node.name}"
         others = {one.name: text for one in nodes if one.name != node.name}
@@ -246,11 +241,11 @@ class GroupFilter:
         key = ready.group.key
         state = (
             (
-                self._planner.grows,
+                self.planner.grows,
                 *((one.uid, self.members.candidates.get(one.uid)) for one in ready.members),
             ),
-            self.reservations.changes,
-            [index.changes for index in self.indexes.values()],
+            self._reservations.changes,
+            [index.changes for index in self._indexes.values()],
         )
         known = self._lacking.pop(key, None)
         if known is not None and known[0] == state and _now() < known[1] + _REMEMBERED_SECONDS:
@@ -258,14 +253,14 @@ class GroupFilter:
             return known[2]
         planned = self._plan(ready)
         if isinstance(planned, Shortfall):
-            after = (*state[:1], self.reservations.changes, [one.changes for one in self.indexes.values()])
+            after = (*state[:1], self._reservations.changes, [one.changes for one in self._indexes.values()])
             self._lacking[key] = after, _now(), planned
             return planned
         self.held.hold(key, planned)
         return None
 
     def _plan(self, ready: Standing, *, is_trial: bool = False) -> dict[str, VirtualNode] | Shortfall:
-        return self._planner.plan(
+        return self.planner.plan(
             ready,
             self.members.offered(ready),
             self.members.candidates,
@@ -277,23 +272,18 @@ class GroupFilter:
         """Report whether the group would get room if pods outside of groups released their reservations."""
         found = self.members.standing(group.key)
         if found is None or not any(
-            self.reservations.tentative(cluster, besides="") for cluster in self.indexes
+            self._reservations.tentative(cluster, besides="") for cluster in self._indexes
         ):
             return False
-        with self._without_tentative():
+        with contextlib.ExitStack() as stack:
+            for cluster, index in self._indexes.items():
+                stack.enter_context(without(index, self._reservations.tentative(cluster, besides="")))
             planned = self._plan(found, is_trial=True)
             if isinstance(planned, Shortfall):
                 return False
             for uid in planned:
-                self.reservations.release(uid)
+                self._reservations.release(uid)
         return True
-
-    @contextlib.contextmanager
-    def _without_tentative(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for cluster, index in self.indexes.items():
-                stack.enter_context(without(index, self.reservations.tentative(cluster, besides="")))
-            yield
 
 
 def _now() -> float:

@@ -148,7 +148,7 @@ async def test_planning_time_of_a_namespace_is_limited():
     """A group that does not fit costs its namespace the time, and groups of other namespaces continue."""
     world = World(a=[5], b=[60])
     clock = _Clock()
-    world.agent.groups._planner._budget = PlanningBudget(clock, clock)
+    world.agent.groups.planner._budget = PlanningBudget(clock, clock)
     judged = _count_judgements(world)
     world.create(*(pod(f"a{number}", "train", 90) for number in range(100)))
     for number in range(100):
@@ -172,7 +172,7 @@ async def test_unfinished_planning_reserves_and_evicts_nothing():
     await world.run()
     world.start_lower()
     clock = _Clock()
-    world.agent.groups._planner._budget = PlanningBudget(clock, clock)
+    world.agent.groups.planner._budget = PlanningBudget(clock, clock)
     clock.step = 0.5
     high = [pod(f"a{number}", "train", 8, priority=9) for number in range(8)]
     world.create(*high)
@@ -196,7 +196,7 @@ class _Clock:
 
 def _count_judgements(world: World) -> list[str]:
     """Return a list that gets an entry for each later prediction for one pod."""
-    planner, calls = world.agent.groups._planner, list[str]()
+    planner, calls = world.agent.groups.planner, list[str]()
     judge = planner.judge_existing
 
     def counted(one: Any, nodes: Any) -> Any:
