@@ -20,7 +20,7 @@ from controller_runtime.process.flags import (
     take_klog,
 )
 from multi_scheduler.extender.server import MAX_BODY_BYTES
-from multi_scheduler.process.options import ProcessOptions, add_config_flags, read_config
+from multi_scheduler.process.options import ProcessOptions, add_config_flags, process_options
 
 PROGRAM = "virtual-node-multi-scheduler"
 
@@ -61,7 +61,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = os.environ if environment is None else environment
     rest, klog = take_klog(argv)
     flags = parser(environment).parse_args(rest)
-    config, rejected = read_config(flags)
+    shared = process_options(flags, klog)
     check_serving(flags)
     if flags.client_ca and not flags.tlscert:
         raise ConfigError("--client-ca: needs --tlscert and --tlskey")
@@ -77,15 +77,11 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     return options(
         Options,
         flags,
-        config=config,
-        config_file=flags.config,
-        waits=flags.wait_for_config,
-        rejected=rejected,
+        **shared,
         client_names=tuple(flags.client_names),
         client_secret_name=flags.client_secret_name or f"{flags.secret_name}-client",
         hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
         environment=environment,
-        klog=klog,
     )
 
 

@@ -19,7 +19,7 @@ from controller_runtime.process.flags import (
     positive,
     take_klog,
 )
-from multi_scheduler.process.options import ProcessOptions, add_config_flags, read_config
+from multi_scheduler.process.options import ProcessOptions, add_config_flags, process_options
 
 PROGRAM = "virtual-node-annotator"
 
@@ -53,15 +53,10 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     given = parser(os.environ if environment is None else environment).parse_args(rest)
     if not 0 <= given.threshold <= 100:
         raise ConfigError(f"--threshold: {given.threshold:g} is not between 0 and 100 percent")
-    config, rejected = read_config(given)
     return options(
         Options,
         given,
-        config=config,
-        config_file=given.config,
-        waits=given.wait_for_config,
-        rejected=rejected,
-        klog=klog,
+        **process_options(given, klog),
         interval=positive("--interval", given.interval),
         refresh=positive("--refresh", given.refresh),
         threshold=given.threshold / 100,

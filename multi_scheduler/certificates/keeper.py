@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ _AGAIN = 0.5
 """Seconds after which a Secret that another replica wrote is read again."""
 
 
+@dataclass(eq=False)
 class CertificateKeeper:
     """Reads both Secrets, fills them, renews their certificates, and serves with them.
 
@@ -35,38 +37,26 @@ class CertificateKeeper:
     the running scheduler trusts no other CA.
     """
 
-    def __init__(
-        self,
-        client: SecretClient,
-        *,
-        namespace: str,
-        server_secret: str,
-        client_secret: str,
-        hosts: Sequence[str],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Create a temporary self-signed certificate, which ``tls`` serves until ``look`` has read the Secrets.
+    client: SecretClient
+    namespace: str
+    """Namespace of the Secrets."""
+    server_secret: str
+    """Name of the extender's Secret."""
+    client_secret: str
+    """Name of the scheduler's Secret."""
+    hosts: Sequence[str]
+    """Names and addresses by which the scheduler may call the extender."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _server: ServerSide | None = None
+    _scheduler: ClientSide | None = None
+    _error: str = "the Secrets with the certificates have not been read yet"
 
-        Args:
-            client: client of the upper cluster.
-            namespace: namespace of the Secrets.
-            server_secret: name of the extender's Secret.
-            client_secret: name of the scheduler's Secret.
-            hosts: names and addresses by which the scheduler may call the extender.
-            now: wall clock.
-        """
-        self._client = client
-        self._namespace = namespace
-        self._names = server_secret, client_secret
-        self._hosts = list(hosts)
-        self._now = now
-        self._server: ServerSide | None = None
-        self._scheduler: ClientSide | None = None
-        self._error = "the Secrets with the certificates have not been read yet"
+    def __post_init__(self) -> None:
+        """Create a temporary self-signed certificate, which ``tls`` serves until ``look`` has read the Secrets."""
         self._log = log.get_logger(component="certificates")
         # No client has a certificate of this CA, so every call is refused until the Secret has been read.
         self.tls = CertificateReloader.from_pair(
-            self_signed("virtual-node-extender", hosts=hosts), client_ca=make_ca("nobody").certificate
+            self_signed("virtual-node-extender", hosts=self.hosts), client_ca=make_ca("nobody").certificate
         )
 
     def unready(self) -> str | None:
@@ -92,51 +82,46 @@ class CertificateKeeper:
         Raises:
             ApiError: a request failed; `Conflict` or `AlreadyExists` if another replica wrote first.
         """
-        server_name, client_name = self._names
-        now = self._now()
-        secret = await self._read(server_name)
+        now = self.now()
+        secret = await self._read(self.server_secret)
         held = read_server(secret.get("data"))
-        known = held or self._server
-        server = renewed_server(known, self._hosts, now=now) or known
-        assert server is not None
+        server = renewed_server(held or self._server, self.hosts, now=now)
         if server != held:
             await self._write(secret, server.data())
-            self._log.info("certificates written", secret=f"{self._namespace}/{server_name}")
+            self._log.info("certificates written", secret=f"{self.namespace}/{self.server_secret}")
         if server != self._server:
             self.tls.replace(server.serving)
             self.tls.trust(server.bundle)
             self._server = server
             ends = expiry(server.serving.certificate).isoformat()
             self._log.info("serving certificate in use", expires=ends)
-        secret = await self._read(client_name)
+        secret = await self._read(self.client_secret)
         client_held = read_client(secret.get("data"))
-        client_known = client_held or self._scheduler
-        scheduler = renewed_client(client_known, server, now=now) or client_known
-        assert scheduler is not None
+        scheduler = renewed_client(client_held or self._scheduler, server, now=now)
         if scheduler != client_held:
             await self._write(secret, scheduler.data())
-            self._log.info("client certificate written", secret=f"{self._namespace}/{client_name}")
+            self._log.info("client certificate written", secret=f"{self.namespace}/{self.client_secret}")
         self._scheduler = scheduler
         self._error = ""
 
     async def _read(self, name: str) -> dict[str, Any]:
         try:
-            return await self._client.get(resources.SECRETS, name, namespace=self._namespace)
+            return await self.client.get(resources.SECRETS, name, namespace=self.namespace)
         except NotFound:
-            return {"metadata": {"name": name, "namespace": self._namespace}, "type": "Opaque"}
+            return {"metadata": {"name": name, "namespace": self.namespace}, "type": "Opaque"}
 
     async def _write(self, secret: Mapping[str, Any], data: Mapping[str, str]) -> None:
         body = {**secret, "data": {**(secret.get("data") or {}), **data}}
         if secret["metadata"].get("resourceVersion"):
-            await self._client.update(resources.SECRETS, body)
+            await self.client.update(resources.SECRETS, body)
         else:
-            await self._client.create(resources.SECRETS, body, namespace=self._namespace)
+            await self.client.create(resources.SECRETS, body, namespace=self.namespace)
 
     def _fail(self, error: ApiError) -> None:
         text = str(error)
         if isinstance(error, Forbidden):
             text += (
-                f". Create Secrets {' and '.join(self._names)} in namespace {self._namespace} "
+                f". Create Secrets {self.server_secret} and {self.client_secret} in namespace {self.namespace} "
                 "and grant get and update on them (the chart does)"
             )
         if self._server is not None and self._scheduler is not None:

@@ -105,8 +105,8 @@ def read_client(data: Mapping[str, Any] | None) -> ClientSide | None:
     return found
 
 
-def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: datetime) -> ServerSide | None:
-    """Return new content of the extender's Secret if a certificate must be replaced; None: no change.
+def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: datetime) -> ServerSide:
+    """Return the content of the extender's Secret with new certificates in place of those that must be replaced.
 
     Args:
         current: the certificates in the Secret.
@@ -128,19 +128,18 @@ def renewed_server(current: ServerSide | None, hosts: Sequence[str], *, now: dat
         or not is_issued_by(serving.certificate, signer.certificate)
     ):
         serving = sign(signer, "virtual-node-extender", hosts=hosts, validity=SERVING_VALIDITY, now=now)
-    fresh = ServerSide(authorities, serving)
-    return None if fresh == current else fresh
+    return ServerSide(authorities, serving)
 
 
-def renewed_client(current: ClientSide | None, server: ServerSide, *, now: datetime) -> ClientSide | None:
-    """Return new content of the scheduler's Secret if the CAs changed; None: no change."""
+def renewed_client(current: ClientSide | None, server: ServerSide, *, now: datetime) -> ClientSide:
+    """Return the content of the scheduler's Secret, with a new certificate if the CAs changed."""
     newest = server.authorities[0]
     if (
         current is not None
         and current.bundle == server.bundle
         and is_issued_by(current.client.certificate, newest.certificate)
     ):
-        return None
+        return current
     client = sign(newest, "virtual-node-scheduler", usage="client", validity=CA_VALIDITY, now=now)
     return ClientSide(server.bundle, client)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import Klog, add_boolean, add_flag, add_upper_flags
@@ -42,17 +43,18 @@ def add_config_flags(group: argparse._ActionsContainer) -> None:
     add_upper_flags(group)
 
 
-def read_config(given: argparse.Namespace) -> tuple[Config, str]:
-    """Return the configuration that ``--config`` names, and why it cannot be used; empty: it can be used.
+def process_options(given: argparse.Namespace, klog: Klog) -> dict[str, Any]:
+    """Return the fields of ``ProcessOptions`` that are not flags of the same name, after reading the configuration.
 
     Raises:
         ConfigError: the flag is missing, or the configuration is unusable and ``--wait-for-config`` is off.
     """
     if not given.config:
         raise ConfigError("--config: required; the file lists the lower clusters")
+    shared = {"config_file": given.config, "waits": given.wait_for_config, "klog": klog}
     try:
-        return configuration.load(given.config), ""
+        return {**shared, "config": configuration.load(given.config), "rejected": ""}
     except ConfigError as error:
         if not given.wait_for_config:
             raise
-        return Config(), str(error)
+        return {**shared, "config": Config(), "rejected": str(error)}
