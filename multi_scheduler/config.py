@@ -135,9 +135,7 @@ def profile_cluster(config: Config, name: str, path: str) -> SchedulerClusterCon
         ValueError: the defaults are invalid; the message names the field.
     """
     profiles = config.cluster_profiles
-    defaults: dict[str, Any] = {}
-    if profiles is not None:
-        defaults |= profiles.defaults
+    defaults = dict(profiles.defaults) if profiles is not None else {}
     node: dict[str, Any] = {
         field: defaults.pop(field) for field in ("nodeSelector", "autoscaling") if field in defaults
     }
@@ -177,17 +175,11 @@ def _validate(config: Config, source: str) -> None:
     if config.upper_usage is not None:
         usage_config.check(config.upper_usage, f"{source}: upperUsage")
     for cluster in clusters:
-        _validate_selector(cluster, source)
-        if cluster.usage is not None:
-            usage_config.check(cluster.usage, f"{source}: clusters: {cluster.name}: usage")
-        for problem in _growth_problems(cluster):
-            raise ConfigError(f"{source}: clusters: {cluster.name}: {problem}")
         where = f"{source}: clusters: {cluster.name}"
-        for problem in (
-            *policy_validation.problems(f"{where}: policy", cluster.policy),
-            *overrides_validation.problems(f"{where}: overrides", cluster.overrides),
-        ):
-            raise ConfigError(problem)
+        if cluster.usage is not None:
+            usage_config.check(cluster.usage, f"{where}: usage")
+        for problem in _problems(cluster):
+            raise ConfigError(f"{where}: {problem}")
     if not config.agents:
         raise ConfigError(f"{source}: agents: at least one agent is required, such as fit")
     for what, found in (
@@ -212,7 +204,11 @@ def _cluster_of_defaults(config: Config, source: str) -> Iterator[SchedulerClust
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _growth_problems(cluster: SchedulerClusterConfig) -> Iterator[str]:
+def _problems(cluster: SchedulerClusterConfig) -> Iterator[str]:
+    try:
+        matching.compile_selector(cluster.pod_selector)
+    except ValueError as error:
+        yield f"podSelector: {error}"
     if cluster.autoscaling is not None:
         if cluster.nodes:
             yield "autoscaling: has no effect beside nodes; put it into each of them"
@@ -220,13 +216,8 @@ def _growth_problems(cluster: SchedulerClusterConfig) -> Iterator[str]:
     for node in cluster.nodes:
         if node.autoscaling is not None:
             yield from growth.problems(f"nodes: {node.name}: autoscaling", node.autoscaling)
-
-
-def _validate_selector(cluster: SchedulerClusterConfig, source: str) -> None:
-    try:
-        matching.compile_selector(cluster.pod_selector)
-    except ValueError as error:
-        raise ConfigError(f"{source}: clusters: {cluster.name}: podSelector: {error}") from None
+    yield from policy_validation.problems("policy", cluster.policy)
+    yield from overrides_validation.problems("overrides", cluster.overrides)
 
 
 def _from_tensile(document: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A node under pressure gets 0. PSI comes from kubelets' Summary API; a node with 
 from __future__ import annotations
 
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
-from multi_scheduler.formulas import pressure
 from multi_scheduler.view import LowerNode
 
 
@@ -17,10 +16,4 @@ class PressureAgent(NodeAgent[NodeSettings]):
 
     def score_node(self, pod: AskedPod, node: LowerNode) -> float | None:
         """Return 1 for an empty node without pressure; None if PSI is missing or old."""
-        usage = node.usage
-        if usage is None or usage.pressure is None:
-            return None
-        capacity, cpus = node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
-        share = sum(1 for _ in node.pods()) / capacity if capacity else 0.0
-        utilization = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
-        return pressure.score(share, usage.pressure, utilization=utilization, is_pressed=usage.is_pressed)
+        return node.usage.score(len(list(node.pods())), node.allocatable) if node.usage is not None else None

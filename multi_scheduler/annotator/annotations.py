@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller_runtime.api import names
-from multi_scheduler.formulas import pressure
 from multi_scheduler.usage.node_annotations import DEVIATION, FORECAST, MEAN, number
 from multi_scheduler.usage.store import Usage
 
@@ -39,7 +38,12 @@ def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
     """
     found = list(nodes)
     annotations: dict[str, str | None] = dict.fromkeys(_KEYS)
-    loads = [load for one in found if (load := _load(one)) is not None]
+    loads = [
+        1 - score
+        for one in found
+        if one.usage is not None
+        and (score := one.usage.score(one.requested.get("pods", 0), one.allocatable)) is not None
+    ]
     annotations[names.ANNOTATION_PRESSURE] = f"{sum(loads) / len(loads):.2f}" if loads else None
     for resource in REQUESTED:
         offered = sum(one.allocatable.get(resource, 0) for one in found)
@@ -62,16 +66,6 @@ def values(nodes: Iterable[Measurement]) -> dict[str, str | None]:
                 ahead = sum(size - (one.forecast or 0.0) for size, one in known)
                 annotations[FORECAST.format(resource)] = _whole(ahead)
     return annotations
-
-
-def _load(node: Measurement) -> float | None:
-    """Return a node's load by the pressure agent's formula; None: unknown."""
-    usage, pods, cpus = node.usage, node.allocatable.get("pods", 0), node.allocatable.get("cpu", 0)
-    if usage is None or usage.pressure is None:
-        return None
-    share = node.requested.get("pods", 0) / pods if pods else 0.0
-    utilization = usage.cpu.latest / cpus if usage.cpu is not None and cpus else None
-    return 1 - pressure.score(share, usage.pressure, utilization=utilization, is_pressed=usage.is_pressed)
 
 
 def differ(old: Mapping[str, str | None], new: Mapping[str, str | None], threshold: float) -> bool:

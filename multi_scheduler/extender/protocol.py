@@ -103,14 +103,13 @@ def preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, Victims]]:
     """
     arguments = _decode(body, "pod", "nodenametometavictims", "nodenametovictims")
     found: dict[str, Victims] = {}
-    for name, victims in (arguments.get("nodenametometavictims") or {}).items():
-        entry = _lowered(victims or {})
-        uids = [_lowered(pod).get("uid", "") for pod in entry.get("pods") or ()]
-        found[name] = Victims(uids, int(entry.get("numpdbviolations") or 0))
-    for name, victims in (arguments.get("nodenametovictims") or {}).items():
-        entry = _lowered(victims or {})
-        uids = [pod["metadata"]["uid"] for pod in entry.get("pods") or ()]
-        found[name] = Victims(uids, int(entry.get("numpdbviolations") or 0))
+    for key in ("nodenametometavictims", "nodenametovictims"):
+        for name, victims in (arguments.get(key) or {}).items():
+            entry = _lowered(victims or {})
+            pods = entry.get("pods") or ()
+            is_meta = key == "nodenametometavictims"
+            uids = [_lowered(pod).get("uid", "") if is_meta else pod["metadata"]["uid"] for pod in pods]
+            found[name] = Victims(uids, int(entry.get("numpdbviolations") or 0))
     return _pod(arguments), found
 
 

@@ -78,14 +78,9 @@ class Judge:
         *,
         differs: bool,
     ) -> None:
-        """Add the result for one virtual node.
+        """Add the result for one virtual node to ``found``, and its demand to ``demands`` by what it depends on.
 
-        Args:
-            pod: the pod.
-            node: the virtual node.
-            found: results so far.
-            demands: demands so far, by what they depend on.
-            differs: whether every virtual node needs its own demand.
+        With ``differs``, every virtual node needs its own demand.
         """
         feed = self.feeds.get(node.cluster)
         if feed is None:

@@ -6,7 +6,7 @@ Source: kube-scheduler ``framework.FitError``.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 _MOST_REASONS = 20
 _LONGEST = 200
@@ -20,17 +20,12 @@ def no_fit(total: int, reasons: Mapping[str, int]) -> str:
     """
     if not total:
         return "0/0 nodes are available: the lower cluster has no nodes"
-    counts = sorted(f"{count} {reason[:_LONGEST]}" for reason, count in _largest(reasons) if count)
+    # A lower cluster may have a different taint on each node.
+    largest = heapq.nlargest(_MOST_REASONS, reasons.items(), key=lambda item: item[1])
+    counts = sorted(f"{count} {reason[:_LONGEST]}" for reason, count in largest if count)
     return (
         f"0/{total} nodes are available: {', '.join(counts)}" if counts else f"0/{total} nodes are available"
     )
-
-
-def _largest(reasons: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """Return the most frequent reasons. A lower cluster may have a different taint on each node."""
-    if len(reasons) <= _MOST_REASONS:
-        return list(reasons.items())
-    return heapq.nlargest(_MOST_REASONS, reasons.items(), key=lambda item: item[1])
 
 
 _OTHERS_WAY = (

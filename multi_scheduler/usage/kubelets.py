@@ -99,26 +99,19 @@ class _Psi(msgspec.Struct):
     full: _Averages | None = None
 
 
-class _Cpu(msgspec.Struct):
-    time: str
+class _Stats(msgspec.Struct):
+    """Statistics of CPU, memory or IO."""
+
+    time: str | None = None
     usageNanoCores: int | None = None  # noqa: N815 - the kubelet's names
-    psi: _Psi | None = None
-
-
-class _Memory(msgspec.Struct):
-    time: str
     workingSetBytes: int | None = None  # noqa: N815
     psi: _Psi | None = None
 
 
-class _Io(msgspec.Struct):
-    psi: _Psi | None = None
-
-
 class _Node(msgspec.Struct):
-    cpu: _Cpu | None = None
-    memory: _Memory | None = None
-    io: _Io | None = None
+    cpu: _Stats | None = None
+    memory: _Stats | None = None
+    io: _Stats | None = None
 
 
 class _Summary(msgspec.Struct):
@@ -156,7 +149,7 @@ class Summary(_Kubelets):
         """Return usage, and pressure if the kubelet reports it."""
         node = _decode(body).node
         cpu, memory = node.cpu, node.memory
-        times = [timestamps.parse(one.time).timestamp() for one in (cpu, memory) if one is not None]
+        times = [timestamps.parse(one.time or "").timestamp() for one in (cpu, memory) if one is not None]
         if not times:
             return None
         return Sample(
@@ -167,7 +160,7 @@ class Summary(_Kubelets):
         )
 
 
-def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
+def _pressure(*parts: _Stats | None) -> Pressure | None:
     psi = [part.psi if part is not None else None for part in parts]
     # Kubelets on cgroup v1 have no PSI and report only zeros, so pressure is unknown. With PSI, some total since boot is
     # above zero.
@@ -177,9 +170,8 @@ def _pressure(*parts: _Cpu | _Memory | _Io | None) -> Pressure | None:
 
 
 def _stall(psi: _Psi | None) -> Stall:
-    some, full = (
-        (psi.some or _Averages(), psi.full or _Averages()) if psi is not None else (_Averages(), _Averages())
-    )
+    psi = psi or _Psi()
+    some, full = psi.some or _Averages(), psi.full or _Averages()
     return Stall(some.avg10, some.avg60, full.avg10, full.avg60)
 
 

@@ -18,6 +18,7 @@ from multi_scheduler.usage.feed import Source
 from multi_scheduler.usage.store import Sample
 
 _TIMEOUT = 10.0
+_PRESSURES = ("cpu_pressure", "memory_pressure", "io_pressure")
 _RATE = 'sum by (node) (rate({metric}{{id="/"}}[1m]))'
 
 
@@ -83,22 +84,15 @@ class Prometheus(Source):
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
         """Yield a sample of each node with values; see ``Source.read``."""
-        config = self._config
         found: dict[str, dict[str, float]] = {}
         at = 0.0
-        for name, query in (
-            ("cpu", config.cpu),
-            ("memory", config.memory),
-            ("cpu_pressure", config.cpu_pressure),
-            ("memory_pressure", config.memory_pressure),
-            ("io_pressure", config.io_pressure),
-        ):
-            if query:
+        for name in ("cpu", "memory", *_PRESSURES):
+            if query := getattr(self._config, name):
                 found[name], time = await self._ask(query)
                 at = max(at, time)
         for node in set().union(*found.values()):
             values = {name: by_node[node] for name, by_node in found.items() if node in by_node}
-            pressures = [values.get(name) for name in ("cpu_pressure", "memory_pressure", "io_pressure")]
+            pressures = [values.get(name) for name in _PRESSURES]
             cpu = values.get("cpu")
             yield (
                 node,

@@ -48,6 +48,15 @@ class Usage:
     pressure: Pressure | None = None
     is_pressed: bool = False
 
+    def score(self, pods: int, allocatable: Mapping[str, int]) -> float | None:
+        """Return 1 for a node without pods and pressure, 0 for a node under pressure; None: its pressure is unknown."""
+        if self.pressure is None:
+            return None
+        capacity, cpus = allocatable.get("pods", 0), allocatable.get("cpu", 0)
+        utilization = self.cpu.latest / cpus if self.cpu is not None and cpus else None
+        share = pods / capacity if capacity else 0.0
+        return pressure.score(share, self.pressure, utilization=utilization, is_pressed=self.is_pressed)
+
 
 class _Record:
     __slots__ = ("cpu", "fixed", "is_pressed", "memory", "pressure", "received", "time")

@@ -6,6 +6,7 @@ have defaults for a resource, it is undefined which wins; here the first one doe
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +128,7 @@ def _filled(
 
 def _contradiction(spec: Mapping[str, Any]) -> str:
     """Return the error for a request above its limit, which API validation reports after defaulting; empty: none."""
-    for container in _containers(spec):
+    for container in containers(spec):
         requests, limits = _of(container, "requests"), _of(container, "limits")
         for name, count in requests.items():
             if name in limits and count > limits[name]:
@@ -154,31 +155,28 @@ def _amounts(of: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, in
         bare = {**spec, "overhead": None}
         yield pod_resources.pod_requests(bare), pod_resources.pod_limits(bare)
         return
-    for container in _containers(spec):
+    for container in containers(spec):
         yield _of(container, "requests"), _of(container, "limits")
 
 
 def _min(bound: Bound, request: int | None, limit: int | None) -> str:
-    least = quantity.of(bound.resource, bound.value)
-    rule = f"minimum {bound.resource} usage per {bound.of} is {bound.value}"
-    if request is None:
-        return f"{rule}, but no request is specified"
-    if request < least:
-        return f"{rule}, but request is {quantity.render(bound.resource, request)}"
-    if limit is not None and limit < least:
-        return f"{rule}, but limit is {quantity.render(bound.resource, limit)}"
-    return ""
+    return _beyond(bound, "minimum", operator.lt, {"request": request, "limit": limit})
 
 
 def _max(bound: Bound, request: int | None, limit: int | None) -> str:
-    most = quantity.of(bound.resource, bound.value)
-    rule = f"maximum {bound.resource} usage per {bound.of} is {bound.value}"
-    if limit is None:
-        return f"{rule}, but no limit is specified"
-    if limit > most:
-        return f"{rule}, but limit is {quantity.render(bound.resource, limit)}"
-    if request is not None and request > most:
-        return f"{rule}, but request is {quantity.render(bound.resource, request)}"
+    return _beyond(bound, "maximum", operator.gt, {"limit": limit, "request": request})
+
+
+def _beyond(
+    bound: Bound, name: str, is_beyond: Callable[[int, int], bool], found: Mapping[str, int | None]
+) -> str:
+    """Return which amount is beyond the bound; the first one must be specified."""
+    rule = f"{name} {bound.resource} usage per {bound.of} is {bound.value}"
+    for number, (kind, count) in enumerate(found.items()):
+        if count is None and number == 0:
+            return f"{rule}, but no {kind} is specified"
+        if count is not None and is_beyond(count, quantity.of(bound.resource, bound.value)):
+            return f"{rule}, but {kind} is {quantity.render(bound.resource, count)}"
     return ""
 
 
@@ -205,5 +203,6 @@ def _of(container: Mapping[str, Any], kind: str) -> dict[str, int]:
     return {name: quantity.of(name, value) for name, value in amounts.items()}
 
 
-def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the containers and init containers of a pod."""
     return [container for kind in _KINDS for container in spec.get(kind) or ()]

@@ -12,6 +12,7 @@ from typing import Any
 
 from controller_runtime.api import matching, names, quantity
 from controller_runtime.api.pod import pod_resources
+from multi_scheduler.fit.admission.limit_ranges import containers
 from multi_scheduler.fit.cluster.limits import amount
 
 _COUNTS = ("pods", "count/pods")
@@ -139,14 +140,14 @@ def charge(spec: Mapping[str, Any], *, namespace: str, priority_class: str | Non
     )
     unset: dict[str, list[str]] = {}
     if not pod_resources.has_pod_level(spec):
-        for container in _containers(spec):
+        for container in containers(spec):
             for name in _HAVE_TO_BE_SET - set(_set_names(container)):
                 unset.setdefault(name, []).append(container.get("name", ""))
     return Charge(
         namespace=namespace,
         kind=kind,
         usage={name: count for name, count in usage.items() if count > 0},
-        unset={name: sorted(containers) for name, containers in unset.items()},
+        unset={name: sorted(found) for name, found in unset.items()},
     )
 
 
@@ -198,7 +199,7 @@ def _is_in(scope: Mapping[str, Any], kind: Kind) -> bool:
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
     """Report whether no container requests or limits cpu or memory (``ComputePodQOS``)."""
-    holders = [spec] if spec.get("resources") else _containers(spec)
+    holders = [spec] if spec.get("resources") else containers(spec)
     return not any(
         quantity.of(name, value) > 0
         for holder in holders
@@ -223,10 +224,6 @@ def _crosses_namespaces(spec: Mapping[str, Any]) -> bool:
         and (term.get("namespaces") or term.get("namespaceSelector") is not None)
         for term in terms
     )
-
-
-def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
 
 
 def _rendered(counts: Mapping[str, int]) -> str:

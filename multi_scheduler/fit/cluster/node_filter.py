@@ -96,8 +96,9 @@ class NodeFilter:
         return answer
 
     def _judge(self, spec: Mapping[str, Any]) -> Answer:
-        columns = [self._state_column(), *(self._label_column(key) for key in _keys(spec))]
-        if _asks_for_names(spec):
+        columns = [self._column("", lambda node: (node.unschedulable, node.taints_key))]
+        columns += (self._label_column(key) for key in _keys(spec))
+        if any(term.get("matchFields") for term in node_terms(spec)):
             columns.append([node.name if node is not None else None for node in self._nodes])
         known: dict[tuple[Any, ...], str] = {}
         states: dict[Any, str] = {}
@@ -118,10 +119,6 @@ class NodeFilter:
             else:
                 slots.append(slot)
         return Answer(slots, reasons)
-
-    def _state_column(self) -> list[Any]:
-        """Return by slot the node's taints and cordon."""
-        return self._column("", lambda node: (node.unschedulable, node.taints_key))
 
     def _label_column(self, key: str) -> list[Any]:
         """Return by slot the value of a label."""
@@ -171,7 +168,3 @@ def _keys(spec: Mapping[str, Any]) -> tuple[str, ...]:
     for term in node_terms(spec):
         keys.update(expression.get("key", "") for expression in term.get("matchExpressions") or ())
     return tuple(sorted(keys))
-
-
-def _asks_for_names(spec: Mapping[str, Any]) -> bool:
-    return any(term.get("matchFields") for term in node_terms(spec))

@@ -14,7 +14,6 @@ from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
-from controller_runtime.objects import Object
 from multi_scheduler.fit.admission.predictor import Admission
 
 _UNKNOWN = Gauge(
@@ -45,11 +44,17 @@ class AdmissionFeed:
             lambda one: admission.upsert_range(one.to_dict()),
             lambda one: admission.remove_range(one.namespace, one.name),
         )
-        classes = Informer(client, resources.PRIORITY_CLASSES, transform=_shrink_class)
+        classes = Informer(
+            client,
+            resources.PRIORITY_CLASSES,
+            transform=lambda one: one.without("description", "preemptionPolicy"),
+        )
         classes.on_change(
             lambda one: admission.upsert_class(one.to_dict()), lambda one: admission.remove_class(one.name)
         )
-        namespaces = Informer(client, resources.NAMESPACES, transform=_shrink_namespace)
+        namespaces = Informer(
+            client, resources.NAMESPACES, transform=lambda one: one.with_fields(spec={}, status={})
+        )
         namespaces.on_change(
             lambda one: admission.upsert_namespace(one.to_dict()),
             lambda one: admission.remove_namespace(one.name),
@@ -100,11 +105,3 @@ class AdmissionFeed:
                     cluster=self._cluster,
                     resource=plural,
                 )
-
-
-def _shrink_namespace(namespace: Object) -> Object:
-    return namespace.with_fields(spec={}, status={})
-
-
-def _shrink_class(priority_class: Object) -> Object:
-    return priority_class.without("description", "preemptionPolicy")

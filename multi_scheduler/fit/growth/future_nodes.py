@@ -35,7 +35,11 @@ class Offer:
     slot: int
     kind: Kind
     rank: tuple[bool, float, int, bool, float]
-    """Offers with a lower rank are used first."""
+    """Offers with a lower rank are used first: expected nodes, then lowest price, then highest priority.
+
+    Further nodes of the same price and priority are added in a cluster that already grows, so that a burst of pods does not
+    make several clusters grow.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +51,6 @@ class Failure:
     """Keys of the reservations on it."""
     seconds: float
     """Seconds for which the kind is not used; 0: there was no lower pod that the autoscaler could see."""
-
-
-def rank(kind: Kind, *, deadline: float, is_growing: bool) -> tuple[bool, float, int, bool, float]:
-    """Return an offer's sort key: expected nodes before further nodes, then lowest price, then highest priority.
-
-    Further nodes of the same price and priority are added in a cluster that already grows, so that a burst of pods does not
-    make several clusters grow.
-
-    Args:
-        kind: the node's kind.
-        deadline: until when the node must appear; infinite: no pod waits for it yet.
-        is_growing: whether the lower cluster has expected nodes.
-    """
-    return (
-        math.isinf(deadline),
-        kind.shape.price,
-        -kind.pool.autoscaling.priority,
-        not is_growing,
-        deadline,
-    )
 
 
 @dataclass(eq=False)
@@ -110,9 +94,11 @@ class FutureNodes:
         offers = []
         for slot in self.index.feasible(wanted):
             node = self._nodes[self.index.name(slot)]
-            if node.kind.failed_until <= now:
-                found = rank(node.kind, deadline=node.deadline, is_growing=is_growing)
-                offers.append(Offer(slot, node.kind, found))
+            kind, deadline = node.kind, node.deadline
+            if kind.failed_until <= now:
+                priority = kind.pool.autoscaling.priority
+                rank = math.isinf(deadline), kind.shape.price, -priority, not is_growing, deadline
+                offers.append(Offer(slot, kind, rank))
         return min(offers, key=lambda one: one.rank, default=None)
 
     def why_not(self, wanted: Demand) -> str:
