@@ -7,18 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.process import flags
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import (
-    add_boolean,
-    add_flag,
-    add_health_address,
-    add_log_flags,
-    check_serving,
-    comma_list,
-    options,
-    service_hosts,
-    take_klog,
-)
 from multi_scheduler.extender.server import MAX_BODY_BYTES
 from multi_scheduler.process.options import ProcessOptions, add_config_flags, process_options
 
@@ -59,27 +49,27 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         SystemExit: raised by argparse for unknown flags and ``--help``.
     """
     environment = os.environ if environment is None else environment
-    rest, klog = take_klog(argv)
-    flags = parser(environment).parse_args(rest)
-    shared = process_options(flags, klog)
-    check_serving(flags)
-    if flags.client_ca and not flags.tlscert:
+    rest, klog = flags.take_klog(argv)
+    given = parser(environment).parse_args(rest)
+    shared = process_options(given, klog)
+    flags.check_serving(given)
+    if given.client_ca and not given.tlscert:
         raise ConfigError("--client-ca: needs --tlscert and --tlskey")
-    if flags.secret_name and flags.tlscert:
+    if given.secret_name and given.tlscert:
         raise ConfigError(
             "--secret-name (own certificates) and --tlscert (given certificates) exclude each other: use one of them"
         )
-    if flags.client_names and not (flags.client_ca or flags.secret_name):
+    if given.client_names and not (given.client_ca or given.secret_name):
         raise ConfigError("--client-names: needs --client-ca or --secret-name")
-    if flags.max_body_bytes < 1:
-        raise ConfigError(f"--max-body-bytes: {flags.max_body_bytes} is less than 1")
-    hosts = [*service_hosts(flags.service_name, flags.namespace), *flags.hosts]
-    return options(
+    if given.max_body_bytes < 1:
+        raise ConfigError(f"--max-body-bytes: {given.max_body_bytes} is less than 1")
+    hosts = [*flags.service_hosts(given.service_name, given.namespace), *given.hosts]
+    return flags.options(
         Options,
-        flags,
+        given,
         **shared,
-        client_names=tuple(flags.client_names),
-        client_secret_name=flags.client_secret_name or f"{flags.secret_name}-client",
+        client_names=tuple(given.client_names),
+        client_secret_name=given.client_secret_name or f"{given.secret_name}-client",
         hosts=tuple(dict.fromkeys(hosts)) or ("localhost",),
         environment=environment,
     )
@@ -94,69 +84,69 @@ def parser(environment: Mapping[str, str]) -> Parser:
         examples=[("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml")],
     )
     add_config_flags(whole)
-    add_flag(whole, "--address HOST", "address to listen on (all)")
+    flags.add_flag(whole, "--address HOST", "address to listen on (all)")
     whole.add_argument("--port", type=int, default=8888, help="port to listen on (8888)")
-    add_flag(whole, "--tlscert FILE", "serving certificate (none: plain HTTP)")
-    add_flag(whole, "--tlskey FILE", "its private key")
-    add_flag(
+    flags.add_flag(whole, "--tlscert FILE", "serving certificate (none: plain HTTP)")
+    flags.add_flag(whole, "--tlskey FILE", "its private key")
+    flags.add_flag(
         whole,
         "--client-ca FILE",
         "CA of the scheduler's client certificate; calls without one are refused (401)",
     )
-    add_flag(
+    flags.add_flag(
         whole,
         "--client-names LIST",
         "common names that a client certificate may have (any, so the client CA must sign nothing else)",
-        type=comma_list,
+        type=flags.comma_list,
         default=[],
     )
     own = whole.add_argument_group("own certificates (without --tlscert)")
-    add_flag(
+    flags.add_flag(
         own,
         "--secret-name NAME",
         "Secret for certificates of both sides, which are created; calls without one are refused (none)",
     )
-    add_flag(
+    flags.add_flag(
         own,
         "--client-secret-name NAME",
         "Secret for kube-scheduler: tls.crt, tls.key, ca.crt (--secret-name with -client)",
     )
-    add_flag(
+    flags.add_flag(
         own,
         "--namespace NS",
         "namespace of the Secrets and the Service ($POD_NAMESPACE, kube-system)",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
     )
-    add_flag(own, "--service-name NAME", "Service by which the scheduler calls the extender")
-    add_flag(
+    flags.add_flag(own, "--service-name NAME", "Service by which the scheduler calls the extender")
+    flags.add_flag(
         own,
         "--hosts LIST",
         "further names and addresses by which the scheduler calls the extender",
-        type=comma_list,
+        type=flags.comma_list,
         default=[],
     )
-    add_boolean(
+    flags.add_boolean(
         whole,
         "--bind",
         default=False,
         help_text="serve /bind, for a scheduler with bindVerb; needs the right create on pods/binding (false)",
     )
-    add_boolean(
+    flags.add_boolean(
         whole,
         "--safe-scheduler-routes",
         default=False,
         help_text="serve the paths of kube-safe-scheduler under /scheduler, with its environment variables, and a path "
         "for each agent (false)",
     )
-    add_flag(
+    flags.add_flag(
         whole,
         "--max-body-bytes N",
         f"largest call in bytes; a scheduler without nodeCacheCapable needs more ({MAX_BODY_BYTES})",
         type=int,
         default=MAX_BODY_BYTES,
     )
-    add_health_address(
+    flags.add_health_address(
         whole, help_text="serve /healthz, /readyz and /metrics on this address, without TLS (on --port)"
     )
-    add_log_flags(whole)
+    flags.add_log_flags(whole)
     return whole

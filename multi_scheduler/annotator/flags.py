@@ -8,17 +8,8 @@ from dataclasses import dataclass
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection.flags import LeaseTimes, add_election_flags, lease_times
+from controller_runtime.process import flags
 from controller_runtime.process.argparser import Parser
-from controller_runtime.process.flags import (
-    add_boolean,
-    add_duration,
-    add_flag,
-    add_health_address,
-    add_log_flags,
-    options,
-    positive,
-    take_klog,
-)
 from multi_scheduler.process.options import ProcessOptions, add_config_flags, process_options
 
 PROGRAM = "virtual-node-annotator"
@@ -49,16 +40,16 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         ConfigError: a value or the configuration file is wrong.
         SystemExit: raised by argparse for unknown flags and ``--help``.
     """
-    rest, klog = take_klog(argv)
+    rest, klog = flags.take_klog(argv)
     given = parser(os.environ if environment is None else environment).parse_args(rest)
     if not 0 <= given.threshold <= 100:
         raise ConfigError(f"--threshold: {given.threshold:g} is not between 0 and 100 percent")
-    return options(
+    return flags.options(
         Options,
         given,
         **process_options(given, klog),
-        interval=positive("--interval", given.interval),
-        refresh=positive("--refresh", given.refresh),
+        interval=flags.positive("--interval", given.interval),
+        refresh=flags.positive("--refresh", given.refresh),
         threshold=given.threshold / 100,
         lease=lease_times(given),
     )
@@ -76,20 +67,20 @@ def parser(environment: Mapping[str, str]) -> Parser:
         ],
     )
     add_config_flags(whole)
-    add_boolean(
+    flags.add_boolean(
         whole,
         "--lower-nodes",
         default=False,
         help_text="annotate lower nodes, too; needs the right patch on nodes in lower clusters (false)",
     )
-    add_duration(whole, "--interval", 60.0, "time between two comparisons of all nodes (1m)")
-    add_duration(
+    flags.add_duration(whole, "--interval", 60.0, "time between two comparisons of all nodes (1m)")
+    flags.add_duration(
         whole,
         "--refresh",
         300.0,
         "time after which unchanged values are written again, so that readers can judge their age (5m)",
     )
-    add_flag(
+    flags.add_flag(
         whole,
         "--threshold PERCENT",
         "change of a value, in percent of the written one, that is written before --refresh (5)",
@@ -97,13 +88,13 @@ def parser(environment: Mapping[str, str]) -> Parser:
         default=5.0,
     )
     process = whole.add_argument_group("process")
-    add_flag(
+    flags.add_flag(
         process,
         "--namespace NS",
         "namespace of the Lease ($POD_NAMESPACE, kube-system)",
         default=environment.get("POD_NAMESPACE", "") or "kube-system",
     )
     add_election_flags(process)
-    add_health_address(process)
-    add_log_flags(process)
+    flags.add_health_address(process)
+    flags.add_log_flags(process)
     return whole
