@@ -42,13 +42,8 @@ class Shared:
     ) -> None:
         """Create the fit agent, usage stores and feeds; ``run`` fills them.
 
-        Args:
-            config: configuration of the multi-scheduler.
-            upper: client of the upper cluster.
-            lower: clients of the lower clusters, by name.
-            bound_pods: informer of the bound upper pods; None: the fit agent runs its own informer.
-            recorder: writes events to the upper cluster; None: the agents write no events.
-            directory: finds virtual nodes; None: ``AgentContext.cluster_of`` always returns None.
+        Without ``bound_pods`` the fit agent runs its own informer, without ``recorder`` the agents write no events, and
+        without ``directory`` no agent finds virtual nodes by name (``AgentContext.cluster_of``).
 
         Raises:
             ConfigError: a setting of the fit agent is wrong.
@@ -140,7 +135,7 @@ def _store(cluster: str, chosen: UsageConfig) -> UsageStore:
         clock=_now,
         window=chosen.window,
         max_age=chosen.max_age_seconds,
-        thresholds=chosen.pressure.thresholds(),
+        thresholds=chosen.pressure,
     )
 
 

@@ -14,12 +14,7 @@ class StateFile:
     """A file with one JSON object."""
 
     def __init__(self, path: str, log: FilteringBoundLogger) -> None:
-        """Set the file; nothing is read yet.
-
-        Args:
-            path: path of the file; empty: there is none, and all methods do nothing.
-            log: logger for a file that cannot be read or written.
-        """
+        """Set the file; nothing is read yet. With an empty path, all methods do nothing."""
         self._path = Path(path) if path else None
         self._log = log
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -84,21 +84,16 @@ class LowerNode:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """Predictions for the last pod, computed by the view because the fit agent has none."""
+@dataclass(slots=True)
+class _Asked:
+    """Results for the last pod, by virtual node. Cached because agents query the same pod one after the other."""
 
     uid: str
-    until: float
-    judged: dict[str, Prediction]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The lower nodes for the last pod. Cached because agents query the same pod one after the other."""
-
-    uid: str
-    nodes: dict[str, tuple[Prediction, list[LowerNode]]]
+    nodes: dict[str, tuple[Prediction, list[LowerNode]]] = field(default_factory=dict)
+    judged: dict[str, Prediction] = field(default_factory=dict)
+    """Predictions that the view computed, because the fit agent has none."""
+    until: float = 0.0
+    """When these predictions expire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +112,7 @@ class View:
         self._fit, self._usage, self._real = fit, usage, real
         self.indexes = fit.indexes
         """Indexes by lower cluster."""
-        self._looked = _Looked("", 0.0, {})
-        self._found = _Found("", {})
+        self._last = _Asked("")
         self.is_used = False
         """Whether an agent reads the view, so that it must be filled."""
 
@@ -127,12 +121,10 @@ class View:
         predicted = self.prediction(pod, node)
         if predicted is None:
             return []
-        uid = pod["metadata"].get("uid", "")
-        if self._found.uid != uid:
-            self._found = _Found(uid, {})
-        known = self._found.nodes.get(node.name)
+        asked = self._asked(pod)
+        known = asked.nodes.get(node.name)
         if known is None or known[0] is not predicted:
-            known = self._found.nodes[node.name] = predicted, self._lower(predicted, node.cluster, uid)
+            known = asked.nodes[node.name] = predicted, self._lower(predicted, node.cluster, asked.uid)
         return known[1]
 
     def _lower(self, predicted: Prediction, cluster: str, uid: str) -> list[LowerNode]:
@@ -166,13 +158,18 @@ class View:
 
     def prediction(self, pod: Mapping[str, Any], node: VirtualNode) -> Prediction | None:
         """Return the predicted place of a pod behind a virtual node; None: the pod does not fit, or the cluster is unreadable."""
-        uid = pod["metadata"].get("uid", "")
-        judged = self._fit.judged.get(uid)
+        judged = self._fit.judged.get(pod["metadata"].get("uid", ""))
         if judged is None:  # the fit agent does not filter, or runs after this agent
-            now = time.monotonic()
-            if self._looked.uid != uid or now > self._looked.until:
-                self._looked = _Looked(uid, now + _LOOK_SECONDS, {})
-            judged = self._looked.judged
+            asked, now = self._asked(pod), time.monotonic()
+            if now > asked.until:
+                asked.until, asked.judged = now + _LOOK_SECONDS, {}
+            judged = asked.judged
             if node.name not in judged:
                 judged.update(self._fit.judge(pod, [node]).judged)
         return judged.get(node.name)
+
+    def _asked(self, pod: Mapping[str, Any]) -> _Asked:
+        uid = pod["metadata"].get("uid", "")
+        if self._last.uid != uid:
+            self._last = _Asked(uid)
+        return self._last

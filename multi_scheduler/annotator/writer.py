@@ -26,6 +26,7 @@ _WRITES = Counter(
     "Nodes whose annotations were written, and attempts that failed.",
     ["cluster", "result"],
 )
+_log = log.get_logger(component="annotator")
 
 
 @dataclass(eq=False)
@@ -43,10 +44,6 @@ class Writer:
     """Relative change of a value that causes a write."""
     _written: dict[tuple[str, str], tuple[float, dict[str, str | None]]] = field(default_factory=dict)
     """Time and values of the last write by cluster and node."""
-
-    def __post_init__(self) -> None:
-        """Create the logger."""
-        self._log = log.get_logger(component="annotator")
 
     async def run(self, interval: float) -> None:
         """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
@@ -95,11 +92,7 @@ class Writer:
     ) -> bool:
         """Patch a node if its values changed enough; return whether requests for other nodes may succeed.
 
-        Args:
-            client: client of the cluster.
-            name: name of the node.
-            found: the values.
-            present: annotations of the node.
+        ``found`` are the values, and ``present`` are the annotations of the node.
         """
         key, now = (client.cluster, name), asyncio.get_running_loop().time()
         at, before = self._written.get(key, (-math.inf, {}))
@@ -116,7 +109,7 @@ class Writer:
             self._written.pop(key, None)
         except ApiError as error:
             _WRITES.labels(client.cluster, "failed").inc()
-            self._log.warning("node not annotated", cluster=client.cluster, node=name, error=str(error))
+            _log.warning("node not annotated", cluster=client.cluster, node=name, error=str(error))
             # Without the right or a connection, the other nodes would fail, too.
             return not isinstance(error, Forbidden) and not is_retryable(error)
         else:

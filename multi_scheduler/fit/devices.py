@@ -23,12 +23,7 @@ class DeviceColumn:
     """Free units of one resource by slot and device."""
 
     def __init__(self, units: int, slots: int) -> None:
-        """Create the column.
-
-        Args:
-            units: units of one device.
-            slots: number of slots in the index.
-        """
+        """Create the column for an index with ``slots``; one device has ``units``."""
         self.units = units
         self.free: list[tuple[int, ...]] = [()] * slots
         """By slot: free units of each device."""

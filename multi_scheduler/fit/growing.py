@@ -72,7 +72,6 @@ class Growing:
     """Writes events about the pods; None: no events."""
 
     def __post_init__(self) -> None:
-        """Follow the nodes of the clusters that can grow."""
         self._log = log.get_logger(component="fit")
         self._futures = {cluster: found for cluster, found in self.futures.items() if found}
         for cluster in self._futures:

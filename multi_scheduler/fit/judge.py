@@ -39,7 +39,6 @@ class Judge:
     futures: Mapping[str, FutureNodes]
 
     def __post_init__(self) -> None:
-        """Compile the rules of the clusters."""
         allowed = Allowed()
         self.gates = {
             cluster: AdmissionGate(

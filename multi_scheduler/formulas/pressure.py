@@ -8,6 +8,10 @@ pressure counts only on busy nodes, because throttled containers raise it on idl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from multi_scheduler.formulas.numbers import clamp
 
@@ -36,16 +40,18 @@ class Pressure:
     io: Stall = Stall()
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Percentages from which a node is under pressure."""
+Percent = Annotated[float, Meta(gt=0, le=100)]
 
-    cpu: float = 50.0
-    """Threshold of ``some``, because ``full`` is always 0 for a node's CPU."""
-    memory: float = 10.0
-    """Threshold of ``full``."""
-    io: float = 40.0
-    """Threshold of ``full``."""
+
+class Thresholds(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
+    """Thresholds from which a node is under pressure, for the averages over 10 and 60 seconds."""
+
+    cpu: Percent = 50.0
+    """Percent of time in which some tasks wait for a CPU. Counts only while more than 70 % of the CPUs are in use."""
+    memory: Percent = 10.0
+    """Percent of time in which all tasks wait for memory."""
+    io: Percent = 40.0
+    """Percent of time in which all tasks wait for IO."""
 
 
 def load(pods: float, found: Pressure, *, utilization: float | None) -> float:
@@ -74,6 +80,7 @@ def is_pressed(
 
     Pressure starts when both averages of a resource reach its threshold, and ends when the longer one falls below it.
     """
+    # CPU counts by ``some``, because ``full`` is always 0 for a node's CPU.
     pairs = (
         (found.cpu.some10, found.cpu.some60, thresholds.cpu, _is_busy(utilization)),
         (found.memory.full10, found.memory.full60, thresholds.memory, True),

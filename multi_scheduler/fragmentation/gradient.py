@@ -53,13 +53,7 @@ class Fragmentation:
     """Computes gradients of one workload on the nodes of any index."""
 
     def __init__(self, typical: Sequence[Typical], resource: str, units: int) -> None:
-        """Prepare tables.
-
-        Args:
-            typical: the workload.
-            resource: the divisible resource.
-            units: units of one device.
-        """
+        """Prepare tables for a workload and a divisible resource with ``units`` per device."""
         self._resource, self._units = resource, units
         self._large = _LARGE_DEVICES * units
         self._keys = sorted({one.shape.key for one in typical if one.shape.units})

@@ -47,7 +47,6 @@ class Bandit:
     """Number of learned rewards."""
 
     def __post_init__(self) -> None:
-        """Start without rewards."""
         size = self.size
         self._random = random.Random(self.seed)  # noqa: S311 - not for secrets
         self.precision = [[float(row == column) for column in range(size)] for row in range(size)]

@@ -30,13 +30,7 @@ class ProfileClusters:
     """The lower clusters of the configuration file and, with ``clusterProfiles``, of ClusterProfiles."""
 
     def __init__(self, config: Config, found: Inventory | None, program: str) -> None:
-        """Begin without clusters of ClusterProfiles.
-
-        Args:
-            config: the configuration of the file.
-            found: the ClusterProfiles; None: they are not used.
-            program: name for the log.
-        """
+        """Begin without clusters of ClusterProfiles; without ``found``, they are not used."""
         self._config, self._inventory = config, found
         self._taken = frozenset(
             name for one in config.clusters for name in (one.name, *(node.name for node in one.nodes))
@@ -75,11 +69,7 @@ class ProfileClusters:
         )
 
     def _different(self, usable: Mapping[str, str]) -> list[str]:
-        """Return the checked clusters that were added, removed or changed since ``config`` ran.
-
-        Args:
-            usable: path of the kubeconfig by cluster, for the clusters that can be used now.
-        """
+        """Return the checked clusters that were added, removed or changed since ``config`` ran."""
         paths = self._inventory.kubeconfigs(self._taken) if self._inventory is not None else {}
         return [
             name

@@ -69,7 +69,6 @@ class SafeScheduler:
     _history: pigeon.DemandHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the history of demands."""
         self._history = pigeon.DemandHistory(self.settings.resources)
 
     def predicates(self) -> dict[str, Predicate]:

@@ -20,29 +20,9 @@ Kind = Literal["None", "MetricsAPI", "Summary", "Resource", "Prometheus", "Annot
 _SERVICE = re.compile(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+(:[a-z0-9-]+)?", re.ASCII)
 
 
-class _Base(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-Percent = Annotated[float, Meta(gt=0, le=100)]
-
-
-class PressureConfig(_Base):
-    """Thresholds from which a node is under pressure, for the averages over 10 and 60 seconds."""
-
-    cpu: Percent = 50.0
-    """Percent of time in which some tasks wait for a CPU. Counts only while more than 70 % of the CPUs are in use."""
-    memory: Percent = 10.0
-    """Percent of time in which all tasks wait for memory."""
-    io: Percent = 40.0
-    """Percent of time in which all tasks wait for IO."""
-
-    def thresholds(self) -> Thresholds:
-        """Return the thresholds for the formula."""
-        return Thresholds(self.cpu, self.memory, self.io)
-
-
-class UsageConfig(_Base):
+class UsageConfig(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     """Source of the usage of lower nodes, and how long a value is valid."""
 
     source: Kind = "None"
@@ -57,7 +37,7 @@ class UsageConfig(_Base):
     """Age from which a node's usage counts as unknown."""
     prometheus: PrometheusConfig = msgspec.field(default_factory=PrometheusConfig)
     """Settings for source Prometheus."""
-    pressure: PressureConfig = msgspec.field(default_factory=PressureConfig)
+    pressure: Thresholds = Thresholds()
     """When a node is under pressure."""
 
 

@@ -55,12 +55,7 @@ class Prometheus(Source):
     """Queries Prometheus."""
 
     def __init__(self, config: PrometheusConfig, lower: Client) -> None:
-        """Choose the client.
-
-        Args:
-            config: address and queries.
-            lower: client of the lower cluster.
-        """
+        """Choose the client: that of the lower cluster, or an own one for ``url``."""
         self._config = config
         self._own: Client | None = None
         self._prefix = ""

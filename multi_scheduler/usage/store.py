@@ -86,7 +86,6 @@ class UsageStore:
     _annotations: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the metric at 0."""
         self._neutral = {reason: _NEUTRAL.labels(self.cluster, reason) for reason in ("missing", "old")}
 
     def __len__(self) -> int:

@@ -70,7 +70,6 @@ class AdmissionGate:
     allowed: Allowed
 
     def __post_init__(self) -> None:
-        """Compile the rules."""
         config = self.config
         self._map = NamespaceMap(config.namespaces.prefix, config.namespaces.map)
         self._eligibility = Eligibility(

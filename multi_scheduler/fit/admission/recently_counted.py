@@ -18,11 +18,7 @@ class RecentlyCounted:
     """Recent growth of all quotas of a lower cluster, and pods that explain it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start with no growth.
-
-        Args:
-            clock: monotonic seconds.
-        """
+        """Start with no growth; ``clock`` returns monotonic seconds."""
         self._clock = clock
         self._changes: dict[tuple[str, str], deque[tuple[float, Counter[str]]]] = {}
         """By namespace and name of the quota: expiry and amounts of each change; the amounts of seen pods are negative."""

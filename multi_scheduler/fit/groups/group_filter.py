@@ -80,7 +80,6 @@ class GroupFilter:
     """By group that does not fit: the state at that time, when it was computed, and what was lacking."""
 
     def __post_init__(self) -> None:
-        """Start without groups."""
         self._reservations, self._indexes = self.planner.reservations, self.planner.indexes
         release = self._reservations.release
         self.held = HeldGroups(release, self._started, _now)

@@ -39,7 +39,6 @@ class Members:
     """Names of the schedulers that ask this extender. Pods of other schedulers would not use their room."""
 
     def __post_init__(self) -> None:
-        """Create the informers."""
         self.pending = PendingPods(self.upper, gone=self._gone)
         self.pod_groups = PodGroups(self.upper)
 

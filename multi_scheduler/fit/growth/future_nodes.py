@@ -77,7 +77,6 @@ class FutureNodes:
     """Keys of reservations whose lower pods exist."""
 
     def __post_init__(self) -> None:
-        """Create the spare nodes."""
         self.index = ClusterIndex(self.devices)
         self._refresh()
 

@@ -81,7 +81,6 @@ class Pool:
     """Number of nodes with the labels of any shape."""
 
     def __post_init__(self) -> None:
-        """Create the kinds."""
         self.kinds = [Kind(self, shape) for shape in self.autoscaling.shapes]
 
     def matching(self, labels: Mapping[str, str]) -> list[Kind]:

@@ -23,7 +23,6 @@ class BoundPods:
     """By UID: pending bound pods with neither a reservation nor a lower pod on a node."""
 
     def __post_init__(self) -> None:
-        """Register handlers on the informer of bound pods."""
         self._pods = self.context.bound_pods or bound_pods(self.context.upper)
         self._pods.add_handler(
             on_add=lambda pod, _initial: self.added(pod),

@@ -63,7 +63,6 @@ class Reservations:
     _held: dict[str, _Reservation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start without reservations."""
         self._tentative: dict[str, set[str]] = {cluster: set() for cluster in self.indexes}
         self._changed = asyncio.Event()
         for admission in self.admissions.values():
