@@ -17,11 +17,7 @@ BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 def bound_pods(client: Client) -> Informer:
-    """Return an informer of the bound pods that have not finished.
-
-    Args:
-        client: client of the upper cluster.
-    """
+    """Return an informer of the upper cluster's bound pods that have not finished."""
     return Informer(
         client,
         resources.PODS,

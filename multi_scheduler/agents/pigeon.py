@@ -86,7 +86,6 @@ class PigeonAgent(ViewAgent[PigeonSettings]):
             )
         found = pigeon.objectives(
             bins,
-            list(bins),
             self._demand(pod),
             self._settings.objective,
             primary=self._primary,

@@ -62,17 +62,14 @@ def filter_result(
     asked: Candidates, passing: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str]
 ) -> bytes:
     """Return ExtenderFilterResult, with Node objects if the arguments had them, otherwise with names."""
-    result: dict[str, Any] = {
-        "Nodes": None,
-        "NodeNames": None,
+    nodes = asked.nodes
+    result = {
+        "Nodes": None if nodes is None else {"metadata": {}, "items": [nodes[name] for name in passing]},
+        "NodeNames": passing if nodes is None else None,
         "FailedNodes": _cut(failed),
         "FailedAndUnresolvableNodes": _cut(unresolvable),
         "Error": "",
     }
-    if asked.nodes is not None:
-        result["Nodes"] = {"metadata": {}, "items": [asked.nodes[name] for name in passing]}
-    else:
-        result["NodeNames"] = list(passing)
     return msgspec.json.encode(result)
 
 

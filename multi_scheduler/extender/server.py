@@ -165,14 +165,7 @@ class ExtenderServer(HttpsServer):
         started = time.perf_counter()
         try:
             answer = await decide(body)
-        except (
-            NotReadyError,
-            protocol.BadArgumentsError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ValueError,
-        ) as error:
+        except (NotReadyError, KeyError, TypeError, AttributeError, ValueError) as error:
             _CALLS.labels(verb, "refused").inc()
             _log.warning("call refused", verb=verb, error=str(error))
             message = f"{verb}: {error}"

@@ -18,7 +18,8 @@ from multi_scheduler.fit.cluster.scoring import Prediction, predict, score
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.groups.group_filter import UNREADABLE, GroupFilter
 from multi_scheduler.fit.groups.planning import Planner
-from multi_scheduler.fit.growing import Growing, future_nodes
+from multi_scheduler.fit.growing import Growing, pools
+from multi_scheduler.fit.growth.future_nodes import FutureNodes
 from multi_scheduler.fit.judge import Judge
 from multi_scheduler.fit.judgement import Judgement
 from multi_scheduler.fit.reservations import preemption as choosing
@@ -46,7 +47,10 @@ class FitAgent(Agent):
         self._settings = context.read_settings(FitSettings)
         self.indexes = {cluster: ClusterIndex(self._settings.devices) for cluster in context.lower}
         self.admissions = {cluster: Admission(clock=_now) for cluster in context.lower}
-        self.futures = future_nodes(context.clusters, self.indexes, self._settings.devices, _now)
+        self.futures = {
+            cluster: FutureNodes(pools(context.clusters.get(cluster)), index, _now, self._settings.devices)
+            for cluster, index in self.indexes.items()
+        }
         self.reservations = Reservations(self.indexes, self.admissions, self.futures, clock=_now)
         self.feeds = {
             cluster: Feed(
@@ -97,9 +101,7 @@ class FitAgent(Agent):
         if verdict.alone is not None:
             found = await self._filter_alone(pod, verdict.alone)
             return Rejections(found.resolvable, {**found.unresolvable, **verdict.rejections.unresolvable})
-        uid = pod["metadata"].get("uid", "")
-        self.judged.pop(uid, None)
-        self.judged[uid] = dict(verdict.judged)
+        self._remember(pod["metadata"].get("uid", ""), dict(verdict.judged))
         return verdict.rejections
 
     async def _filter_alone(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
@@ -118,11 +120,14 @@ class FitAgent(Agent):
             await self.reservations.wait(until - now)
         if nodes and found.rejected == len(nodes):
             self._judge.grow(nodes, found)
-        self.judged.pop(uid, None)
-        self.judged[uid] = found.judged
+        self._remember(uid, found.judged)
         # Reserve before other agents answer, so that a concurrent call does not count on the same room.
         self.reservations.reserve(uid, found.places)
         return Rejections(found.resolvable, found.unresolvable)
+
+    def _remember(self, uid: str, judged: dict[str, Prediction]) -> None:
+        self.judged.pop(uid, None)  # so that the newest predictions are last
+        self.judged[uid] = judged
 
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
         """Return a reason for pods of groups: no room is reserved on real nodes."""

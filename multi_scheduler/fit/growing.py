@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,6 @@ from controller_runtime import log
 from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from multi_scheduler.config import SchedulerClusterConfig
-from multi_scheduler.fit.cluster.index import ClusterIndex
 from multi_scheduler.fit.feeds.cluster_feed import Feed
 from multi_scheduler.fit.growth.future_nodes import Failure, FutureNodes
 from multi_scheduler.fit.growth.kinds import Pool
@@ -33,31 +32,12 @@ _FAILED = Counter(
 )
 
 
-def future_nodes(
-    clusters: Mapping[str, SchedulerClusterConfig],
-    indexes: Mapping[str, ClusterIndex],
-    devices: Mapping[str, int],
-    clock: Callable[[], float],
-) -> dict[str, FutureNodes]:
-    """Return the nodes that each lower cluster may add, by cluster.
-
-    Args:
-        clusters: configuration by lower cluster.
-        indexes: indexes of existing nodes by lower cluster.
-        devices: as for ``ClusterIndex``.
-        clock: monotonic seconds.
-    """
-    return {
-        name: FutureNodes(_pools(clusters.get(name)), index, devices=devices, clock=clock)
-        for name, index in indexes.items()
-    }
-
-
-def _pools(cluster: SchedulerClusterConfig | None) -> list[Pool]:
+def pools(cluster: SchedulerClusterConfig | None) -> list[Pool]:
+    """Return the parts of a lower cluster that can grow."""
     if cluster is None:
         return []
-    pools = [Pool(node.node_selector, node.autoscaling) for node in cluster.nodes if node.autoscaling]
-    return [*pools, Pool({}, cluster.autoscaling)] if cluster.autoscaling else pools
+    found = [Pool(node.node_selector, node.autoscaling) for node in cluster.nodes if node.autoscaling]
+    return [*found, Pool({}, cluster.autoscaling)] if cluster.autoscaling else found
 
 
 @dataclass(eq=False)

@@ -102,39 +102,35 @@ class DemandHistory:
 
 def objectives(
     bins: Mapping[str, Bin],
-    candidates: Sequence[str],
     demand: Vector,
     objective: Objective,
     *,
     primary: int = 0,
     history: DemandHistory | None = None,
 ) -> dict[str, float | None]:
-    """Return the objective with the pod on each candidate, less is better; None: the pod does not fit there.
+    """Return the objective with the pod on each node, less is better; None: the pod does not fit there.
 
     Args:
         bins: all nodes.
-        candidates: nodes to try.
         demand: the pod's demand, by resource.
         objective: the objective to compute.
         primary: index of the resource for LoadBalance and Consolidate.
-        history: demands, for AdaptiveBinPack; without demands all candidates are equal.
+        history: demands, for AdaptiveBinPack; without demands all nodes are equal.
     """
     tried: dict[str, float | None] = {}
-    places = {name: place for place, name in enumerate(bins)}
     primary_shares = [_primary_share(one, primary) for one in bins.values()]
     packing = _Packing(list(bins.values()), history) if objective == "AdaptiveBinPack" else None
-    for name in candidates:
-        one = bins[name]
+    for place, (name, one) in enumerate(bins.items()):
         usage = [used + asked for used, asked in zip(one.usage, demand, strict=True)]
         if any(used > size for size, used in zip(one.capacity, usage, strict=True)):
             tried[name] = None
             continue
         moved = Bin(one.capacity, usage)
         if packing is not None:
-            tried[name] = packing.mismatch(places[name], moved)
+            tried[name] = packing.mismatch(place, moved)
             continue
         shares = list(primary_shares)
-        shares[places[name]] = _primary_share(moved, primary)
+        shares[place] = _primary_share(moved, primary)
         tried[name] = _deviation(shares) if objective == "LoadBalance" else _unevenness(shares)
     return tried
 

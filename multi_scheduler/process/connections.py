@@ -31,10 +31,7 @@ the lower clusters by name."""
 async def run(options: ProcessOptions, program: str, work: Work) -> None:
     """Run the work with clients until cancelled; restart it with new clients when a kubeconfig or ClusterProfile changed.
 
-    Args:
-        options: the parsed command line.
-        program: name of the program, for the API servers' logs.
-        work: the program's work; it ends only when it is cancelled.
+    ``work`` ends only when it is cancelled. The API servers log the name of the program.
 
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.

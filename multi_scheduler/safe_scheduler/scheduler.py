@@ -137,7 +137,7 @@ class SafeScheduler:
         demand = [_demand(pod, name) // unit or least for name, unit, least in resources]
         self._history.add_once(pod["metadata"].get("uid", ""), demand)
         bins = {name: _bin(node, resources) for name, node in nodes.items()}
-        found = pigeon.objectives(bins, list(bins), demand, self.settings.objective, history=self._history)
+        found = pigeon.objectives(bins, demand, self.settings.objective, history=self._history)
         return pigeon.points(found)
 
 

@@ -37,7 +37,7 @@ class UsageConfig(
     """Age from which a node's usage counts as unknown."""
     prometheus: PrometheusConfig = msgspec.field(default_factory=PrometheusConfig)
     """Settings for source Prometheus."""
-    pressure: Thresholds = Thresholds()
+    pressure: Thresholds = msgspec.field(default_factory=Thresholds)
     """When a node is under pressure."""
 
 

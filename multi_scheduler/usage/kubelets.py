@@ -56,19 +56,9 @@ class _Kubelets(Source):
             raise last
 
     async def ask(self, name: str) -> bytes:
-        """Return a kubelet's response.
-
-        Raises:
-            ApiError: the request failed.
-        """
         return await self.get(name, self.path)
 
     async def get(self, name: str, path: str) -> bytes:
-        """Return what a kubelet serves at a path.
-
-        Raises:
-            ApiError: the request failed.
-        """
         url = f"/api/v1/nodes/{name}/proxy/{path}"
         return await self._client.request("GET", url, timeout=_TIMEOUT, flow="usage")
 

@@ -14,12 +14,9 @@ MEAN, DEVIATION, FORECAST = "mean-free-{}", "std-free-{}", "forcasted-free-{}"
 
 
 def read(annotations: Mapping[str, str], resource: str, capacity: float) -> Measured | None:
-    """Return the usage of one resource; None: the annotations are missing.
+    """Return the usage of ``cpu`` or ``memory``; None: the annotations are missing.
 
-    Args:
-        annotations: annotations of the node.
-        resource: ``cpu`` or ``memory``.
-        capacity: allocatable amount, in the unit of the annotation.
+    ``capacity`` is the allocatable amount, in the unit of the annotation.
     """
     free = number(annotations.get(MEAN.format(resource)))
     if free is None or not capacity:

@@ -92,12 +92,9 @@ class UsageStore:
         return len(self._records)
 
     def add(self, name: str, sample: Sample, *, capacity: float = 0.0) -> None:
-        """Add a sample; ignore it if it is not newer than the last one, because sources repeat samples.
+        """Add a sample of a node; ignore it if it is not newer than the last one, because sources repeat samples.
 
-        Args:
-            name: name of the node.
-            sample: the node's usage.
-            capacity: CPU of the node in millicores, for the pressure on CPU; 0: unknown.
+        ``capacity`` is the node's CPU in millicores, for the pressure on CPU; 0: unknown.
         """
         record = self._record(name)
         if sample.time <= record.time:

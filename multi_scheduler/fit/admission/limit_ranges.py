@@ -91,12 +91,7 @@ def with_defaults(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> Mapp
 
 
 def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
-    """Return why the pod would be refused; empty: admitted.
-
-    Args:
-        spec: the pod's spec with the defaults of these ranges.
-        ranges: limit ranges of the lower namespace.
-    """
+    """Return why the limit ranges refuse the pod, to which ``spec`` their defaults have been added; empty: admitted."""
     if ranges and (problem := _contradiction(spec)):
         return (
             f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {problem}"

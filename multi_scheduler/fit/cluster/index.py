@@ -274,13 +274,7 @@ class ClusterIndex:
         return self._by_node.get(name, {})
 
     def left_over(self, slots: Sequence[int], demand: Demand, resource: str) -> list[float]:
-        """Return for each slot the share of a resource that stays free with the pod on the node; 0: exact fit, or not offered.
-
-        Args:
-            slots: slots of nodes.
-            demand: the pod's demand.
-            resource: the resource.
-        """
+        """Return for each slot the share of a resource that stays free with the pod on the node; 0: exact fit, or not offered."""
         free, wanted = self.free(resource), demand.requests.get(resource, 0)
         capacity = self._capacity.get(resource)
         if capacity is None:

@@ -39,12 +39,8 @@ def remaining(
 ) -> list[int]:
     """Return the slots that satisfy the pod's topology spread and pod (anti-)affinity constraints.
 
-    Args:
-        slots: slots of the nodes with room.
-        demand: the pod's requirements.
-        placements: placements in the cluster.
-        node_filter: finds the nodes over which pods are spread.
-        rejections: incremented by the number of rejected nodes for each reason, in kube-scheduler's words.
+    ``node_filter`` finds the nodes over which pods are spread. ``rejections`` is incremented by the number of rejected
+    nodes for each reason, in kube-scheduler's words.
     """
     found = list(slots)
     if demand.spread:
@@ -59,14 +55,7 @@ def remaining(
 def without_conflicts(
     slots: Sequence[int], ports: Sequence[Port], placements: Placements, rejections: Counter[str]
 ) -> list[int]:
-    """Return the slots of the nodes where no pod uses one of the host ports.
-
-    Args:
-        slots: slots of nodes.
-        ports: host ports of the pod.
-        placements: placements in the cluster.
-        rejections: incremented by the number of rejected nodes, in kube-scheduler's words.
-    """
+    """Return the slots of the nodes where no pod uses one of the host ports; count the others in ``rejections``."""
     addresses: dict[tuple[str, int], set[str]] = {}
     for address, protocol, number in ports:
         addresses.setdefault((protocol, number), set()).add(address)

@@ -53,10 +53,7 @@ class HeldGroups:
     def hold(self, key: str, nodes: Mapping[str, VirtualNode], *, seconds: float = HELD_SECONDS) -> None:
         """Note the members' reservations, for a group without any; other groups lose these members.
 
-        Args:
-            key: key of the group.
-            nodes: virtual node by UID of a member.
-            seconds: time until the reservations expire without progress.
+        ``nodes`` are by UID of a member. ``seconds`` is the time until the reservations expire without progress.
         """
         for uid in nodes:
             self._forget(uid)  # held by another group if a user changed the pod's group

@@ -39,13 +39,7 @@ class PendingPods:
         self.informer.on_change(self._put, self._removed)
 
     async def wait_for(self, key: str, uid: str, seconds: float) -> None:
-        """Wait until the cache contains a pod, and therefore all pods that were created before it.
-
-        Args:
-            key: namespace and name.
-            uid: UID of the pod.
-            seconds: longest time to wait.
-        """
+        """Wait until the cache contains a pod (``key``: namespace/name), and therefore all pods that were created before it."""
         try:
             async with asyncio.timeout(seconds):
                 while (pod := self.informer.store.get(key)) is None or pod.uid != uid:

@@ -200,7 +200,22 @@ class Planner:
         placed: dict[str, VirtualNode] = {}
         why = Judgement()
         try:
-            why = self._place_members(ready, members, option, candidates, placed)
+            for number, (uid, pod) in enumerate(members):
+                missing = ready.needed - len(placed)
+                # Stop if the group cannot start, or if it can and time is up.
+                if missing > len(members) - number or (missing <= 0 and self._is_late()):
+                    break
+                self._check_time()
+                allowed = candidates.get(uid)
+                nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
+                found = self.judge(pod, nodes)
+                if not found.places:
+                    why = found
+                    continue
+                fitting = [node for node in nodes if node.name in found.places]
+                node = max(fitting, key=lambda one: self._value(one, found))
+                self.reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
+                placed[uid] = node
         finally:
             # Release even after an error that a pod's content causes.
             if len(placed) < ready.needed:
@@ -214,34 +229,6 @@ class Planner:
         lacking.counted_by = max(lacking.counted_by, why.counted_by)
         lacking.is_resolvable |= bool(why.resolvable)
         return None
-
-    def _place_members(
-        self,
-        ready: Standing,
-        members: Sequence[tuple[str, Mapping[str, Any]]],
-        option: Option,
-        candidates: Mapping[str, Collection[str]],
-        placed: dict[str, VirtualNode],
-    ) -> Judgement:
-        """Reserve room in ``placed``; stop if the group cannot start, or can and time is up. Return the last rejection."""
-        why = Judgement()
-        for number, (uid, pod) in enumerate(members):
-            if len(placed) + len(members) - number < ready.needed:
-                break
-            if len(placed) >= ready.needed and self._is_late():
-                break
-            self._check_time()
-            allowed = candidates.get(uid)
-            nodes = [node for node in option.nodes if allowed is None or node.name in allowed]
-            found = self.judge(pod, nodes)
-            if not found.places:
-                why = found
-                continue
-            fitting = [node for node in nodes if node.name in found.places]
-            node = max(fitting, key=lambda one: self._value(one, found))
-            self.reservations.reserve(uid, {node.name: found.places[node.name]}, is_of_group=True)
-            placed[uid] = node
-        return why
 
     def _check_time(self) -> None:
         if self._is_late():

@@ -39,11 +39,6 @@ def choose(index: ClusterIndex, wanted: Demand, candidates: Iterable[Mirrored]) 
 
     As in kube-scheduler, the node is chosen where the most important victim has the lowest priority; ties are decided by
     the sum of priorities, then by the number of victims.
-
-    Args:
-        index: the lower cluster.
-        wanted: the pod's demand.
-        candidates: pods that may be evicted.
     """
     by_node: defaultdict[str, list[Mirrored]] = defaultdict(list)
     for candidate in candidates:

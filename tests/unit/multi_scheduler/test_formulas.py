@@ -93,7 +93,6 @@ def test_pigeon_objectives_and_scores(case) -> None:
         history.add(call["demand"])
         found = pigeon.objectives(
             bins,
-            list(bins),
             call["demand"],
             OBJECTIVES[case["policy"]],
             primary=case["prime_index"],
@@ -130,7 +129,7 @@ def test_pigeon_traces(trace) -> None:
     history = pigeon.DemandHistory(size)
     for demand, expected in zip(trace["demands"], trace["placements"], strict=True):
         history.add(demand)
-        found = pigeon.objectives(bins, list(bins), demand, OBJECTIVES[trace["policy"]], history=history)
+        found = pigeon.objectives(bins, demand, OBJECTIVES[trace["policy"]], history=history)
         feasible = {name: round(value, 9) for name, value in found.items() if value is not None}
         best = min(feasible, key=lambda name: (feasible[name], name))
         assert best == expected
@@ -150,8 +149,8 @@ def test_pigeon_ignores_resources_that_no_node_has() -> None:
     for demand in ([100, 128], [3500, 7000], [100, 128]):
         without.add(demand)
     bare = {name: pigeon.Bin(one.capacity[:2], one.usage[:2]) for name, one in bins.items()}
-    assert pigeon.objectives(bins, ["a", "b"], [100, 128, 0], "AdaptiveBinPack", history=history) == near(
-        pigeon.objectives(bare, ["a", "b"], [100, 128], "AdaptiveBinPack", history=without)
+    assert pigeon.objectives(bins, [100, 128, 0], "AdaptiveBinPack", history=history) == near(
+        pigeon.objectives(bare, [100, 128], "AdaptiveBinPack", history=without)
     )
 
 
