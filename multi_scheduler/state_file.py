@@ -17,6 +17,8 @@ class StateFile:
         """Set the file; nothing is read yet. With an empty path, all methods do nothing."""
         self._path = Path(path) if path else None
         self._log = log
+        self.saved = 0
+        """Number of changes that the file contains."""
 
     def restore(self, accept: Callable[[Mapping[str, Any]], None]) -> None:
         """Call ``accept`` with the saved state, if the file can be read; ``accept`` raises ValueError if it is invalid."""
@@ -31,15 +33,14 @@ class StateFile:
                 "saved state not loaded, the agent starts without it", file=str(self._path), error=str(error)
             )
 
-    def save(self, state: Mapping[str, Any]) -> bool:
-        """Write the state; return whether it was written. After a crash the file has either the old or the new state."""
-        if self._path is None:
-            return False
+    def save(self, state: Callable[[], Mapping[str, Any]], changes: int) -> None:
+        """Write the state if it has another number of changes. After a crash the file has either the old or the new state."""
+        if self._path is None or changes == self.saved:
+            return
         try:
             fresh = self._path.with_name(f"{self._path.name}.new")
-            fresh.write_text(json.dumps(state), encoding="utf-8")
+            fresh.write_text(json.dumps(state()), encoding="utf-8")
             fresh.replace(self._path)
+            self.saved = changes
         except OSError as error:
             self._log.warning("state not saved", file=str(self._path), error=str(error))
-            return False
-        return True

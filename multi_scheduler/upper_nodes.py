@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from controller_runtime import resources
 from controller_runtime.api import names
@@ -19,26 +20,23 @@ NAME = "upper cluster"
 """The upper cluster's name in logs and metrics of usage. It cannot be the name of a lower cluster."""
 
 
+@dataclass(eq=False)
 class UpperNodes:
     """Keeps an index of the upper cluster's real nodes and their pods."""
 
-    def __init__(
-        self, client: Client, index: ClusterIndex, *, changed: Callable[[str, Mapping[str, str]], None]
-    ) -> None:
-        """Create informers; ``run`` starts them.
+    client: Client
+    index: ClusterIndex
+    changed: Callable[[str, Mapping[str, str]], None]
+    """Called with name and annotations of each added or changed node, and without annotations if it is deleted."""
 
-        Args:
-            client: client of the upper cluster.
-            index: index of nodes and pods to update.
-            changed: called with name and annotations of each added or changed node, and without annotations if it is deleted.
-        """
-        self._index, self._changed = index, changed
+    def __post_init__(self) -> None:
+        """Create informers; ``run`` starts them."""
         real = f"{names.LABEL_NODE_TYPE}!={names.NODE_TYPE_VIRTUAL}"
         self._nodes = Informer(
-            client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
+            self.client, resources.NODES, label_selector=real, transform=shrink_node, name="real-nodes"
         )
         self._pods = Informer(
-            client, resources.PODS, field_selector=BOUND, transform=shrink_pod, name="real-pods"
+            self.client, resources.PODS, field_selector=BOUND, transform=shrink_pod, name="real-pods"
         )
         self._nodes.on_change(self.node, self._gone)
         self._pods.on_change(self.pod, self._pod_gone)
@@ -51,8 +49,8 @@ class UpperNodes:
 
     def node(self, node: Object) -> None:
         """Store a new or changed node."""
-        self._index.upsert_node(node.to_dict())
-        self._changed(node.name, node.annotations)
+        self.index.upsert_node(node.to_dict())
+        self.changed(node.name, node.annotations)
 
     def pod(self, pod: Object) -> None:
         """Store a new or changed bound pod."""
@@ -65,11 +63,11 @@ class UpperNodes:
             limits=spec.get("limits") or {},
             since=status.get("since", 0.0),
         )
-        self._index.place(pod.uid, placed)
+        self.index.place(pod.uid, placed)
 
     def _pod_gone(self, pod: Object) -> None:
-        self._index.remove(pod.uid)
+        self.index.remove(pod.uid)
 
     def _gone(self, node: Object) -> None:
-        self._index.remove_node(node.name)
-        self._changed(node.name, {})
+        self.index.remove_node(node.name)
+        self.changed(node.name, {})

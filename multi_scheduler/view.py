@@ -139,8 +139,7 @@ class View:
 
     def real_node(self, pod: Mapping[str, Any], name: str) -> LowerNode | None:
         """Return a real node of the upper cluster, to be scored like a lower node; None: unknown."""
-        node = self._real.index.node(name) if self._real is not None else None
-        if self._real is None or node is None:
+        if self._real is None or (node := self._real.index.node(name)) is None:
             return None
         uid = pod["metadata"].get("uid", "")
         return LowerNode(node, "", self._real.index.on(name), self._real.usage, uid)

@@ -76,7 +76,7 @@ class LearnedAgent(ViewAgent[LearnedSettings]):
         )
         self._state = StateFile(self._settings.state, self._log)
         self._state.restore(self.memory.restore)
-        self._saved = self.memory.bandit.rewards
+        self._state.saved = self.memory.bandit.rewards
         self._ended: asyncio.Queue[Object] = asyncio.Queue(_ENDED)
         context.bound_pods.on_change(self._bound, self._gone)
 
@@ -176,8 +176,7 @@ class LearnedAgent(ViewAgent[LearnedSettings]):
             self._write(uid=uid, node=decision.node, reward=reward)
 
     def _save(self) -> None:
-        if self._saved != self.memory.bandit.rewards and self._state.save(self.memory.state()):
-            self._saved = self.memory.bandit.rewards
+        self._state.save(self.memory.state, self.memory.bandit.rewards)
 
     def _write(self, **record: Any) -> None:
         """Append a decision or a reward to the log. Errors are logged and otherwise ignored."""

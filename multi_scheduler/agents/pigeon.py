@@ -55,20 +55,16 @@ class PigeonAgent(ViewAgent[PigeonSettings]):
         self._history = pigeon.DemandHistory(len(resources))
         self._file = StateFile(self._settings.state, log.get_logger(component=context.name))
         self._file.restore(self._history.restore)
-        self._saved = self._history.count
+        self._file.saved = self._history.count
 
     async def run(self) -> None:
         """Save the history until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_SAVE_SECONDS)
-                self._save()
+                self._file.save(self._history.state, self._history.count)
         finally:
-            self._save()
-
-    def _save(self) -> None:
-        if self._saved != self._history.count and self._file.save(self._history.state()):
-            self._saved = self._history.count
+            self._file.save(self._history.state, self._history.count)
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[VirtualNode]) -> Rejections:
         """Count the pod's demand; reject nothing."""

@@ -96,15 +96,9 @@ def objection(spec: Mapping[str, Any], ranges: Sequence[LimitRange]) -> str:
         return (
             f"a default of LimitRange {', '.join(one.name for one in ranges)} contradicts the pod: {problem}"
         )
-    known: dict[str, _Amounts] = {}
+    found = {of: list(_amounts(of, spec)) for of in {bound.of for one in ranges for bound in one.bounds}}
     for one in ranges:
-        objections = []
-        for bound in one.bounds:
-            if bound.of not in known:
-                known[bound.of] = list(_amounts(bound.of, spec))
-            if text := _objection(bound, known[bound.of]):
-                objections.append(text)
-        if objections:
+        if objections := [text for bound in one.bounds if (text := _objection(bound, found[bound.of]))]:
             return f"LimitRange {one.name}: {', '.join(objections)}"
     return ""
 

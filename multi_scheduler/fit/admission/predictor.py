@@ -190,7 +190,10 @@ class Admission:
         for name in sorted(there)[:_MOST_QUOTAS]:
             quota = there[name]
             if quota.covers(charge.kind):
-                reserved = _reserved_usage(quota, promised)
+                reserved: Counter[str] = Counter()
+                for kind, sums in promised.items():
+                    if quota.covers(kind):
+                        reserved.update(sums)
                 # ``used`` has these already. Counter subtraction keeps only positive counts.
                 reserved -= self._recently_counted.unseen(charge.namespace, name)
                 if objection := quota.objection(charge, reserved):
@@ -236,14 +239,6 @@ class Admission:
             del kinds[charge.kind]
         if not kinds:
             del self._promised[charge.namespace]
-
-
-def _reserved_usage(quota: Quota, promised: Mapping[Kind, Counter[str]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for kind, sums in promised.items():
-        if quota.covers(kind):
-            total.update(sums)
-    return total
 
 
 def _put(kept: dict[str, dict[str, Rule]], namespace: str, name: str, rule: Rule | None) -> None:

@@ -22,10 +22,9 @@ class ClusterIndex:
     """Nodes, pods and reservations of one lower cluster."""
 
     def __init__(self, devices: Mapping[str, int] | None = None) -> None:
-        """Create an empty index.
+        """Create an empty index; ``devices`` has the units of one device by divisible resource.
 
-        Args:
-            devices: units of one device, by divisible resource; a pod takes a part of one device, or whole devices.
+        A pod takes a part of one device, or whole devices.
         """
         self.devices = {resource: DeviceColumn(units, 0) for resource, units in (devices or {}).items()}
         self._nodes: list[Node | None] = []
@@ -137,23 +136,20 @@ class ClusterIndex:
                     if resource in placed.requests and (at := self._slots.get(placed.node)) is not None:
                         column[at] -= placed.requests[resource]
                 self._capacity[resource] = [math.inf] * len(self._names)
-        taken = self._taken(node.name)
+        on_node = self._by_node.get(node.name, {})
+        taken: Counter[str] = Counter()
+        for placed in on_node.values():
+            taken.update(placed.requests)
         for resource, column in self._free.items():
             column[slot] = node.allocatable.get(resource, 0) - taken.get(resource, 0)
             self._capacity[resource][slot] = node.allocatable.get(resource) or math.inf
         for resource, devices in self.devices.items():
-            on_node = self._by_node.get(node.name, {}).items()
-            devices.reset(
-                slot,
-                node.allocatable.get(resource, 0),
-                [(uid, count, one.devices) for uid, one in on_node if (count := one.requests.get(resource))],
-            )
-
-    def _taken(self, name: str) -> Counter[str]:
-        taken: Counter[str] = Counter()
-        for placed in self._by_node.get(name, {}).values():
-            taken.update(placed.requests)
-        return taken
+            taking = [
+                (uid, count, one.devices)
+                for uid, one in on_node.items()
+                if (count := one.requests.get(resource))
+            ]
+            devices.reset(slot, node.allocatable.get(resource, 0), taking)
 
     # --- pods and reservations ----------------------------------------------------------------------
 
