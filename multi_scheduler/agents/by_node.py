@@ -77,7 +77,6 @@ class NodeAgent(ViewAgent[N]):
         raise NotImplementedError
 
     def _score(self, pod: AskedPod, nodes: Sequence[LowerNode]) -> float:
-        found = [
-            self.score_node(pod, node) for node in (nodes if self._settings.node == "Best" else nodes[:1])
-        ]
+        candidates = nodes if self._settings.node == "Best" else nodes[:1]
+        found = [self.score_node(pod, node) for node in candidates]
         return max((NEUTRAL if one is None else one for one in found), default=NEUTRAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import from_dict
-from multi_scheduler.agent import Agent, VirtualNode
+from multi_scheduler.agent import Agent, AgentContext, VirtualNode
 from multi_scheduler.agents.congestion import CongestionAgent
 from multi_scheduler.agents.cost import CostAgent
 from multi_scheduler.agents.load import LoadAgent
@@ -28,7 +29,7 @@ from multi_scheduler.usage.config import UsageConfig
 from multi_scheduler.usage.store import Sample
 from tests.unit.background import working
 
-AGENTS = {
+AGENTS: dict[str, Callable[[AgentContext], Agent]] = {
     "congestion": CongestionAgent,
     "cost": CostAgent,
     "load": LoadAgent,
