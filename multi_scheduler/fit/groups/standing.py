@@ -75,10 +75,8 @@ def standing(group: Group, pending: Collection[Member], bound: int, *, now: floa
         return Standing(group, members, bound)
     if len(members) >= needed:
         return Standing(group, members, bound, needed)
-    if bound:
-        return Standing(group, members, bound)
     oldest = min((one.created for one in pending), default=now)
-    if group.is_derived and now - oldest >= DERIVED_PATIENCE:
+    if bound or (group.is_derived and now - oldest >= DERIVED_PATIENCE):
         return Standing(group, members, bound)
     gated = len(pending) - len(members)
     text = f"pod group {group} has {len(members)} of {group.minimum} pods"
