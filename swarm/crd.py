@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_runtime.resources import SWARMS
-from swarm.spec import DATA_KEY, GROUP, JOB_NAME, LABEL_KEY, LABEL_VALUE, LONGEST_JOB, MOST_JOBS, OBJECT_NAME
+import msgspec
 
+from controller_runtime.resources import SWARMS
+from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, SwarmSpec
+
+_RULES = "x-kubernetes-validations"
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL_VALUE = {"type": "string", "maxLength": 63, "pattern": f"^{LABEL_VALUE}$"}
 _LABELS = {"type": "object", "additionalProperties": _LABEL_VALUE, "maxProperties": 32}
@@ -89,7 +92,7 @@ def _schema() -> dict[str, Any]:
             "spec": _spec(),
             "status": _status(),
         },
-        "x-kubernetes-validations": [
+        _RULES: [
             {
                 "rule": f"self.metadata.name.matches('^{_NAME}$') && size(self.metadata.name) <= 63",
                 "message": "metadata.name must be a DNS label: names of a worker's objects begin with it",
@@ -99,133 +102,52 @@ def _schema() -> dict[str, Any]:
 
 
 def _spec() -> dict[str, Any]:
-    seconds = {"type": "integer", "minimum": 0, "maximum": 86_400}
-    name = {"type": "string", "minLength": 1, "maxLength": 253, "pattern": f"^{OBJECT_NAME}$"}
-    return {
-        "type": "object",
-        "required": ["workers"],
-        "properties": {
-            "jobs": {
-                "description": "The jobs. The name identifies a job.",
-                "type": "array",
-                "maxItems": MOST_JOBS,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-                "items": _job(),
-            },
-            "jobsFrom": {
-                "description": "ConfigMaps with lists of jobs: YAML, or one name per line.",
-                "type": "object",
-                "properties": {
-                    "configMap": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": {
-                            "name": name,
-                            "key": {**name, "pattern": f"^{DATA_KEY}$", "default": "jobs"},
-                        },
-                    },
-                    "selector": _SELECTOR,
-                },
-                "x-kubernetes-validations": [_one_of("configMap", "selector")],
-            },
-            "workers": {
-                "description": "The pods that run the jobs.",
-                "type": "object",
-                "properties": {
-                    "statefulSet": name,
-                    "deployment": name,
-                    "selector": _SELECTOR,
-                    "httpPort": {
-                        "description": "Port of /internal/version. 0: workers acknowledge by their Lease.",
-                        "type": "integer",
-                        "minimum": 0,
-                        "maximum": 65_535,
-                        "default": 0,
-                    },
-                },
-                "x-kubernetes-validations": [_one_of("statefulSet", "deployment", "selector")],
-            },
-            "maxPerWorker": {
-                "description": "Largest number of jobs per worker. 0: no limit.",
-                "type": "integer",
-                "minimum": 0,
-                "default": 0,
-            },
-            "strategy": _enum("Sticky", "Contiguous", "Rendezvous"),
-            "handover": _enum("Exclusive", "Overlap"),
-            "refresh": _enum("Signal", "Restart"),
-            "unreadyGraceSeconds": {
-                "description": "How long a worker that is not ready keeps its jobs.",
-                **seconds,
-                "default": 30,
-            },
-            "maxUnavailable": {
-                "description": "With refresh Restart: workers that may restart at the same time.",
-                "type": "integer",
-                "minimum": 1,
-                "default": 1,
-            },
-            "fenceSeconds": {
-                "description": "A worker that cannot acknowledge for this long stops its jobs. 0: never.",
-                **seconds,
-                "default": 0,
-            },
-            "configMap": {
-                "description": "Name of a ConfigMap that is kept in the layout of k8s-swarm.",
-                **name,
-                "minLength": 0,
-                "pattern": f"^({OBJECT_NAME})?$",
-            },
+    (whole,), parts = msgspec.json.schema_components([SwarmSpec], ref_template="{name}")
+    spec = _structural(whole, parts)
+    fields = spec["properties"]
+    fields["jobs"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    fields["jobsFrom"][_RULES] = [_one_of("configMap", "selector")]
+    fields["workers"][_RULES] = [_one_of("statefulSet", "deployment", "selector")]
+    spec[_RULES] = [
+        {
+            "rule": "!(has(self.jobs) && has(self.jobsFrom))",
+            "message": "set jobs or jobsFrom, not both",
         },
-        "x-kubernetes-validations": [
-            {
-                "rule": "!(has(self.jobs) && has(self.jobsFrom))",
-                "message": "set jobs or jobsFrom, not both",
-            },
-            {
-                "rule": "!has(self.fenceSeconds) || self.fenceSeconds == 0 || self.fenceSeconds >= 5",
-                "message": "fenceSeconds must be 0 or at least 5",
-            },
-            {
-                "rule": "!has(self.fenceSeconds) || self.fenceSeconds == 0 || !has(self.workers.httpPort)"
-                " || self.workers.httpPort == 0",
-                "message": "fenceSeconds needs Leases: set workers.httpPort to 0",
-            },
-        ],
-    }
+        {
+            "rule": "!has(self.fenceSeconds) || self.fenceSeconds == 0 || self.fenceSeconds >= 5",
+            "message": "fenceSeconds must be 0 or at least 5",
+        },
+        {
+            "rule": "!has(self.fenceSeconds) || self.fenceSeconds == 0 || !has(self.workers.httpPort)"
+            " || self.workers.httpPort == 0",
+            "message": "fenceSeconds needs Leases: set workers.httpPort to 0",
+        },
+    ]
+    return spec
 
 
-def _job() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": LONGEST_JOB,
-                "pattern": f"^{JOB_NAME}$",
-            },
-            "weight": {"type": "integer", "minimum": 1, "maximum": 1_000_000, "default": 1},
-            "qos": {
-                "description": "Dedicated: the job runs alone on its worker.",
-                **_enum("Shared", "Dedicated"),
-            },
-            "affinity": {
-                "type": "object",
-                "properties": {
-                    "workers": {**_SELECTOR, "description": "Labels of pods."},
-                    "clusters": {
-                        "description": "Names of nodes. A virtual node represents its lower cluster.",
-                        "type": "array",
-                        "maxItems": 256,
-                        "items": {"type": "string", "minLength": 1, "maxLength": 253},
-                    },
-                },
-            },
-        },
-    }
+def _structural(schema: dict[str, Any], parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return msgspec's schema of a field in the form of CustomResourceDefinitions: without references and null."""
+    found = dict(schema)
+    if choices := found.pop("anyOf", None):  # the field's type, or null
+        found = choices[0] | found
+    if name := found.pop("$ref", ""):
+        found = {key: parts[name][key] for key in ("type", "required", "properties")} | found
+    elif found.get("type") == "object":
+        found |= _SELECTOR
+    for key in ("default", "required"):
+        if found.get(key) in (None, "", (), [], {}):
+            found.pop(key, None)
+    if "enum" in found:
+        found["type"] = "string"
+    if "pattern" in found:
+        found["pattern"] = found["pattern"].replace(r"\Z", "$")
+    if "items" in found:
+        found["items"] = _structural(found["items"], parts)
+    if name:
+        fields = found["properties"].items()
+        found["properties"] = {field: _structural(part, parts) for field, part in fields}
+    return found
 
 
 def _status() -> dict[str, Any]:
@@ -286,10 +208,6 @@ def _status() -> dict[str, Any]:
             },
         },
     }
-
-
-def _enum(*values: str) -> dict[str, Any]:
-    return {"type": "string", "enum": list(values), "default": values[0]}
 
 
 def _one_of(*fields: str) -> dict[str, str]:

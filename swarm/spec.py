@@ -1,4 +1,4 @@
-"""Types of a Swarm's specification, as in its CustomResourceDefinition, and their parsers."""
+"""Types of a Swarm's specification, from which ``crd`` derives the schema, and their parsers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from controller_runtime.api import matching
 from controller_runtime.resources import SWARMS
@@ -27,33 +28,44 @@ DATA_KEY = r"[-A-Za-z0-9_.]+"
 JOB_NAME = r"[^\x00-\x1f\x7f-\x9f]*"
 """Control characters are refused, because names are printed on terminals."""
 
-_Seconds = Annotated[int, msgspec.Meta(ge=0, le=86_400)]
-_Name = Annotated[str, msgspec.Meta(max_length=253, pattern=rf"^({OBJECT_NAME})?\Z")]
+_Seconds = Annotated[int, Meta(ge=0, le=86_400)]
+_Name = Annotated[str, Meta(max_length=253, pattern=rf"^({OBJECT_NAME})?\Z")]
+_SetName = Annotated[_Name, Meta(extra_json_schema={"minLength": 1})]
+"""A name that the API server accepts only if it is not empty; an empty one is the default of a missing field."""
+_NodeName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 253})]
 
 
 class Affinity(msgspec.Struct, rename="camel", frozen=True):
     """Restricts which workers may get a job."""
 
-    workers: dict[str, Any] = {}
-    """A label selector of pods."""
-    clusters: tuple[str, ...] = ()
-    """Names of nodes; empty: all."""
+    workers: Annotated[dict[str, Any], Meta(description="Labels of pods.")] = {}
+    clusters: Annotated[
+        tuple[_NodeName, ...],
+        Meta(
+            description="Names of nodes. A virtual node represents its lower cluster.",
+            extra_json_schema={"maxItems": 256},
+        ),
+    ] = ()
+    """Empty: all."""
 
 
 class JobSpec(msgspec.Struct, rename="camel", frozen=True):
     """One entry of ``spec.jobs``."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_JOB, pattern=rf"^{JOB_NAME}\Z")]
-    weight: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
-    qos: Literal["Shared", "Dedicated"] = "Shared"
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_JOB, pattern=rf"^{JOB_NAME}\Z")]
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    qos: Annotated[
+        Literal["Shared", "Dedicated"],
+        Meta(description="Dedicated: the job runs alone on its worker."),
+    ] = "Shared"
     affinity: Affinity | None = None
 
 
 class ConfigMapKey(msgspec.Struct, rename="camel", frozen=True):
     """Key of a ConfigMap with a list of jobs."""
 
-    name: _Name
-    key: Annotated[str, msgspec.Meta(max_length=253, pattern=rf"^{DATA_KEY}\Z")] = JOBS_KEY
+    name: _SetName
+    key: Annotated[str, Meta(max_length=253, pattern=rf"^{DATA_KEY}\Z")] = JOBS_KEY
 
 
 class JobsFrom(msgspec.Struct, rename="camel", frozen=True):
@@ -66,11 +78,17 @@ class JobsFrom(msgspec.Struct, rename="camel", frozen=True):
 class WorkersSpec(msgspec.Struct, rename="camel", frozen=True):
     """Selects the worker pods; exactly one of the first three fields is set."""
 
-    stateful_set: _Name = ""
-    deployment: _Name = ""
+    stateful_set: _SetName = ""
+    deployment: _SetName = ""
     selector: dict[str, Any] | None = None
-    http_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
-    """Port for acknowledgements over HTTP; 0: workers acknowledge by their Lease."""
+    http_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Port of /internal/version. 0: workers acknowledge by their Lease.",
+        ),
+    ] = 0
 
     @property
     def kind(self) -> str:
@@ -83,18 +101,35 @@ class WorkersSpec(msgspec.Struct, rename="camel", frozen=True):
 class SwarmSpec(msgspec.Struct, rename="camel", frozen=True):
     """``spec`` of a Swarm, with the defaults of the schema."""
 
-    workers: WorkersSpec
-    jobs: Annotated[tuple[JobSpec, ...], msgspec.Meta(max_length=MOST_JOBS)] = ()
-    jobs_from: JobsFrom | None = None
-    max_per_worker: Annotated[int, msgspec.Meta(ge=0)] = 0
+    workers: Annotated[WorkersSpec, Meta(description="The pods that run the jobs.")]
+    jobs: Annotated[
+        tuple[JobSpec, ...],
+        Meta(max_length=MOST_JOBS, description="The jobs. The name identifies a job."),
+    ] = ()
+    jobs_from: Annotated[
+        JobsFrom | None,
+        Meta(description="ConfigMaps with lists of jobs: YAML, or one name per line."),
+    ] = None
+    max_per_worker: Annotated[
+        int, Meta(ge=0, description="Largest number of jobs per worker. 0: no limit.")
+    ] = 0
     strategy: Literal["Sticky", "Contiguous", "Rendezvous"] = "Sticky"
     handover: Literal["Exclusive", "Overlap"] = "Exclusive"
     refresh: Literal["Signal", "Restart"] = "Signal"
-    unready_grace_seconds: _Seconds = 30
-    max_unavailable: Annotated[int, msgspec.Meta(ge=1)] = 1
-    fence_seconds: _Seconds = 0
-    config_map: _Name = ""
-    """Name of a ConfigMap in the layout of k8s-swarm; empty: none."""
+    unready_grace_seconds: Annotated[
+        _Seconds, Meta(description="How long a worker that is not ready keeps its jobs.")
+    ] = 30
+    max_unavailable: Annotated[
+        int,
+        Meta(ge=1, description="With refresh Restart: workers that may restart at the same time."),
+    ] = 1
+    fence_seconds: Annotated[
+        _Seconds,
+        Meta(description="A worker that cannot acknowledge for this long stops its jobs. 0: never."),
+    ] = 0
+    config_map: Annotated[
+        _Name, Meta(description="Name of a ConfigMap that is kept in the layout of k8s-swarm.")
+    ] = ""
 
 
 def parse(spec: Any) -> SwarmSpec:
