@@ -21,17 +21,12 @@ from descheduler.config.options import Options
 from descheduler.config.policy import convert
 from descheduler.memory.store import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
-from descheduler.moving.departures import Departures
 from descheduler.moving.mover import Mover
-from descheduler.moving.record_store import RecordStore
-from descheduler.moving.recreation import Recreator
 from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
-from descheduler.view.departure import Departure
-from descheduler.view.record import Record
 
 _RETRY = 2.0
 
@@ -101,55 +96,15 @@ class App:
         options = self._options
         # Created for every term of leadership, because state of an earlier term may be stale.
         recorder = EventRecorder(client, component=PROGRAM, host=socket.gethostname())
-        memory = Memory(
-            client,
-            namespace=options.freeze_namespace,
-            freeze_period=options.freeze_period,
-            limits=options.eviction.limits,
-        )
-        namespace = options.freeze_namespace
-        store = RecordStore(client, Record, namespace=namespace, recorder=recorder)
-        recreator = Recreator(client, pods=view.pods, recorder=recorder, store=store)
-        departures = Departures(
-            client,
-            view=view,
-            recorder=recorder,
-            store=RecordStore(client, Departure, namespace=namespace, recorder=recorder),
-            wave=options.eviction.wave,
-        )
         mover = Mover(
-            client,
-            view=view,
-            memory=memory,
-            recreator=recreator,
-            departures=departures,
-            recorder=recorder,
-            options=options.eviction,
-            freeze_period=options.freeze_period,
+            client, view, recorder, options.eviction, options.freeze_namespace, options.freeze_period
         )
-        releaser = Releaser(
-            client,
-            view=view,
-            memory=memory,
-            mover=mover,
-            recreator=recreator,
-            recorder=recorder,
-            freeze_period=options.freeze_period,
-        )
-        context = Context(
-            client=client,
-            view=view,
-            mover=mover,
-            memory=memory,
-            releaser=releaser,
-            recorder=recorder,
-            interval=options.interval,
-        )
+        context = Context(mover, Releaser(mover), options.interval)
         strategies = self._strategies(context)
         for informer in self._informers:
             await informer.wait_synced()
         lifecycle.tune_gc()
-        await _load(memory)
+        await _load(mover.memory)
         self._log.info(
             "descheduling",
             strategies=[strategy.name for strategy in strategies],
@@ -159,11 +114,11 @@ class App:
         async with asyncio.TaskGroup() as group:
             group.create_task(recorder.run(), name="events")
             if not options.eviction.dry_run:
-                group.create_task(recreator.run(), name="recreation")
-                group.create_task(departures.run(), name="departures")
+                group.create_task(mover.recreator.run(), name="recreation")
+                group.create_task(mover.departures.run(), name="departures")
                 group.create_task(DeletionCosts(client, view=view).run(), name="deletion costs")
-                await departures.loaded.wait()  # strategies must know the pods that are being moved
-                group.create_task(memory.run(), name="memory")
+                await mover.departures.loaded.wait()  # strategies must know the pods that are being moved
+                group.create_task(mover.memory.run(), name="memory")
             for strategy in strategies:
                 group.create_task(strategy.run(), name=strategy.name)
 

@@ -12,7 +12,8 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from controller_runtime import log, resources
@@ -33,23 +34,17 @@ _MAX_OWNERS = 2000
 dropped."""
 
 
+@dataclass(eq=False)
 class Memory:
     """The leader's copy of both ConfigMaps, and their only writer."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        namespace: str,
-        freeze_period: float,
-        limits: Limits,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._period = freeze_period
-        self._limits = limits
-        self._now = now
+    client: Client
+    namespace: str
+    freeze_period: float
+    limits: Limits
+    now: Callable[[], datetime]
+
+    def __post_init__(self) -> None:
         self._frozen: dict[str, tuple[str, dict[str, datetime]]] = {}
         self._histories: dict[str, History] = {}
         self._changed = asyncio.Event()
@@ -91,7 +86,7 @@ class Memory:
     def frozen(self, key: str) -> dict[str, datetime]:
         """Return the nodes that an owner's pods avoid now, each with the time at which it was frozen."""
         _, nodes = self._frozen.get(key, ("", {}))
-        oldest = self._now() - timedelta(seconds=self._period)
+        oldest = self.now() - timedelta(seconds=self.freeze_period)
         return {node: since for node, since in nodes.items() if since > oldest}
 
     def history(self, key: str) -> History | None:
@@ -105,7 +100,7 @@ class Memory:
             ApiError: the nodes are not stored. The owner's pods must then stay, because their successors would
                 use these nodes.
         """
-        moment = self._now().replace(microsecond=0)
+        moment = self.now().replace(microsecond=0)
         wanted = {**self.frozen(key), **dict.fromkeys(nodes, moment)}
         newest = {owner: max(nodes.values()) for owner, (_, nodes) in self._frozen.items() if owner != key}
         forgotten = _oldest(newest)
@@ -132,10 +127,10 @@ class Memory:
         Raises:
             ApiError: the round is not stored.
         """
-        now = self._now()
+        now = self.now()
         before = self._histories.get(key)
         rounds = (
-            0 if before is None or history.expired(before, now=now, limits=self._limits) else before.rounds
+            0 if before is None or history.expired(before, now=now, limits=self.limits) else before.rounds
         )
         noted = History(rounds + 1, now)
         forgotten = _oldest({owner: entry.last for owner, entry in self._histories.items() if owner != key})
@@ -147,24 +142,22 @@ class Memory:
         return noted.rounds
 
     def _next_expiry(self) -> float | None:
-        now = self._now()
+        now = self.now()
         due = [
-            (since - now).total_seconds() + self._period
+            (since - now).total_seconds() + self.freeze_period
             for _, nodes in self._frozen.values()
             for since in nodes.values()
         ]
-        due += [
-            (entry.last - now).total_seconds() + self._limits.window for entry in self._histories.values()
-        ]
-        return max(0.1, min(due) + min(_PRUNE_SLACK, self._period / 10)) if due else None
+        due += [(entry.last - now).total_seconds() + self.limits.window for entry in self._histories.values()]
+        return max(0.1, min(due) + min(_PRUNE_SLACK, self.freeze_period / 10)) if due else None
 
     async def _prune(self) -> None:
         is_reduced = await self._reduce(lambda key, _nodes: self.frozen(key))
-        now = self._now()
+        now = self.now()
         old = [
             key
             for key, entry in self._histories.items()
-            if history.expired(entry, now=now, limits=self._limits)
+            if history.expired(entry, now=now, limits=self.limits)
         ]
         if old:
             await self._write(HISTORY, dict.fromkeys(old))
@@ -195,7 +188,7 @@ class Memory:
         return True
 
     async def _read(self, name: str) -> dict[str, Any]:
-        found = await find(self._client, resources.CONFIG_MAPS, name, namespace=self._namespace)
+        found = await find(self.client, resources.CONFIG_MAPS, name, namespace=self.namespace)
         if found is None:
             return {}
         return found.get("data") or {}
@@ -221,16 +214,16 @@ class Memory:
     async def _patch(self, name: str, changes: Mapping[str, str | None]) -> None:
         patch = {"data": dict(changes)}
         try:
-            await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)
+            await self.client.patch(resources.CONFIG_MAPS, name, patch, namespace=self.namespace)
         except NotFound:
             added = {key: value for key, value in changes.items() if value is not None}
             if not added:
                 return
-            body = {"metadata": {"name": name, "namespace": self._namespace}, "data": added}
+            body = {"metadata": {"name": name, "namespace": self.namespace}, "data": added}
             try:
-                await self._client.create(resources.CONFIG_MAPS, body, namespace=self._namespace)
+                await self.client.create(resources.CONFIG_MAPS, body, namespace=self.namespace)
             except AlreadyExists:
-                await self._client.patch(resources.CONFIG_MAPS, name, patch, namespace=self._namespace)
+                await self.client.patch(resources.CONFIG_MAPS, name, patch, namespace=self.namespace)
 
 
 def _oldest(entries: Mapping[str, datetime]) -> list[str]:

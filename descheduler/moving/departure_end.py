@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from descheduler.moving import eviction
 from descheduler.view import departure as steps
 from descheduler.view.departure import Departure
 
+_log = log.get_logger(component="departures")
 _ROLLED_BACK = Counter(
     "virtual_node_descheduler_rolled_back_total",
     "Moves that were undone because the replacement was not Ready in time.",
@@ -26,14 +28,13 @@ _ROLLED_BACK = Counter(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Endings:
     """Evicts, deletes and restores released pods."""
 
-    def __init__(self, client: Client, *, recorder: EventRecorder, now: Callable[[], datetime]) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._now = now
-        self._log = log.get_logger(component="departures")
+    client: Client
+    recorder: EventRecorder
+    now: Callable[[], datetime]
 
     async def evict(self, one: Departure, pod: dict[str, Any]) -> str | None:
         """Evict a pod; return an empty text. If it must stay, return why; None: try again later.
@@ -42,7 +43,7 @@ class Endings:
             ApiError: a request failed.
         """
         try:
-            await eviction.evict(self._client, from_dict(pod))
+            await eviction.evict(self.client, from_dict(pod))
         except NotFound:
             pass
         except Conflict:
@@ -59,7 +60,7 @@ class Endings:
             ApiError: a request failed.
         """
         try:
-            await self._client.delete(resources.PODS, one.pod_name, namespace=one.namespace, uid=one.old_uid)
+            await self.client.delete(resources.PODS, one.pod_name, namespace=one.namespace, uid=one.old_uid)
         except (NotFound, Conflict):
             return  # it is gone, perhaps another pod has its name
         self._left(one, pod)
@@ -72,18 +73,18 @@ class Endings:
         """
         patch = steps.restore(one.old_uid, pod["metadata"]["resourceVersion"], one.template_hash)
         try:
-            await self._client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
+            await self.client.patch(resources.PODS, one.pod_name, patch, namespace=one.namespace)
         except (Conflict, NotFound):
             return False
         _ROLLED_BACK.labels(one.strategy).inc()
-        self._log.warning(
+        _log.warning(
             "pod stays, its replacement is given up",
             pod=f"{one.namespace}/{one.pod_name}",
             uid=one.old_uid,
             node=one.node,
             why=why,
         )
-        self._recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
+        self.recorder.event(pod, "Warning", "RescheduleRolledBack", f"Stays on {one.node}: {why}")
         return True
 
     async def restore_unrecorded(self, pod: Object) -> None:
@@ -94,11 +95,11 @@ class Endings:
         """
         patch = steps.restore(pod.uid, pod.resource_version, pod.annotations[names.ANNOTATION_LEAVING])
         try:
-            await self._client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
+            await self.client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
         except (NotFound, Conflict):
             return  # a changed pod is queued again
         except (Invalid, Forbidden) as error:
-            self._log.warning("label is not restored", pod=pod.key, error=str(error))
+            _log.warning("label is not restored", pod=pod.key, error=str(error))
 
     def _why_restored(self, one: Departure, error: ApiError) -> str | None:
         """Return why a pod whose eviction failed must stay; None: try again.
@@ -106,7 +107,7 @@ class Endings:
         Raises:
             ApiError: ``error``, if it is not a refusal and the deadline is not over or the server did not respond.
         """
-        is_late = self._now() >= timestamps.parse(one.deadline)
+        is_late = self.now() >= timestamps.parse(one.deadline)
         if eviction.is_final(error) or (is_late and eviction.is_budget(error)):
             return f"its disruption budget refuses the eviction: {error.message}"
         if isinstance(error, TooManyRequests):
@@ -117,11 +118,11 @@ class Endings:
 
     def _left(self, one: Departure, pod: dict[str, Any]) -> None:
         eviction.MOVED.labels(one.node, one.strategy, str(How.REPLACED_FIRST)).inc()
-        self._log.info(
+        _log.info(
             "pod moved after its replacement was ready",
             pod=f"{one.namespace}/{one.pod_name}",
             uid=one.old_uid,
             node=one.node,
             strategy=one.strategy,
         )
-        self._recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")
+        self.recorder.event(pod, "Normal", "Rescheduled", f"Moved off {one.node}: {one.reason}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from prometheus_client import Gauge
@@ -48,42 +49,26 @@ Key = tuple[str, str, bool]
 """(namespace, UID of an owner, False), or (namespace, name of a pod, True)."""
 
 
+@dataclass(eq=False)
 class Departures:
-    """Pods that leave as soon as their replacement is Ready."""
+    """Pods that leave as soon as their replacement is Ready. ``run`` continues the departures of earlier leaders."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        view: ClusterView,
-        recorder: EventRecorder,
-        store: RecordStore[Departure],
-        wave: int,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Create it; ``run`` continues the departures of earlier leaders.
+    client: Client
+    view: ClusterView
+    recorder: EventRecorder
+    store: RecordStore[Departure]
+    wave: int
+    """Maximum number of pods whose replacements start at the same time."""
+    now: Callable[[], datetime]
 
-        Args:
-            client: client of the upper cluster.
-            view: caches; ``view.leaving`` gets the UIDs of the pods.
-            recorder: for events on pods.
-            store: store of the records.
-            wave: maximum number of pods whose replacements start at the same time.
-            now: wall clock.
-        """
-        self._client = client
-        self._view = view
-        self._recorder = recorder
-        self._store = store
-        self.wave = wave
-        self._now = now
+    def __post_init__(self) -> None:
         self._log = log.get_logger(component="departures")
         self.active: dict[str, Departure] = {}
         """Departures with a record, by UID of the pod. The annotation of a released pod alone proves nothing."""
         self._releasing: set[str] = set()
         """UIDs of pods whose release is being requested. No step is taken for them until the result is known."""
-        self._held = Held(view.leaving)
-        self._endings = Endings(client, recorder=recorder, now=now)
+        self._held = Held(self.view.leaving)
+        self._endings = Endings(self.client, self.recorder, self.now)
         self._listeners: list[Callable[[Departure, str], None]] = []
         self.loaded = asyncio.Event()
         """Set when the records of earlier leaders are known."""
@@ -107,11 +92,11 @@ class Departures:
 
     async def run(self) -> None:
         """Complete departures until cancelled, beginning with those of earlier leaders."""
-        registration = self._view.pods.on_change(self._pod_changed, self._pod_deleted)
+        registration = self.view.pods.on_change(self._pod_changed, self._pod_deleted)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._store.informer.run(), name="records of departures")
-                await self._store.informer.wait_synced()
+                group.create_task(self.store.informer.run(), name="records of departures")
+                await self.store.informer.wait_synced()
                 await self._load()
                 self.loaded.set()
                 group.create_task(self.controller.run(), name="departures")
@@ -121,7 +106,7 @@ class Departures:
     async def plan(self, pod: Object) -> Plan:
         """Return how a Ready pod with a controller leaves now (``departure_plan.plan``)."""
         return await departure_plan.plan(
-            self._client, pod, active=self.active.values(), wave=self.wave, now=self._now()
+            self.client, pod, active=self.active.values(), wave=self.wave, now=self.now()
         )
 
     async def begin(self, pod: Object, plan: Plan, request: Move) -> None:
@@ -138,7 +123,7 @@ class Departures:
             TooManyRequests: its disruption budgets would always refuse the eviction (``eviction.is_final``).
             ApiError: a request failed.
         """
-        await eviction.rehearse(self._client, pod)
+        await eviction.rehearse(self.client, pod)
         owner = pods.controller_of(pod) or {}
         one = Departure(
             namespace=pod.namespace,
@@ -151,15 +136,15 @@ class Departures:
             owner_uid=owner["uid"],
             template_hash=pod.labels[drain.TEMPLATE_HASH],
             need=plan.need,
-            deadline=timestamps.rfc3339(self._now() + timedelta(seconds=request.timeout)),
+            deadline=timestamps.rfc3339(self.now() + timedelta(seconds=request.timeout)),
             request=request.drain,
         )
-        await self._store.write(one)
+        await self.store.write(one)
         self._releasing.add(one.old_uid)
         self._track(one)
         try:
             patch = steps.release(one, pod.resource_version)
-            await self._client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
+            await self.client.patch(resources.PODS, pod.name, patch, namespace=pod.namespace)
         except ApiError as error:
             if error.code and error.code < 500:  # the pod is unchanged
                 await self._forget(one)
@@ -167,16 +152,16 @@ class Departures:
         finally:  # also if the result of the patch is unknown, because the next decision reads the pod
             self._releasing.discard(one.old_uid)
             self._enqueue(one)
-        self._recorder.event(
+        self.recorder.event(
             pod, "Normal", "Replacing", f"Leaves {one.node} when its replacement is Ready: {one.reason}"
         )
 
     async def _load(self) -> None:
         """Load the records of earlier leaders; retry until the key of their hashes is readable."""
-        for found in self._store.informer.store.list():
+        for found in self.store.informer.store.list():
             while True:
                 try:
-                    one = await self._store.find(found.key)
+                    one = await self.store.find(found.key)
                 except (ApiError, NotRecordedError) as error:
                     self._log.warning("record cannot be verified yet", record=found.key, error=str(error))
                     await asyncio.sleep(_RETRY)
@@ -189,18 +174,18 @@ class Departures:
     def _track(self, one: Departure) -> None:
         self.active[one.old_uid] = one
         self._held.release(one.old_uid)
-        self._view.leaving.add(one.old_uid)
+        self.view.leaving.add(one.old_uid)
         _REPLACING.set(len(self.active))
 
     async def _forget(self, one: Departure) -> None:
-        await self._store.remove(one)
+        await self.store.remove(one)
         self.active.pop(one.old_uid, None)
-        pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        pod = self.view.pods.store.get(f"{one.namespace}/{one.pod_name}")
         if pod is not None and pod.uid == one.old_uid and not _has_owner(pod):
             self._held.hold(one.old_uid)
             self.controller.queue.add_after((one.namespace, one.pod_name, True), _POLL)
         elif one.old_uid not in self._held:
-            self._view.leaving.discard(one.old_uid)
+            self.view.leaving.discard(one.old_uid)
         _REPLACING.set(len(self.active))
 
     def _enqueue(self, one: Departure) -> None:
@@ -229,7 +214,7 @@ class Departures:
     async def _reconcile(self, key: Key) -> Result | None:
         namespace, what, is_pod = key
         if is_pod:
-            await self._restore_unrecorded(self._view.pods.store.get(f"{namespace}/{what}"))
+            await self._restore_unrecorded(self.view.pods.store.get(f"{namespace}/{what}"))
             return None
         mine = [
             one
@@ -239,14 +224,14 @@ class Departures:
         if not mine:
             return None
         found = await owners.read(
-            self._client, namespace, kind="ReplicaSet", name=mine[0].owner_name, uid=mine[0].owner_uid
+            self.client, namespace, kind="ReplicaSet", name=mine[0].owner_name, uid=mine[0].owner_uid
         )
-        listed = found.pods if found is not None else await owners.read_pods(self._client, mine)
+        listed = found.pods if found is not None else await owners.read_pods(self.client, mine)
         decisions = steps.decide(
             mine,
             listed,
             found.owner if found is not None else None,
-            now=self._now(),
+            now=self.now(),
             cancelled={one.old_uid: why for one in mine if (why := self._why_cancelled(one))},
         )
         for decision in decisions:
@@ -255,11 +240,11 @@ class Departures:
 
     def _why_cancelled(self, one: Departure) -> str:
         """Return why a pod must stay although its replacement may become Ready later; empty: it need not."""
-        node = self._view.nodes.store.get(one.node)
+        node = self.view.nodes.store.get(one.node)
         if one.request and (node is None or drain.requested(node.annotations) != one.request):
             return "the drain was cancelled"
-        pod = self._view.pods.store.get(f"{one.namespace}/{one.pod_name}")
-        if pod is not None and pod.uid == one.old_uid and not self._view.alternatives(pod):
+        pod = self.view.pods.store.get(f"{one.namespace}/{one.pod_name}")
+        if pod is not None and pod.uid == one.old_uid and not self.view.alternatives(pod):
             return "no other ready virtual node admits it"
         return ""
 
@@ -287,7 +272,7 @@ class Departures:
 
     async def _restore_unrecorded(self, pod: Object | None) -> None:
         """Restore the label of a pod that is marked as released but has no record."""
-        if pod is None or pod.uid in self.active or not self._view.is_on_virtual_node(pod):
+        if pod is None or pod.uid in self.active or not self.view.is_on_virtual_node(pod):
             return
         if pod.metadata.deletion_timestamp is None and drain.is_released(pod.labels, pod.annotations):
             self._held.hold(pod.uid)

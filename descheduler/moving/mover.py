@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,11 +33,13 @@ from descheduler.moving.departures import Departures
 from descheduler.moving.limits import PassLimits
 from descheduler.moving.move_reports import MoveReports
 from descheduler.moving.pending import Waiting
-from descheduler.moving.record_store import NotRecordedError
+from descheduler.moving.record_store import NotRecordedError, RecordStore
 from descheduler.moving.recreation import Recreator
 from descheduler.moving.request import Move, Outcome
 from descheduler.view import claims, pods, replacement
 from descheduler.view.cluster import ClusterView
+from descheduler.view.departure import Departure
+from descheduler.view.record import Record
 
 _SETTLE = 0.25
 """Seconds to wait until the webhook's replicas have received the node that a pod's successor avoids."""
@@ -49,40 +52,36 @@ _GONE = "the pod no longer exists"
 _CHANGED = "the pod has just changed"
 
 
+@dataclass(eq=False)
 class Mover:
-    """Moves pods for all strategies."""
+    """Moves pods for all strategies, with the memory of moves and the records of pods that are being moved."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        view: ClusterView,
-        memory: Memory,
-        recreator: Recreator,
-        departures: Departures,
-        recorder: EventRecorder,
-        options: EvictionOptions,
-        freeze_period: float,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._memory = memory
-        self._recreator = recreator
-        self.departures = departures
-        self._options = options
-        self._freeze_period = freeze_period
-        self._now = now
-        self._limits = PassLimits(options)
+    client: Client
+    view: ClusterView
+    recorder: EventRecorder
+    options: EvictionOptions
+    namespace: str
+    """The descheduler's own namespace, in which tenants cannot write."""
+    freeze_period: float
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
+        client, recorder, namespace = self.client, self.recorder, self.namespace
+        self.memory = Memory(client, namespace, self.freeze_period, self.options.limits, self.now)
+        records = RecordStore(client, Record, namespace=namespace, recorder=recorder)
+        self.recreator = Recreator(client, pods=self.view.pods, recorder=recorder, store=records)
+        leaving = RecordStore(client, Departure, namespace=namespace, recorder=recorder)
+        self.departures = Departures(client, self.view, recorder, leaving, self.options.wave, self.now)
+        self.waiting = Waiting(self.view.pods)
+        self._limits = PassLimits(self.options)
         self._budget_backoff = ExponentialBackoff(1.0, 60.0)
         self._owners = KeyedLocks[str]()
         self._reports = MoveReports(recorder)
-        self.waiting = Waiting(view.pods)
 
     @property
     def is_dry_run(self) -> bool:
         """True if moves are only logged and recorded as events."""
-        return self._options.dry_run
+        return self.options.dry_run
 
     def why_not_movable(self, pod: Object, *, local_storage: bool = False) -> str:
         """Return why no strategy may move the pod; empty if it may be moved.
@@ -91,15 +90,15 @@ class Mover:
             pod: cached pod.
             local_storage: True: the pod may lose its local storage, even if the options forbid it.
         """
-        if pod.uid in self._view.leaving:
+        if pod.uid in self.view.leaving:
             return "its replacement is already being started"
         spec = pod.spec or {}
-        if self._options.ignore_pvc and pods.claims(spec):
+        if self.options.ignore_pvc and pods.claims(spec):
             return "it has a persistent volume claim (ignorePvcPods)"
         return pods.why_not_evictable(
             pod,
-            local_storage=local_storage or self._options.local_storage,
-            system_critical=self._options.system_critical,
+            local_storage=local_storage or self.options.local_storage,
+            system_critical=self.options.system_critical,
         )
 
     async def move(self, pod: Object, request: Move) -> Outcome:
@@ -126,13 +125,11 @@ class Mover:
         node = (pod.spec or {}).get("nodeName") or ""
         if why := self.why_not_movable(pod, local_storage=request.local_storage):
             return self._reports.stays(pod, why, cause="not evictable")
-        if not self._view.alternatives(pod):
+        if not self.view.alternatives(pod):
             return self._reports.stays(
                 pod, "no other ready virtual node admits it", cause="no node", needs_node=True
             )
-        if why := await claims.why_pinned(
-            self._client, pod, node=node, elsewhere=self._view.alternatives(pod)
-        ):
+        if why := await claims.why_pinned(self.client, pod, node=node, elsewhere=self.view.alternatives(pod)):
             return self._reports.stays(pod, why, cause="claim")
         async with self._owners.of(pods.owner_key(pod)):
             return await self._move_one(pod, node, request)
@@ -143,10 +140,10 @@ class Mover:
         decision = history.Decision(Verdict.SAME_ROUND)
         if request.counts:
             decision = history.decide(
-                self._memory.history(key),
+                self.memory.history(key),
                 created=pods.created(pod),
-                now=self._now(),
-                limits=self._options.limits,
+                now=self.now(),
+                limits=self.options.limits,
                 is_bare=owner is None,
             )
         if decision.verdict is Verdict.GIVE_UP:
@@ -165,7 +162,7 @@ class Mover:
         if wait:
             why = "the limit of moves per pass is reached"
             return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
-        if self._options.dry_run:
+        if self.options.dry_run:
             return self._reports.pretend(pod, node, request)
         outcome = None
         try:
@@ -174,7 +171,7 @@ class Mover:
                 outcome = await self._recreate(pod, node, request, is_new_round=is_new)
             else:
                 if is_new:
-                    await self._memory.note_round(key, pod.namespace)
+                    await self.memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
                 outcome = await self._remove(pod, node, plan, request)
         finally:
@@ -184,15 +181,15 @@ class Mover:
 
     async def _keep_away(self, key: str, pod: Object, node: str, request: Move) -> None:
         """Store that the owner's future pods avoid the node, before this pod is evicted."""
-        if not request.avoid or node in self._memory.frozen(key):
+        if not request.avoid or node in self.memory.frozen(key):
             return
-        await self._memory.freeze(key, pod.namespace, [node])
+        await self.memory.freeze(key, pod.namespace, [node])
         await asyncio.sleep(_SETTLE)
 
     async def _plan(self, pod: Object, request: Move) -> Plan:
         """Return how the pod leaves. A pod that is not Ready or in a lost cluster needs no replacement first."""
         owner = pods.controller_of(pod)
-        if self._options.make_before_break and owner and pods.is_ready(pod) and not request.force:
+        if self.options.make_before_break and owner and pods.is_ready(pod) and not request.force:
             return await self.departures.plan(pod)
         return Plan(How.EVICTED)
 
@@ -218,7 +215,7 @@ class Mover:
 
     async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
         try:
-            await eviction.evict(self._client, pod)
+            await eviction.evict(self.client, pod)
         except NotFound:
             return Outcome(moved=False, why=_GONE)
         except Conflict:
@@ -234,7 +231,7 @@ class Mover:
             if request.budget_matters:
                 return self._reports.delayed(pod, error.message, retry_after=wait)
             try:
-                await self._client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
+                await self.client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
             except (NotFound, Conflict):
                 return Outcome(moved=False, why=_GONE)
         self._budget_backoff.forget(pod.uid)
@@ -246,16 +243,16 @@ class Mover:
             return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
         successor = replacement.of(
             current,
-            avoid=replacement.avoided(current, self._now(), self._freeze_period),
+            avoid=replacement.avoided(current, self.now(), self.freeze_period),
             node=node if request.avoid else "",
-            usable=self._view.open_names(),
-            now=self._now(),
+            usable=self.view.open_names(),
+            now=self.now(),
         )
         try:
-            await self._recreator.rehearse(successor)
+            await self.recreator.rehearse(successor)
             if is_new_round:  # after the rehearsal, because a move that was not attempted does not count
-                await self._memory.note_round(pods.owner_key(pod), pod.namespace)
-            await self._recreator.begin(
+                await self.memory.note_round(pods.owner_key(pod), pod.namespace)
+            await self.recreator.begin(
                 current, replacement=successor, reason=request.reason, force=request.force
             )
         except (Invalid, Forbidden) as error:
@@ -267,7 +264,7 @@ class Mover:
 
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:
         """Return the pod from the API server; None if it does not exist or differs from the cached pod."""
-        current = await find(self._client, resources.PODS, pod.name, namespace=pod.namespace)
+        current = await find(self.client, resources.PODS, pod.name, namespace=pod.namespace)
         if current is None:
             return None
         is_same = current["metadata"]["resourceVersion"] == pod.resource_version

@@ -8,21 +8,15 @@ pod.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
-from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, NotFound, TooManyRequests
-from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
-from descheduler.memory.store import Memory
 from descheduler.moving import eviction
 from descheduler.moving.mover import Mover
 from descheduler.moving.record_store import NotRecordedError
-from descheduler.moving.recreation import Recreator
 from descheduler.view import pods, replacement
-from descheduler.view.cluster import ClusterView
 
 _FRESH = 10.0
 """Minimum age in seconds of a pending pod that may be replaced."""
@@ -36,26 +30,8 @@ _MAX_OWNERS = 4096
 class Releaser:
     """Replaces pending pods that avoid usable nodes. This does not count as a round of moving."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        view: ClusterView,
-        memory: Memory,
-        mover: Mover,
-        recreator: Recreator,
-        recorder: EventRecorder,
-        freeze_period: float,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._client = client
-        self._view = view
-        self._memory = memory
+    def __init__(self, mover: Mover) -> None:
         self._mover = mover
-        self._recreator = recreator
-        self._recorder = recorder
-        self._freeze_period = freeze_period
-        self._now = now
         self._backoff = ExponentialBackoff(1.0, 60.0)
         self._pauses = ExponentialBackoff(_PAUSE, _LONGEST_PAUSE)
         self._rounds: OrderedDict[str, tuple[datetime, float]] = OrderedDict()
@@ -78,17 +54,17 @@ class Releaser:
         """
         if pods.controller_of(pod) is not None:
             return await self._release_owned(pod)
-        now = self._now()
+        now = self._mover.now()
         metadata = {"metadata": {"annotations": pod.annotations}}
         noted = replacement.avoided(metadata, now, None)
-        active = replacement.avoided(metadata, now, self._freeze_period)
-        usable = self._view.open_names()
+        active = replacement.avoided(metadata, now, self._mover.freeze_period)
+        usable = self._mover.view.open_names()
         gives_way = bool(usable) and not usable - active.keys()
         if not noted:
             return None
         if len(active) == len(noted) and not gives_way:
             oldest = min(active.values())
-            return self._freeze_period - (now - oldest).total_seconds() + 1.0
+            return self._mover.freeze_period - (now - oldest).total_seconds() + 1.0
         if self._mover.why_not_movable(pod) or self._mover.is_dry_run or not usable:
             return None
         current = await self._mover.read_unchanged(pod)
@@ -96,30 +72,38 @@ class Releaser:
             return None
         successor = replacement.of(current, avoid=active, node="", usable=usable, now=now, counts=False)
         try:
-            await self._recreator.rehearse(successor)
-            await self._recreator.begin(current, replacement=successor, reason="it may use all nodes again")
+            await self._mover.recreator.rehearse(successor)
+            await self._mover.recreator.begin(
+                current, replacement=successor, reason="it may use all nodes again"
+            )
         except NotRecordedError as error:
-            self._recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
+            self._mover.recorder.event(pod, "Normal", "NotRescheduled", f"Stays: {error}")
             return _NOT_RECORDED_RETRY
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:
         """Evict a controller's pod if a node that it avoids is usable and no longer frozen, so that it is replaced."""
-        thawed = replacement.avoided_names(pod.annotations) - self._memory.frozen(pods.owner_key(pod)).keys()
-        if not thawed & self._view.open_names() or self._mover.why_not_movable(pod) or self._mover.is_dry_run:
+        thawed = (
+            replacement.avoided_names(pod.annotations) - self._mover.memory.frozen(pods.owner_key(pod)).keys()
+        )
+        if (
+            not thawed & self._mover.view.open_names()
+            or self._mover.why_not_movable(pod)
+            or self._mover.is_dry_run
+        ):
             return None
         # Wait, because the webhook's replicas may receive the change later than this process.
-        rest = max(_FRESH - (self._now() - pods.created(pod)).total_seconds(), self._pause(pod))
+        rest = max(_FRESH - (self._mover.now() - pods.created(pod)).total_seconds(), self._pause(pod))
         if rest > 0:
             return rest
         try:
-            await eviction.evict(self._client, pod)
+            await eviction.evict(self._mover.client, pod)
         except (NotFound, Conflict):
             return None
         except TooManyRequests as error:
             return max(error.retry_after or 0.0, self._backoff.when(pod.uid))
         self._note(pod)
-        self._recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
+        self._mover.recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
         return None
 
     def _pause(self, pod: Object) -> float:
@@ -127,7 +111,7 @@ class Releaser:
         began, pause = self._rounds.get(pods.owner_key(pod), (None, 0.0))
         if began is None or pods.created(pod) < began:
             return 0.0
-        return pause - (self._now() - began).total_seconds()
+        return pause - (self._mover.now() - began).total_seconds()
 
     def _note(self, pod: Object) -> None:
         """Store a release's time, unless the pod is older than the owner's stored time."""
@@ -135,7 +119,7 @@ class Releaser:
         began, pause = self._rounds.get(owner, (None, 0.0))
         if began is not None and pods.created(pod) < began:
             return
-        now = self._now().replace(microsecond=0)
+        now = self._mover.now().replace(microsecond=0)
         if began is None or (now - began).total_seconds() > pause + _LONGEST_PAUSE:
             self._pauses.forget(owner)
         self._rounds[owner] = (now, self._pauses.when(owner))

@@ -11,21 +11,17 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from controller_runtime import log
 from controller_runtime.api import matching
-from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
-from controller_runtime.events.recorder import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.config import fields
-from descheduler.memory.store import Memory
 from descheduler.moving.mover import Mover
 from descheduler.moving.request import Move, Outcome
 from descheduler.moving.unfreeze import Releaser
@@ -70,15 +66,15 @@ class Params(Struct):
 class Context:
     """Objects shared by all strategies."""
 
-    client: Client
-    view: ClusterView
     mover: Mover
-    memory: Memory
     releaser: Releaser
-    recorder: EventRecorder
     interval: float
     """Seconds between two passes of periodic strategies; 0: only one pass."""
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def view(self) -> ClusterView:
+        """Return the caches."""
+        return self.mover.view
 
 
 def pod_matcher(params: Params, where: str) -> matching.Matcher:

@@ -198,7 +198,7 @@ class Drain(Strategy):
     def _overdue(self, pod: Object) -> float:
         """Return the seconds since the end of a deleted pod's grace period."""
         ends = timestamps.parse(pod.metadata.deletion_timestamp or "")
-        return (self.context.now() - ends).total_seconds()
+        return (self.context.mover.now() - ends).total_seconds()
 
     def _unchanged(self, pod: Object) -> PodState | None:
         """Return the state of a pod that is already leaving or that the policy excludes; None: it may be moved."""
@@ -263,11 +263,11 @@ class Drain(Strategy):
 
     async def _annotate(self, node: str, value: str | None) -> None:
         patch: Mapping[str, object] = {"metadata": {"annotations": {names.ANNOTATION_DRAIN_STATUS: value}}}
-        await self.context.client.patch(resources.NODES, node, patch)
+        await self.context.mover.client.patch(resources.NODES, node, patch)
 
     def _report(self, node: Object, before: drain.Status | None, status: drain.Status) -> None:
         """Record an event when the drain begins, stops or is over."""
-        recorder = self.context.recorder
+        recorder = self.context.mover.recorder
         if before is None:
             recorder.event(node, "Normal", "DrainStarted", f"Pods are moved off {node.name}")
         if status.stopped and (before is None or before.stopped != status.stopped):

@@ -43,7 +43,7 @@ class Pressure(PeriodicStrategy):
     async def work_through(self) -> None:
         """Make one pass, highest load first."""
         view = self.context.view
-        now = self.context.now().timestamp()
+        now = self.context.mover.now().timestamp()
         found = {node.name: load_of(node, now, self.params.max_age_seconds) for node in view.open_nodes()}
         loads = {name: load for name, load in found.items() if load is not None}
         for name, load in sorted(loads.items(), key=lambda entry: -entry[1]):

@@ -79,7 +79,7 @@ class StaleCluster(Strategy):
         """Keys of pods to move as soon as another virtual node admits them."""
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
-            context.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
+            context.mover.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
         )
         self.nodes: Controller[str] = Controller("stalecluster-nodes", self._judge)
         self.pods = pod_controller("stalecluster-pods", self._move, workers=_WORKERS, longest_backoff=60.0)
@@ -196,7 +196,7 @@ class StaleCluster(Strategy):
 
     async def _has_renewed(self, name: str) -> bool:
         """Read the Lease from the API, because the watch may be delayed; report whether it was renewed."""
-        lease = await find(self.context.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
+        lease = await find(self.context.mover.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
         if lease is None:
             return False
         spec = lease.get("spec") or {}
@@ -211,10 +211,10 @@ class StaleCluster(Strategy):
         """Mark the node as lost: taint it and move its pods."""
         lost = self._lost.get(node.name)
         if lost is None:
-            moment = self.context.now()
+            moment = self.context.mover.now()
             self.log.warning("virtual node is lost", node=node.name, why=why_lost(node))
             if not self.context.mover.is_dry_run:
-                await taint.mark(self.context.client, node, since=moment)
+                await taint.mark(self.context.mover.client, node, since=moment)
             self._lost[node.name] = _Lost(since=moment, marked_at=now)
         elif lost.healthy_at is not None:
             self.log.warning("virtual node is lost again", node=node.name, why=why_lost(node))
@@ -234,8 +234,8 @@ class StaleCluster(Strategy):
             if rest > 0:
                 return Result(requeue_after=rest)
             if not self.context.mover.is_dry_run:
-                await taint.unmark(self.context.client, node)
-                await self.context.memory.thaw(node.name, since=lost.since)
+                await taint.unmark(self.context.mover.client, node)
+                await self.context.mover.memory.thaw(node.name, since=lost.since)
             del self._lost[node.name]
             self.log.info("virtual node is used again", node=node.name)
         return None if next_look is None else Result(requeue_after=next_look + 0.01)

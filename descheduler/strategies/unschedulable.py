@@ -58,7 +58,7 @@ class Unschedulable(Strategy):
                 on_update=lambda old, new: self._nodes_changed() if view.matters(old, new) else None,
             ),
         ]
-        unsubscribe = self.context.memory.subscribe(self._thawed)
+        unsubscribe = self.context.mover.memory.subscribe(self._thawed)
         try:
             await self.controller.run()
         finally:
@@ -87,7 +87,7 @@ class Unschedulable(Strategy):
         found = self.judge(pod)
         if found is None:
             return None
-        waited = (self.context.now() - found.since).total_seconds()
+        waited = (self.context.mover.now() - found.since).total_seconds()
         threshold = max(self._threshold, self.context.view.provision_seconds(pod))
         if waited < threshold:
             self.context.mover.waiting.settle(self.name, pod)

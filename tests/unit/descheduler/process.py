@@ -11,17 +11,11 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events.recorder import EventRecorder
 from descheduler.config.options import EvictionOptions
-from descheduler.memory.store import Memory
-from descheduler.moving.departures import Departures
 from descheduler.moving.mover import Mover
-from descheduler.moving.record_store import RecordStore
-from descheduler.moving.recreation import Recreator
 from descheduler.moving.unfreeze import Releaser
 from descheduler.strategies.base import Context, Strategy
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView
-from descheduler.view.departure import Departure
-from descheduler.view.record import Record
 from tests.unit.descheduler.bodies import now
 from tests.unit.descheduler.cluster import Client, Cluster
 
@@ -48,50 +42,8 @@ class Process:
         self.view = ClusterView(nodes=nodes, pods=cache)
         self.recorder = EventRecorder(client, component="descheduler")
         self.recorder.event = self._record  # type: ignore[method-assign]
-        self.memory = Memory(
-            client, namespace="kube-system", freeze_period=FREEZE, limits=options.limits, now=now
-        )
-        store = RecordStore(client, Record, namespace="kube-system", recorder=self.recorder)
-        self.departures = Departures(
-            client,
-            view=self.view,
-            recorder=self.recorder,
-            store=RecordStore(client, Departure, namespace="kube-system", recorder=self.recorder),
-            wave=options.wave,
-            now=now,
-        )
-        self.recreator = Recreator(client, pods=cache, recorder=self.recorder, store=store)
-        self.mover = Mover(
-            client,
-            view=self.view,
-            memory=self.memory,
-            recreator=self.recreator,
-            departures=self.departures,
-            recorder=self.recorder,
-            options=options,
-            freeze_period=FREEZE,
-            now=now,
-        )
-        releaser = Releaser(
-            client,
-            view=self.view,
-            memory=self.memory,
-            mover=self.mover,
-            recreator=self.recreator,
-            recorder=self.recorder,
-            freeze_period=FREEZE,
-            now=now,
-        )
-        self.context = Context(
-            releaser=releaser,
-            recorder=self.recorder,
-            client=client,
-            view=self.view,
-            mover=self.mover,
-            memory=self.memory,
-            interval=interval,
-            now=now,
-        )
+        self.mover = Mover(client, self.view, self.recorder, options, "kube-system", FREEZE, now)
+        self.context = Context(self.mover, Releaser(self.mover), interval)
         self.strategies: list[Strategy] = []
 
     def add(self, kind: Callable[..., Strategy], params: Any) -> Any:
@@ -110,11 +62,11 @@ class Process:
             group.create_task(self.view.pods.run())
             await self.view.nodes.wait_synced()
             await self.view.pods.wait_synced()
-            await self.memory.load()
-            group.create_task(self.recreator.run())
-            group.create_task(self.departures.run())
-            await self.departures.loaded.wait()
-            group.create_task(self.memory.run())
+            await self.mover.memory.load()
+            group.create_task(self.mover.recreator.run())
+            group.create_task(self.mover.departures.run())
+            await self.mover.departures.loaded.wait()
+            group.create_task(self.mover.memory.run())
             for strategy in self.strategies:
                 group.create_task(strategy.run())
 

@@ -20,7 +20,7 @@ def memory_on(cluster: Cluster, **limits: Any) -> tuple[Memory, Client]:
     """Return the memory of a new leader, and its client."""
     fake = Client(cluster)
     client: Any = fake
-    return Memory(client, namespace="ns", freeze_period=300, limits=Limits(**limits), now=now), fake
+    return Memory(client, "ns", 300, Limits(**limits), now), fake
 
 
 def data_of(cluster: Cluster, name: str) -> dict[str, str]:

@@ -33,8 +33,8 @@ async def test_forged_owner_does_not_affect_history_of_real_owner():
         await asyncio.sleep(60)
         assert list(frozen(cluster)) == ["tenant.victim"]
         victims = node_avoidance.owner_key("default", "victim")
-        assert process.memory.frozen(victims) == {}
-        assert process.memory.history(victims) is None
+        assert process.mover.memory.frozen(victims) == {}
+        assert process.mover.memory.history(victims) is None
 
 
 async def test_owner_uid_with_invalid_characters_does_not_fail_writes_of_others():

@@ -39,7 +39,7 @@ async def test_namespaces_take_turns_in_queues_of_strategies(kind, params, contr
 
 async def test_namespaces_take_turns_in_queue_of_recreations():
     """The key of a record has the pod's UID, so its namespace is looked up."""
-    recreator = Process(Cluster()).recreator
+    recreator = Process(Cluster()).mover.recreator
     fields: dict[str, Any] = {
         "namespace_uid": "n", "pod_name": "p", "old_version": "1", "node": "vn", "reason": "", "force": False,
         "replacement": {},

@@ -132,7 +132,7 @@ async def test_recovered_node_is_used_again_after_30_s_without_moving_pods_back(
         assert names.TAINT_STALE_CLUSTER in taints(nodes)
         await asyncio.sleep(4)
         assert names.TAINT_STALE_CLUSTER not in taints(nodes)
-        assert process.memory.frozen("rs") == {}
+        assert process.mover.memory.frozen("rs") == {}
         await asyncio.sleep(300)
         assert len(nodes.cluster.created) == 2
 
