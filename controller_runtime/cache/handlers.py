@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from controller_runtime.objects import Object
 
@@ -25,7 +25,7 @@ class Source(Protocol):
 
 
 class Registration:
-    """One set of handlers; ``remove`` detaches it."""
+    """One set of handlers; ``remove``, or the end of a ``with`` block, detaches it."""
 
     def __init__(
         self,
@@ -53,6 +53,12 @@ class Registration:
         self._source.detach(self)
         if self._buffer is not None:
             self._buffer.put_nowait((self._nothing, ()))  # wakes ``pump``, which returns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def deliver(self, kind: str, *arguments: Any) -> None:
         """Call a handler now, or buffer the call for coroutine handlers."""

@@ -9,9 +9,10 @@ copy in memory equals the ConfigMaps. It reads both when its leadership begins.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,10 +55,14 @@ class Memory:
         self._log = log.get_logger(component="memory")
         self._subscribers: list[Callable[[], None]] = []
 
-    def subscribe(self, on_thaw: Callable[[], None]) -> Callable[[], None]:
-        """Register a callback for nodes that are no longer avoided; return a function that removes it."""
+    @contextlib.contextmanager
+    def subscribed(self, on_thaw: Callable[[], None]) -> Iterator[None]:
+        """Call a function when nodes are no longer avoided, within the block."""
         self._subscribers.append(on_thaw)
-        return lambda: self._subscribers.remove(on_thaw)
+        try:
+            yield
+        finally:
+            self._subscribers.remove(on_thaw)
 
     async def load(self) -> None:
         """Read both ConfigMaps.

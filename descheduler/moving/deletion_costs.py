@@ -51,13 +51,10 @@ class DeletionCosts:
 
     async def run(self) -> None:
         """Follow pods until cancelled."""
-        registration = self._view.pods.add_handler(
+        with self._view.pods.add_handler(
             on_add=lambda pod, _initial: self._changed(pod), on_update=self._updated, on_delete=self._changed
-        )
-        try:
+        ):
             await self._controller.run()
-        finally:
-            registration.remove()
 
     def _updated(self, old: Object, new: Object) -> None:
         # Most updates are of the status, which matters only when a pod has finished.

@@ -8,7 +8,8 @@ owner, so two departures of one owner never count on the same spare pod.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -81,27 +82,28 @@ class Departures:
         )
         _REPLACING.set(0)
 
-    def subscribe(self, ended: Callable[[Departure, str], None]) -> Callable[[], None]:
-        """Register a callback for ended departures; return a function that removes it.
+    @contextlib.contextmanager
+    def subscribed(self, ended: Callable[[Departure, str], None]) -> Iterator[None]:
+        """Call a function for ended departures within the block.
 
         Args:
             ended: called with the departure and why its pod stays; empty: the pod was evicted or deleted.
         """
         self._listeners.append(ended)
-        return lambda: self._listeners.remove(ended)
+        try:
+            yield
+        finally:
+            self._listeners.remove(ended)
 
     async def run(self) -> None:
         """Complete departures until cancelled, beginning with those of earlier leaders."""
-        registration = self.view.pods.on_change(self._pod_changed, self._pod_deleted)
-        try:
+        with self.view.pods.on_change(self._pod_changed, self._pod_deleted):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.store.informer.run(), name="records of departures")
                 await self.store.informer.wait_synced()
                 await self._load()
                 self.loaded.set()
                 group.create_task(self.controller.run(), name="departures")
-        finally:
-            registration.remove()
 
     async def plan(self, pod: Object) -> Plan:
         """Return how a Ready pod with a controller leaves now (``departure_plan.plan``)."""

@@ -36,18 +36,18 @@ class MoveReports:
             pod, "Normal", "WouldReschedule", f"Would be {how} to leave {node}: {request.reason}"
         ):
             self._log_move("dry run: pod would be moved", pod, node, request, how=how)
-        return Outcome(moved=False, why="dry run")
+        return Outcome(why="dry run")
 
     def give_up(self, pod: Object, decision: history.Decision) -> Outcome:
         """Report that the owner has reached the maximum of rounds."""
         message = f"Stays: {decision.rounds} moves have not helped (--max-deschedules)"
         self._event_once(pod, "Warning", "RescheduleGivenUp", message)
-        return Outcome(moved=False, why="given up", cause="given up", retry_after=decision.wait)
+        return Outcome(why="given up", cause="given up", retry_after=decision.wait)
 
     def delayed(self, pod: Object, why: str, *, retry_after: float) -> Outcome:
         """Report that a disruption budget refuses the eviction for now; ``retry_after`` is in seconds."""
         self._event_once(pod, "Warning", "RescheduleDelayed", f"Eviction refused: {why}")
-        return Outcome(moved=False, why=why, cause="disruption budget", retry_after=retry_after)
+        return Outcome(why=why, cause="disruption budget", retry_after=retry_after)
 
     def stays(
         self,
@@ -60,7 +60,7 @@ class MoveReports:
     ) -> Outcome:
         """Report why a pod stays; ``cause`` is the label in metrics, ``retry_after`` is in seconds."""
         self._event_once(pod, "Normal", "NotRescheduled", f"Stays: {why}")
-        return Outcome(moved=False, why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)
+        return Outcome(why=why, cause=cause, needs_node=needs_node, retry_after=retry_after)
 
     def _log_move(self, text: str, pod: Object, node: str, request: Move, *, how: str) -> None:
         self._log.info(

@@ -149,19 +149,15 @@ class Mover:
         if decision.verdict is Verdict.GIVE_UP:
             return self._reports.give_up(pod, decision)
         if decision.verdict is Verdict.WAIT:
-            return Outcome(
-                moved=False, why="its owner is in back-off", cause="back-off", retry_after=decision.wait
-            )
+            return Outcome(why="its owner is in back-off", cause="back-off", retry_after=decision.wait)
         plan = await self._plan(pod, request)
         if plan.wait:
-            return Outcome(
-                moved=False, why=plan.wait, cause="wave", retry_after=_WAVE, is_total=plan.is_total
-            )
+            return Outcome(why=plan.wait, cause="wave", retry_after=_WAVE, is_total=plan.is_total)
         taken = asyncio.get_running_loop().time()
         wait = self._limits.take(node, pod.namespace, now=taken)
         if wait:
             why = "the limit of moves per pass is reached"
-            return Outcome(moved=False, why=why, cause="limit", retry_after=wait)
+            return Outcome(why=why, cause="limit", retry_after=wait)
         if self.options.dry_run:
             return self._reports.pretend(pod, node, request)
         outcome = None
@@ -174,6 +170,8 @@ class Mover:
                     await self.memory.note_round(key, pod.namespace)
                 await self._keep_away(key, pod, node, request)
                 outcome = await self._remove(pod, node, plan, request)
+        except NotRecordedError as error:
+            outcome = self._reports.stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
         finally:
             if outcome is None or not outcome.moved:
                 self._limits.give_back(node, pod.namespace, taken=taken)
@@ -195,52 +193,37 @@ class Mover:
 
     async def _remove(self, pod: Object, node: str, plan: Plan, request: Move) -> Outcome:
         """Start the replacement of a pod with a controller, or evict the pod."""
-        if plan.how is not How.REPLACED_FIRST:
-            return await self._evict(pod, node, request)
         try:
-            await self.departures.begin(pod, plan, request)
-        except NotFound:
-            return Outcome(moved=False, why=_GONE)
-        except Conflict:
-            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
-        except NotRecordedError as error:
-            return self._reports.stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
-        except TooManyRequests as error:
-            if not eviction.is_final(error):
-                raise
-            return self._reports.stays(
-                pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY
-            )
-        return Outcome(moved=True)
-
-    async def _evict(self, pod: Object, node: str, request: Move) -> Outcome:
-        try:
+            if plan.how is How.REPLACED_FIRST:
+                await self.departures.begin(pod, plan, request)
+                return Outcome(moved=True)
             await eviction.evict(self.client, pod)
         except NotFound:
-            return Outcome(moved=False, why=_GONE)
+            return Outcome(why=_GONE)
         except Conflict:
-            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
+            return Outcome(why=_CHANGED, retry_after=_REJUDGE)
         except TooManyRequests as error:
+            if request.budget_matters and eviction.is_final(error):
+                why, cause = error.message, "several budgets"
+                return self._reports.stays(pod, why, cause=cause, retry_after=_REFUSAL_RETRY)
+            if plan.how is How.REPLACED_FIRST:
+                raise
             wait = max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
             if not eviction.is_budget(error):
-                return Outcome(moved=False, why=error.message, cause=_FAILED, retry_after=wait)
-            if request.budget_matters and eviction.is_final(error):
-                return self._reports.stays(
-                    pod, error.message, cause="several budgets", retry_after=_REFUSAL_RETRY
-                )
+                return Outcome(why=error.message, cause=_FAILED, retry_after=wait)
             if request.budget_matters:
                 return self._reports.delayed(pod, error.message, retry_after=wait)
             try:
                 await self.client.delete(resources.PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
             except (NotFound, Conflict):
-                return Outcome(moved=False, why=_GONE)
+                return Outcome(why=_GONE)
         self._budget_backoff.forget(pod.uid)
         return self._reports.moved(pod, node, request, how="evicted")
 
     async def _recreate(self, pod: Object, node: str, request: Move, *, is_new_round: bool) -> Outcome:
         current = await self.read_unchanged(pod)
         if current is None:
-            return Outcome(moved=False, why=_CHANGED, retry_after=_REJUDGE)
+            return Outcome(why=_CHANGED, retry_after=_REJUDGE)
         successor = replacement.of(
             current,
             avoid=replacement.avoided(current, self.now(), self.freeze_period),
@@ -258,8 +241,6 @@ class Mover:
         except (Invalid, Forbidden) as error:
             why = f"the upper cluster would refuse its replacement: {error.message}"
             return self._reports.stays(pod, why, cause="replacement refused", retry_after=_REFUSAL_RETRY)
-        except NotRecordedError as error:
-            return self._reports.stays(pod, str(error), cause="not recorded", retry_after=_REFUSAL_RETRY)
         return self._reports.moved(pod, node, request, how="re-created")
 
     async def read_unchanged(self, pod: Object) -> dict[str, Any] | None:

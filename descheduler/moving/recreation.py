@@ -43,6 +43,7 @@ class Recreator:
         self, client: Client, *, pods: Informer, recorder: EventRecorder, store: RecordStore[Record]
     ) -> None:
         self._client = client
+        self._pods = pods
         self._recorder = recorder
         self._store = store
         self._log = log.get_logger(component="recreation")
@@ -59,24 +60,18 @@ class Recreator:
         """Keys of records in ``_own`` for which this process has not tried to delete the pod yet."""
         self._finished: set[str] = set()
         """Keys of records deleted by this process. The informer may still show them."""
-        self._registrations = [
-            store.informer.add_handler(
-                on_add=lambda found, _initial: self.controller.enqueue(found.key),
-                on_delete=self._record_deleted,
-            ),
-            pods.add_handler(on_delete=self._pod_deleted),
-        ]
 
     async def run(self) -> None:
         """Complete moves until cancelled, beginning with the records of earlier leaders."""
-        try:
+        informer = self._store.informer
+        handlers = informer.add_handler(
+            on_add=lambda found, _initial: self.controller.enqueue(found.key), on_delete=self._record_deleted
+        )
+        with handlers, self._pods.add_handler(on_delete=self._pod_deleted):
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._store.informer.run(), name="descheduler records")
-                await self._store.informer.wait_synced()
+                group.create_task(informer.run(), name="descheduler records")
+                await informer.wait_synced()
                 group.create_task(self.controller.run(), name="recreation")
-        finally:
-            for registration in self._registrations:
-                registration.remove()
 
     async def begin(
         self, pod: Mapping[str, Any], *, replacement: dict[str, Any], reason: str, force: bool = False

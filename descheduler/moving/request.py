@@ -33,7 +33,7 @@ class Move:
 class Outcome:
     """Result of a request."""
 
-    moved: bool
+    moved: bool = False
     """Whether the move has begun."""
     why: str = ""
     """Why the pod stays, as text for users."""

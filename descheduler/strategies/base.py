@@ -144,10 +144,10 @@ class Strategy(abc.ABC):
             raise
         except ApiError as error:
             self.log.warning("move failed", pod=pod.key, error=str(error))
-            return Outcome(moved=False, why=f"a request failed: {error}", cause="request failed")
+            return Outcome(why=f"a request failed: {error}", cause="request failed")
         except Exception as error:  # a pod's author chooses many of its values
             self.log.exception("move failed", pod=pod.key)
-            return Outcome(moved=False, why=f"an internal error: {error!r}", cause="request failed")
+            return Outcome(why=f"an internal error: {error!r}", cause="request failed")
 
 
 class PeriodicStrategy(Strategy):
@@ -185,24 +185,38 @@ class PeriodicStrategy(Strategy):
         """Make one pass."""
 
 
-def pod_controller(
-    name: str, reconcile: Callable[[str], Awaitable[Result | None]], *, workers: int, longest_backoff: float
-) -> Controller[str]:
-    """Return a controller of pods (namespace/name) in which namespaces take turns.
+class PodQueue(Controller[str]):
+    """Reconciles pods (namespace/name). Namespaces take turns, so that one namespace cannot occupy all workers."""
 
-    Args:
-        name: name in logs and metrics.
-        reconcile: called with a pod's key.
-        workers: number of pods reconciled concurrently. One namespace cannot occupy all workers.
-        longest_backoff: maximum seconds between two attempts for a pod.
-    """
-    return Controller(
-        name,
-        reconcile,
-        workers=workers,
-        backoff=ExponentialBackoff(0.5, longest_backoff),
-        flow=lambda key: key.partition("/")[0],
-    )
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[str], Awaitable[Result | None]],
+        *,
+        workers: int,
+        longest_backoff: float,
+    ) -> None:
+        super().__init__(
+            name,
+            reconcile,
+            workers=workers,
+            backoff=ExponentialBackoff(0.5, longest_backoff),
+            flow=lambda key: key.partition("/")[0],
+        )
+        self.needs_node: set[str] = set()
+        """Keys of pods to move as soon as another virtual node admits them."""
+
+    def result(self, key: str, outcome: Outcome) -> Result:
+        """Return when to request the move of a pod again after this outcome."""
+        if outcome.needs_node:
+            self.needs_node.add(key)
+        return Result(requeue_after=outcome.retry_after)
+
+    def requeue_waiting(self) -> None:
+        """Requeue the pods that no other virtual node admitted."""
+        waiting, self.needs_node = self.needs_node, set()
+        for key in sorted(waiting):
+            self.enqueue(key)
 
 
 def _threshold(threshold: PriorityThreshold, where: str) -> int | None:

@@ -85,17 +85,12 @@ class Drain(Strategy):
     async def run(self) -> None:
         """Follow nodes and pods until cancelled."""
         view = self.context.view
-        registrations = [
+        with (
             view.nodes.on_change(self._node_changed, self._node_changed),
             view.pods.on_change(self._pod_changed, self._pod_changed),
-        ]
-        unsubscribe = self.context.mover.departures.subscribe(self._ended)
-        try:
+            self.context.mover.departures.subscribed(self._ended),
+        ):
             await self.controller.run()
-        finally:
-            unsubscribe()
-            for registration in registrations:
-                registration.remove()
 
     def _node_changed(self, node: Object) -> None:
         if node.name in self._drains or node.annotations.keys() & {

@@ -24,7 +24,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import TokenBucket
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.request import Move
-from descheduler.strategies.base import Context, NotNegative, Params, Positive, Strategy, pod_controller
+from descheduler.strategies.base import Context, NotNegative, Params, PodQueue, Positive, Strategy
 from descheduler.view import pods, taint
 from descheduler.view.cluster import is_ready, ready_condition, tainted_since, why_lost
 from descheduler.view.heartbeat import Heartbeats
@@ -74,37 +74,26 @@ class StaleCluster(Strategy):
         self.heartbeats = Heartbeats(stale_after=self._after)
         self._not_ready_since: dict[str, float] = {}
         self._lost: dict[str, _Lost] = {}
-        self._known: set[str] = set()
-        self._needs_node: set[str] = set()
-        """Keys of pods to move as soon as another virtual node admits them."""
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
             context.mover.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
         )
         self.nodes: Controller[str] = Controller("stalecluster-nodes", self._judge)
-        self.pods = pod_controller("stalecluster-pods", self._move, workers=_WORKERS, longest_backoff=60.0)
+        self.pods = PodQueue("stalecluster-pods", self._move, workers=_WORKERS, longest_backoff=60.0)
 
     async def run(self) -> None:
         """Follow nodes, leases and pods until cancelled."""
         view = self.context.view
         self._leases.on_change(self._lease_changed, lambda lease: self.heartbeats.forget(lease.name))
-        registrations = [
-            view.nodes.add_handler(
-                on_add=lambda node, _initial: self._node_changed(node),
-                on_update=self._node_updated,
-                on_delete=self._node_deleted,
-            ),
-            view.pods.on_change(self._pod_changed),
-        ]
-        try:
+        nodes = view.nodes.add_handler(
+            on_add=self._node_added, on_update=self._node_updated, on_delete=self._node_deleted
+        )
+        with nodes, view.pods.on_change(self._pod_changed):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._leases.run(), name="node leases")
                 await self._leases.wait_synced()
                 group.create_task(self.nodes.run(), name="stale nodes")
                 group.create_task(self.pods.run(), name="pods of stale nodes")
-        finally:
-            for registration in registrations:
-                registration.remove()
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -122,9 +111,6 @@ class StaleCluster(Strategy):
     def _node_changed(self, node: Object) -> None:
         if not self.context.view.is_virtual(node.name):
             return
-        if node.name not in self._known:
-            self._known.add(node.name)
-            self._requeue_waiting()
         if is_ready(node):
             self._not_ready_since.pop(node.name, None)
         else:
@@ -136,16 +122,14 @@ class StaleCluster(Strategy):
             self._lost[node.name] = _Lost(since=marked, marked_at=_time())
         self.nodes.enqueue(node.name)
 
+    def _node_added(self, node: Object, _initial: bool) -> None:  # noqa: FBT001 - the informer's signature
+        self._node_changed(node)
+        self.pods.requeue_waiting()
+
     def _node_updated(self, old: Object, new: Object) -> None:
         self._node_changed(new)
-        if self._needs_node and self.context.view.matters(old, new):
-            self._requeue_waiting()
-
-    def _requeue_waiting(self) -> None:
-        """Requeue pods that no other virtual node admitted."""
-        waiting, self._needs_node = self._needs_node, set()
-        for key in sorted(waiting):
-            self.pods.enqueue(key)
+        if self.pods.needs_node and self.context.view.matters(old, new):
+            self.pods.requeue_waiting()
 
     def _handle_not_ready(self, name: str) -> None:
         """If the node was recovering, treat it as lost again."""
@@ -158,7 +142,6 @@ class StaleCluster(Strategy):
     def _node_deleted(self, node: Object) -> None:
         self._not_ready_since.pop(node.name, None)
         self._lost.pop(node.name, None)
-        self._known.discard(node.name)
 
     def is_lost(self, node: str) -> bool:
         """Report whether a node is lost now; False for a recovering node."""
@@ -280,10 +263,7 @@ class StaleCluster(Strategy):
             force=True,
             budget_matters=budget_matters,
         )
-        outcome = await self.context.mover.move(pod, request)
-        if outcome.needs_node:
-            self._needs_node.add(key)
-        return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
+        return self.pods.result(key, await self.context.mover.move(pod, request))
 
 
 def _time() -> float:

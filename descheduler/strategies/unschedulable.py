@@ -13,7 +13,7 @@ import msgspec
 from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from descheduler.moving.request import Move
-from descheduler.strategies.base import Context, Params, Positive, Strategy, pod_controller
+from descheduler.strategies.base import Context, Params, PodQueue, Positive, Strategy
 from descheduler.view import pods, replacement, unschedulable
 
 _WORKERS = 16
@@ -42,29 +42,20 @@ class Unschedulable(Strategy):
         self._threshold = params.threshold_seconds
         self._failures = frozenset(params.failures)
         self._waiting = frozenset(params.waiting_reasons)
-        self.controller = pod_controller(
-            self.name.lower(), self.reconcile, workers=_WORKERS, longest_backoff=120.0
-        )
-        self._needs_node: set[str] = set()
-        """Keys of pods to move as soon as another virtual node admits them."""
+        self.controller = PodQueue(self.name.lower(), self.reconcile, workers=_WORKERS, longest_backoff=120.0)
 
     async def run(self) -> None:
         """Follow pods and nodes until cancelled."""
         view = self.context.view
-        registrations = [
+        with (
             view.pods.on_change(self._pod_changed),
             view.nodes.add_handler(
                 on_add=lambda _node, _initial: self._nodes_changed(),
                 on_update=lambda old, new: self._nodes_changed() if view.matters(old, new) else None,
             ),
-        ]
-        unsubscribe = self.context.mover.memory.subscribe(self._thawed)
-        try:
+            self.context.mover.memory.subscribed(self._thawed),
+        ):
             await self.controller.run()
-        finally:
-            unsubscribe()
-            for registration in registrations:
-                registration.remove()
 
     def judge(self, pod: Object) -> unschedulable.Stuck | None:
         """Return why the pod does not start; None if it starts or the parameters do not select it."""
@@ -79,7 +70,7 @@ class Unschedulable(Strategy):
             ApiError: a request to the upper cluster failed; the caller must retry.
         """
         pod = self.context.view.pods.store.get(key)
-        self._needs_node.discard(key)
+        self.controller.needs_node.discard(key)
         if pod is None:
             return None
         if not (pod.spec or {}).get("nodeName"):
@@ -95,9 +86,7 @@ class Unschedulable(Strategy):
             return Result(requeue_after=min(threshold, threshold - waited))
         reason = f"{found.reason} for {waited:.0f} s: {found.message}".rstrip(": ")
         outcome = await self.context.mover.move(pod, Move(strategy=self.name, reason=reason))
-        if outcome.needs_node:
-            self._needs_node.add(key)
-        return None if outcome.retry_after is None else Result(requeue_after=outcome.retry_after)
+        return self.controller.result(key, outcome)
 
     async def _release(self, pod: Object) -> Result | None:
         """Replace or evict a pending pod if its avoidance has expired or covers all nodes."""
@@ -107,8 +96,7 @@ class Unschedulable(Strategy):
             or not self.concerns(pod)
         ):
             return None
-        wait = await self.context.releaser.release(pod)
-        return None if wait is None else Result(requeue_after=wait)
+        return Result(requeue_after=await self.context.releaser.release(pod))
 
     def _pod_changed(self, pod: Object) -> None:
         """Enqueue an added or changed pod if it is stuck or avoids nodes."""
@@ -119,9 +107,7 @@ class Unschedulable(Strategy):
             self.controller.enqueue(pod.key)
 
     def _nodes_changed(self) -> None:
-        waiting, self._needs_node = self._needs_node, set()
-        for key in sorted(waiting):
-            self.controller.enqueue(key)
+        self.controller.requeue_waiting()
         self._thawed()
 
     def _thawed(self) -> None:

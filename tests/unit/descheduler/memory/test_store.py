@@ -75,19 +75,18 @@ async def test_prunes_expired_entries_and_notifies_subscribers():
     cluster = Cluster()
     memory, _ = memory_on(cluster, window=1000)
     notified: list[float] = []
-    unsubscribe = memory.subscribe(lambda: notified.append(asyncio.get_running_loop().time()))
     running = asyncio.create_task(memory.run())
-    await memory.freeze("o", "default", ["a"])
-    await memory.note_round("o", "default")
-    await asyncio.sleep(100)
-    await memory.freeze("o", "default", ["b"])
-    await asyncio.sleep(250)
-    assert list(memory.frozen("o")) == ["b"]
-    assert '"a"' not in data_of(cluster, "virtual-node-unschedulable")["o"]
-    await asyncio.sleep(100)
-    assert data_of(cluster, "virtual-node-unschedulable") == {}
-    assert [round(moment) for moment in notified] == [305, 405]
-    unsubscribe()
+    with memory.subscribed(lambda: notified.append(asyncio.get_running_loop().time())):
+        await memory.freeze("o", "default", ["a"])
+        await memory.note_round("o", "default")
+        await asyncio.sleep(100)
+        await memory.freeze("o", "default", ["b"])
+        await asyncio.sleep(250)
+        assert list(memory.frozen("o")) == ["b"]
+        assert '"a"' not in data_of(cluster, "virtual-node-unschedulable")["o"]
+        await asyncio.sleep(100)
+        assert data_of(cluster, "virtual-node-unschedulable") == {}
+        assert [round(moment) for moment in notified] == [305, 405]
     assert data_of(cluster, "virtual-node-descheduler").keys() == {"o"}
     await asyncio.sleep(600)
     assert data_of(cluster, "virtual-node-descheduler") == {}
