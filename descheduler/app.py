@@ -16,9 +16,9 @@ from controller_runtime.leaderelection.elector import LeaderElector
 from controller_runtime.objects import Object
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.server import HealthServer
-from descheduler.command_line import PROGRAM
 from descheduler.config.options import Options
 from descheduler.config.policy import convert
+from descheduler.flags import PROGRAM
 from descheduler.memory.store import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from controller_runtime.process import daemon, lifecycle
 from descheduler import flags
-from descheduler.command_line import PROGRAM
 from descheduler.config.options import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the console script ``virtual-node-descheduler``; return its exit code."""
-    return daemon.main(PROGRAM, argv, parse=flags.parse, run=_run)
+    return daemon.main(flags.PROGRAM, argv, parse=flags.parse, run=_run)
 
 
 async def _run(options: Options) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller_runtime.api.moving import node_avoidance
 from controller_runtime.rights import OWN_NAMESPACE, READ, VIRTUAL_NODE, Right, leader_election
-from descheduler.command_line import PROGRAM
+from descheduler.flags import PROGRAM
 from descheduler.memory import store
 from descheduler.view import record
 

@@ -26,7 +26,6 @@ from controller_runtime.serving.server import HealthServer
 from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
 from controller_runtime.workqueue.queue import WorkQueue
-from swarm.command_line import PROGRAM
 from swarm.controller import worker_pods
 from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import Liveness
@@ -37,7 +36,7 @@ from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
 from swarm.controller.worker_pods import INDEX_NAMESPACE, WorkerPods, shrink_pod, shrink_workload, view
-from swarm.options import Options
+from swarm.flags import PROGRAM, Options
 
 _WORKERS = 4
 _STARTED = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,14 +1,50 @@
-"""Parses the command line into options."""
+"""The command line and its options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from controller_runtime.leaderelection.flags import lease_times
-from controller_runtime.process.flags import Klog, options, positive, take_klog
+from controller_runtime.leaderelection.flags import LeaseTimes, add_election_flags, lease_times
+from controller_runtime.process.argparser import Parser
+from controller_runtime.process.flags import (
+    Klog,
+    add_duration,
+    add_flag,
+    add_health_address,
+    add_log_flags,
+    add_rate_flags,
+    add_upper_flags,
+    options,
+    positive,
+    take_klog,
+)
 from swarm import compatibility
-from swarm.command_line import PROGRAM, parser
-from swarm.options import Options
+from swarm.compatibility import Legacy
+
+PROGRAM = "virtual-node-swarm"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A parsed command line."""
+
+    legacy: Legacy | None = None
+    """The Swarm of k8s-swarm's command line; None: not that command line."""
+    kubeconfig: str = ""
+    master: str = ""
+    namespace: str = ""
+    """Namespace of the Swarms to reconcile; empty: all namespaces."""
+    lease_namespace: str = "kube-system"
+    gone_after: float = 60.0
+    qps: float = 200.0
+    burst: int = 400
+    leader_elect: bool = True
+    lease: LeaseTimes = field(default_factory=LeaseTimes)
+    health_addr: str = ""
+    log_level: str = "info"
+    log_format: str = "auto"
+    klog: Klog = field(default_factory=Klog)
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -44,3 +80,37 @@ def _legacy(arguments: Sequence[str], klog: Klog) -> Options:
         health_addr=f":{legacy.http_port}" if legacy.http_port else "",
         klog=klog,
     )
+
+
+def parser() -> Parser:
+    """Return the parser with all flags."""
+    whole = Parser(
+        PROGRAM,
+        about="Assigns the jobs of Swarms to worker pods and hands them over. With `worker`, runs one worker.",
+        examples=[
+            ("Reconcile all Swarms of a cluster", "--kubeconfig upper.yaml"),
+            ("Run one worker with a process per job", "worker --swarm streams --exec 'consume {job}'"),
+        ],
+    )
+    cluster = whole.add_argument_group("upper cluster")
+    add_upper_flags(cluster)
+    add_rate_flags(cluster, qps=200.0, burst=400)
+    add_flag(cluster, "--namespace NS", "only Swarms of this namespace (all)")
+    what = whole.add_argument_group("hand-over")
+    add_duration(
+        what,
+        "--gone-after",
+        60.0,
+        "how long the node of a deleted pod without final status must be healthy before its jobs are reassigned (1m)",
+    )
+    process = whole.add_argument_group("process")
+    add_flag(
+        process,
+        "--lease-namespace NS",
+        "namespace of the Lease by which replicas elect one (kube-system)",
+        default="kube-system",
+    )
+    add_health_address(process)
+    add_election_flags(process)
+    add_log_flags(process)
+    return whole

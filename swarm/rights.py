@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_runtime.rights import READ, Right, leader_election
-from swarm.command_line import PROGRAM
+from swarm.flags import PROGRAM
 from swarm.spec import GROUP
 
 UPPER: tuple[Right, ...] = (

@@ -7,10 +7,23 @@ from dataclasses import dataclass, field
 from controller_runtime.api import names
 from controller_runtime.leaderelection.flags import LeaseTimes
 from controller_runtime.process.flags import Klog
-from descheduler.config.move_limits import Limits
 from descheduler.config.policy import StrategyConfig
 
 DEFAULT_NODE_SELECTOR = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Back-off and maximum of one owner's rounds of moves (``descheduler.memory.history``). Times are in seconds."""
+
+    backoff: float = 60.0
+    """Time between the first and the second round; doubles with every round."""
+    backoff_maximum: float = 1800.0
+    """Longest time between two rounds."""
+    rounds: int = 5
+    """Rounds within a window after which the owner's pods are no longer moved; 0: no maximum."""
+    window: float = 7200.0
+    """Time without a round after which the owner's rounds are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

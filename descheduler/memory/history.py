@@ -17,7 +17,7 @@ import msgspec
 
 from controller_runtime.api import timestamps
 from controller_runtime.api.decoding import decode
-from descheduler.config.move_limits import Limits
+from descheduler.config.options import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 
-import descheduler.command_line
+import descheduler.flags
 import multi_scheduler.annotator.flags
 import multi_scheduler.flags
-import swarm.command_line
+import swarm.flags
 import virtual_node.config.command_line
 import webhook.flags
 from controller_runtime.process.flags import boolean, duration
@@ -21,10 +21,10 @@ DAEMON = "virtual-node"
 _PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     DAEMON: virtual_node.config.command_line.parser,
     "virtual-node-webhook": lambda: webhook.flags.parser({}),
-    "virtual-node-descheduler": descheduler.command_line.parser,
+    "virtual-node-descheduler": descheduler.flags.parser,
     "virtual-node-multi-scheduler": lambda: multi_scheduler.flags.parser({}),
     "virtual-node-annotator": lambda: multi_scheduler.annotator.flags.parser({}),
-    "virtual-node-swarm": swarm.command_line.parser,
+    "virtual-node-swarm": swarm.flags.parser,
 }
 
 _INTRODUCTION = """# Flags

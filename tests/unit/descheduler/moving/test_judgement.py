@@ -9,8 +9,7 @@ import pytest
 
 from controller_runtime.api import names, timestamps
 from controller_runtime.api.moving import movable
-from descheduler.config.move_limits import Limits
-from descheduler.config.options import EvictionOptions
+from descheduler.config.options import EvictionOptions, Limits
 from descheduler.memory import history
 from descheduler.memory.history import History, Verdict
 from descheduler.moving.limits import PassLimits

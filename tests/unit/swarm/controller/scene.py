@@ -10,7 +10,7 @@ from typing import Any
 
 from controller_runtime.resources import SWARMS
 from swarm.app import App, _Caches
-from swarm.options import Options
+from swarm.flags import Options
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from tests.waiting import becomes
