@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime import resources
@@ -37,20 +38,15 @@ from swarm.slots import DEPLOYMENT
 _AT_ONCE = 16
 
 
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """Creates, updates and deletes Leases and ConfigMaps of Swarms so that they match their records."""
 
-    def __init__(self, client: Client, *, config_maps: Informer, leases: Informer) -> None:
-        """Keep the client, and the caches to compare wanted objects with.
-
-        Args:
-            client: client of the upper cluster.
-            config_maps: ConfigMaps with our label, indexed by ``by_swarm``.
-            leases: Leases with our label, indexed the same way.
-        """
-        self._client = client
-        self._config_maps = config_maps
-        self._leases = leases
+    client: Client
+    config_maps: Informer
+    """ConfigMaps with our label, indexed by ``by_swarm``."""
+    leases: Informer
+    """Leases with our label, indexed the same way."""
 
     async def deliver(
         self, swarm: Object, ledger: Ledger, settings: share.Settings, *, kind: str, original: str
@@ -104,8 +100,8 @@ class Delivery:
             self._ensure_map(swarm, name, body, adopt=name == original) for name, body in wanted_maps.items()
         ]
         work += [self._ensure_lease(swarm, name, body) for name, body in wanted_leases.items()]
-        work += self._removals(swarm, self._config_maps, resources.CONFIG_MAPS, names | wanted_maps.keys())
-        work += self._removals(swarm, self._leases, resources.LEASES, wanted_leases)
+        work += self._removals(swarm, self.config_maps, resources.CONFIG_MAPS, names | wanted_maps.keys())
+        work += self._removals(swarm, self.leases, resources.LEASES, wanted_leases)
         results = await asyncio.gather(*(one(each) for each in work), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -123,7 +119,7 @@ class Delivery:
                 lease.annotations.get(ANNOTATION_ACKNOWLEDGED, ""),
                 lease,
             )
-            for lease in self._leases.store.by_index(INDEX_SWARM, swarm.key)
+            for lease in self.leases.store.by_index(INDEX_SWARM, swarm.key)
             if lease.name.startswith(prefix) and owner(lease) == swarm.uid
         }
 
@@ -131,12 +127,12 @@ class Delivery:
         """Return the highest version that workers may have read, for a Swarm that is new or has lost its record."""
         versions = [
             owned_objects.version_in(one.annotations)
-            for one in self._config_maps.store.by_index(INDEX_SWARM, swarm.key)
+            for one in self.config_maps.store.by_index(INDEX_SWARM, swarm.key)
             if owner(one) == swarm.uid
         ]
         if original:
             with contextlib.suppress(NotFound):
-                there = await self._client.get(resources.CONFIG_MAPS, original, namespace=swarm.namespace)
+                there = await self.client.get(resources.CONFIG_MAPS, original, namespace=swarm.namespace)
                 versions.append(share.original_version((there.get("data") or {}).get(ORIGINAL_KEY) or ""))
         return max(versions, default=0)
 
@@ -146,13 +142,13 @@ class Delivery:
         A renewal that arrives after this write fails with a conflict.
         """
         try:
-            body = await self._client.get(resources.LEASES, lease.name, namespace=lease.namespace)
+            body = await self.client.get(resources.LEASES, lease.name, namespace=lease.namespace)
             if body["metadata"]["resourceVersion"] != lease.resource_version:
                 return False
             body["metadata"]["annotations"].pop(ANNOTATION_ACKNOWLEDGED, None)
             body["metadata"]["annotations"][ANNOTATION_ENDED] = session
             body["spec"].pop("holderIdentity", None)
-            await self._client.update(resources.LEASES, body)
+            await self.client.update(resources.LEASES, body)
         except (Conflict, NotFound):
             return False
         return True
@@ -170,7 +166,7 @@ class Delivery:
 
     def _is_delivered(self, swarm: Object, name: str, holder: Holder) -> bool:
         """Report whether the ConfigMap of a single-part share has the holder's version and content. Saves rendering it."""
-        cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
+        cached = self.config_maps.store.get(f"{swarm.namespace}/{name}")
         if cached is None or cached.annotations.get(ANNOTATION_VERSION) != str(holder.version):
             return False
         written = (cached.field("data") or {}).get(CHECKSUM)
@@ -182,7 +178,7 @@ class Delivery:
         )
 
     async def _ensure_map(self, swarm: Object, name: str, body: dict[str, Any], *, adopt: bool) -> None:
-        cached = self._config_maps.store.get(f"{swarm.namespace}/{name}")
+        cached = self.config_maps.store.get(f"{swarm.namespace}/{name}")
         if cached is None:
             await self._create(swarm, resources.CONFIG_MAPS, body, adopt=adopt)
             return
@@ -196,10 +192,10 @@ class Delivery:
         if await self._is_outdated(swarm, cached, int(annotations[ANNOTATION_VERSION])):
             return
         if adopt:
-            there = await self._client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
+            there = await self.client.get(resources.CONFIG_MAPS, name, namespace=swarm.namespace)
             body = adopted(there, body)
         body["metadata"]["resourceVersion"] = cached.resource_version
-        await self._client.update(resources.CONFIG_MAPS, body)
+        await self.client.update(resources.CONFIG_MAPS, body)
 
     async def _is_outdated(self, swarm: Object, cached: Object, version: int) -> bool:
         """Report whether another controller wrote a ConfigMap from a later record. The next reconcile reads that record."""
@@ -207,11 +203,11 @@ class Delivery:
         if written <= version:
             return False
         # A user may have changed the annotation, so check.
-        there = await self._client.get(SWARMS, swarm.name, namespace=swarm.namespace)
+        there = await self.client.get(SWARMS, swarm.name, namespace=swarm.namespace)
         return ledgers.load((there.get("status") or {}).get("record") or "").version >= written
 
     async def _ensure_lease(self, swarm: Object, name: str, body: dict[str, Any]) -> None:
-        cached = self._leases.store.get(f"{swarm.namespace}/{name}")
+        cached = self.leases.store.get(f"{swarm.namespace}/{name}")
         if cached is None:
             await self._create(swarm, resources.LEASES, body)
             return
@@ -223,21 +219,21 @@ class Delivery:
         elif (cached.spec or {}).get("holderIdentity") == body["spec"].get("holderIdentity"):
             return
         body["metadata"]["resourceVersion"] = cached.resource_version
-        await self._client.update(resources.LEASES, body)
+        await self.client.update(resources.LEASES, body)
 
     async def _create(
         self, swarm: Object, resource: Resource, body: dict[str, Any], *, adopt: bool = False
     ) -> None:
         try:
-            await self._client.create(resource, body, namespace=swarm.namespace)
+            await self.client.create(resource, body, namespace=swarm.namespace)
         except AlreadyExists:
             name = body["metadata"]["name"]
-            there = await self._client.get(resource, name, namespace=swarm.namespace)
+            there = await self.client.get(resource, name, namespace=swarm.namespace)
             if not adopt:
                 check_owner(swarm, there, name)
                 raise
             check_adoptable(swarm, there, name)
-            await self._client.update(resource, adopted(there, body))
+            await self.client.update(resource, adopted(there, body))
 
     def _removals(
         self, swarm: Object, informer: Informer, resource: Resource, wanted: Collection[str]
@@ -248,7 +244,7 @@ class Delivery:
 
     async def _remove(self, resource: Resource, cached: Object) -> None:
         with contextlib.suppress(NotFound):
-            await self._client.delete(
+            await self.client.delete(
                 resource,
                 cached.name,
                 namespace=cached.namespace,

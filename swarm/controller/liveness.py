@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from controller_runtime import resources
 from controller_runtime.api.pod.conditions import is_true
@@ -32,38 +33,25 @@ _MEMORY = 10_000
 """Number of UIDs of finished pods that are remembered."""
 
 
+@dataclass(eq=False)
 class Liveness:
     """Collects proofs that pods run no job. Reads from the API server before it treats a pod object as absent."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        nodes: Informer,
-        leases: Informer,
-        settle: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start without proofs.
+    client: Client
+    nodes: Informer
+    leases: Informer
+    """Informer of namespace ``kube-node-lease``."""
+    settle: float
+    """Seconds for which a node must be healthy after a pod's object disappeared."""
+    clock: Callable[[], float] = time.monotonic
 
-        Args:
-            client: client of the upper cluster.
-            nodes: informer of all nodes.
-            leases: informer of namespace ``kube-node-lease``.
-            settle: seconds for which a node must be healthy after a pod's object disappeared.
-            clock: monotonic seconds.
-        """
-        self._client = client
-        self._nodes = nodes
-        self._leases = leases
-        self._settle = settle
-        self._clock = clock
+    def __post_init__(self) -> None:
         self._ended: dict[str, None] = {}
         self._absent: dict[str, float] = {}
         """UID → time since which the object is known to be absent and its node healthy."""
         self._renewed: dict[str, tuple[str, float]] = {}
         """Node → ``renewTime`` of its Lease, and when this value was first seen."""
-        leases.on_change(self._heard)
+        self.leases.on_change(self._heard)
 
     def note_end(self, uid: str) -> None:
         """Remember that a pod's last status was final."""
@@ -93,16 +81,16 @@ class Liveness:
     async def _is_absent(self, holder: Holder, namespace: str) -> bool:
         if holder.uid in self._absent:
             return True
-        found = await find(self._client, resources.PODS, holder.pod, namespace=namespace)
+        found = await find(self.client, resources.PODS, holder.pod, namespace=namespace)
         if found is None:
             return True
         return bool(found["metadata"]["uid"] != holder.uid)
 
     def _has_settled(self, holder: Holder) -> bool:
-        now = self._clock()
+        now = self.clock()
         if not holder.node:
             return True
-        node = self._nodes.store.get(holder.node)
+        node = self.nodes.store.get(holder.node)
         taints = ((node.spec or {}).get("taints") or ()) if node is not None else ()
         if any(taint.get("key") == _OUT_OF_SERVICE for taint in taints):
             return True
@@ -110,7 +98,7 @@ class Liveness:
         if node is None or not self._is_healthy(node, now):
             self._absent[holder.uid] = now
             return False
-        return now - since >= self._settle
+        return now - since >= self.settle
 
     def _is_healthy(self, node: Object, now: float) -> bool:
         _, seen = self._renewed.get(node.name, ("", float("-inf")))
@@ -121,4 +109,4 @@ class Liveness:
         renewed = (lease.spec or {}).get("renewTime") or ""
         known, _ = self._renewed.get(lease.name, ("", 0.0))
         if renewed != known:
-            self._renewed[lease.name] = renewed, self._clock()
+            self._renewed[lease.name] = renewed, self.clock()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime.api import timestamps
-from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, PatchType
 from controller_runtime.errors import ApiError, Forbidden, Invalid
 from controller_runtime.events.recorder import EventRecorder
@@ -18,9 +18,11 @@ from controller_runtime.resources import SWARMS
 from controller_runtime.workqueue.controller import Result
 from swarm import metrics, planning, share, slots, spec, status
 from swarm.assignment.model import Assignment, Job
+from swarm.controller.caches import Caches
 from swarm.controller.delivery import Delivery
 from swarm.controller.liveness import ANNOTATION_GONE, Liveness
 from swarm.controller.owned_objects import NameTaken
+from swarm.controller.polls import Polls
 from swarm.controller.reports import Reports
 from swarm.controller.restarts import Restarts
 from swarm.controller.sources import Sources
@@ -38,38 +40,33 @@ _PROBLEM = 30.0
 """Seconds until a Swarm with a problem is reconciled again."""
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Reconciles Swarms by key. Level-triggered: may be called at any time and any number of times."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        swarms: Informer,
-        pods: WorkerPods,
-        sources: Sources,
-        liveness: Liveness,
-        delivery: Delivery,
-        reports: Reports,
-        restarts: Restarts,
-        recorder: EventRecorder,
-    ) -> None:
-        self._client = client
-        self._swarms = swarms
-        self._pods = pods
-        self._sources = sources
-        self._liveness = liveness
-        self._delivery = delivery
-        self._reports = reports
-        self._restarts = restarts
-        self._recorder = recorder
+    client: Client
+    caches: Caches
+    recorder: EventRecorder
+    on_change: Callable[[str], None]
+    """Called with the key of a Swarm when a list of jobs or a polled report changed."""
+    gone_after: float
+
+    def __post_init__(self) -> None:
+        client, caches = self.client, self.caches
+        self.sources = Sources(client, on_change=self.on_change)
+        self.polls = Polls(on_change=self.on_change, node_addresses=caches.node_addresses)
+        self.liveness = Liveness(client, caches.nodes, caches.heartbeats, self.gone_after)
+        self._pods = WorkerPods(caches.pods, caches.stateful_sets, caches.deployments)
+        self._delivery = Delivery(client, caches.config_maps, caches.leases)
+        self._reports = Reports(self._delivery, self.polls)
+        self._restarts = Restarts(client, recorder=self.recorder)
         self._written: dict[str, float] = {}
 
     async def reconcile(self, key: str) -> Result | None:
         """Reconcile a Swarm once."""
-        swarm = self._swarms.store.get(key)
+        swarm = self.caches.swarms.store.get(key)
         if swarm is None:
-            self._sources.forget(key)
+            self.sources.forget(key)
             self._reports.forget(key)
             self._written.pop(key, None)
             metrics.forget(key)
@@ -107,7 +104,7 @@ class Reconciler:
         pods = self._pods.of(swarm.namespace, parsed.workers)
         acknowledged = self._reports.of(swarm, parsed, ledger, pods)
         confirmed = {text.strip() for text in swarm.annotations.get(ANNOTATION_GONE, "").split(",")}
-        gone, unknown = await self._liveness.gone(
+        gone, unknown = await self.liveness.gone(
             ledger.holders.values(), pods, namespace=swarm.namespace, confirmed=confirmed
         )
         gone |= await self._reports.fenced(swarm, parsed, ledger)
@@ -145,7 +142,7 @@ class Reconciler:
         problems: list[tuple[str, str]] = []
         entries = list(parsed.jobs)
         if parsed.jobs_from is not None and not deleting:
-            found = await self._sources.jobs(swarm.key, swarm.namespace, parsed.jobs_from)
+            found = await self.sources.jobs(swarm.key, swarm.namespace, parsed.jobs_from)
             if found is None:
                 return None, []
             entries, problems = found
@@ -199,7 +196,7 @@ class Reconciler:
         if not changed and time.monotonic() - last < _STATUS_EVERY:
             return False
         body = swarm.to_dict() | {"status": rendered}
-        await self._client.update(SWARMS, body, subresource="status")
+        await self.client.update(SWARMS, body, subresource="status")
         self._written[swarm.key] = time.monotonic()
         self._record_assignment(swarm, ledger, after)
         return True
@@ -214,14 +211,14 @@ class Reconciler:
         message = (
             f"version {after.table}: {len(after.slots)} workers, {moved} jobs moved, {new} newly assigned"
         )
-        self._recorder.event(swarm, "Normal", "Assigned", message)
+        self.recorder.event(swarm, "Normal", "Assigned", message)
 
     def _report_refusal(self, swarm: Object, error: ApiError) -> None:
         """Record an Event if the API server refuses an object of the Swarm: a retry would not help."""
         if isinstance(error, NameTaken):
-            self._recorder.event(swarm, "Warning", "NameTaken", str(error))
+            self.recorder.event(swarm, "Warning", "NameTaken", str(error))
         elif isinstance(error, (Invalid, Forbidden)) or "too large" in str(error):
-            self._recorder.event(swarm, "Warning", "NotWritten", str(error))
+            self.recorder.event(swarm, "Warning", "NotWritten", str(error))
 
     async def _refuse(self, swarm: Object, before: Mapping[str, Any], message: str) -> None:
         """Report an invalid specification in the status; assigned jobs stay."""
@@ -238,12 +235,12 @@ class Reconciler:
         if known and known[0].get("message") == message:
             return
         body = swarm.to_dict() | {"status": {**before, "conditions": [*old, degraded]}}
-        await self._client.update(SWARMS, body, subresource="status")
-        self._recorder.event(swarm, "Warning", "InvalidSpec", message)
+        await self.client.update(SWARMS, body, subresource="status")
+        self.recorder.event(swarm, "Warning", "InvalidSpec", message)
 
     async def _set_finalizers(self, swarm: Object, finalizers: tuple[str, ...]) -> None:
         metadata = {"finalizers": list(finalizers), "resourceVersion": swarm.resource_version}
-        await self._client.patch(
+        await self.client.patch(
             SWARMS,
             swarm.name,
             {"metadata": metadata},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from controller_runtime.api import matching
-from controller_runtime.api.pod.conditions import is_finished, is_true
+from controller_runtime.api.pod.conditions import condition, is_finished, is_true
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
 from swarm import slots
@@ -16,19 +17,19 @@ from swarm.spec import SwarmSpec, WorkersSpec
 INDEX_NAMESPACE = "namespace"
 
 
+@dataclass(frozen=True, slots=True)
 class WorkerPods:
     """Reads the caches of pods, StatefulSets and Deployments."""
 
-    def __init__(self, *, pods: Informer, stateful_sets: Informer, deployments: Informer) -> None:
-        self._pods = pods
-        self._stateful_sets = stateful_sets
-        self._deployments = deployments
+    pods: Informer
+    stateful_sets: Informer
+    deployments: Informer
 
     def of(self, namespace: str, workers: WorkersSpec) -> list[Pod]:
         """Return the pods of the workers, including finished ones."""
         return [
             view(pod)
-            for pod in self._pods.store.by_index(INDEX_NAMESPACE, namespace)
+            for pod in self.pods.store.by_index(INDEX_NAMESPACE, namespace)
             if self.includes(pod, workers)
         ]
 
@@ -36,10 +37,10 @@ class WorkerPods:
         """Report whether a pod is one of the workers."""
         owner = next((one for one in pod.metadata.owner_references if one.get("controller")), {})
         if workers.stateful_set:
-            found = self._stateful_sets.store.get(f"{pod.namespace}/{workers.stateful_set}")
+            found = self.stateful_sets.store.get(f"{pod.namespace}/{workers.stateful_set}")
             return found is not None and owner.get("uid") == found.uid
         if workers.deployment:
-            found = self._deployments.store.get(f"{pod.namespace}/{workers.deployment}")
+            found = self.deployments.store.get(f"{pod.namespace}/{workers.deployment}")
             selector = (found.spec or {}).get("selector") if found is not None else None
             return bool(selector) and owner.get("kind") == "ReplicaSet" and _selects(selector or {}, pod)
         return _selects(workers.selector or {}, pod)
@@ -50,7 +51,7 @@ class WorkerPods:
         named, kind = parsed.workers.stateful_set or parsed.workers.deployment, parsed.workers.kind
         if kind == slots.PODS:
             return Workers(kind, grace=grace)
-        informer = self._stateful_sets if kind == slots.STATEFUL_SET else self._deployments
+        informer = self.stateful_sets if kind == slots.STATEFUL_SET else self.deployments
         found = informer.store.get(f"{namespace}/{named}")
         if found is None:
             return None
@@ -84,11 +85,7 @@ def shrink_pod(pod: Object) -> Object:
     """Drop the fields that ``view`` does not read."""
     spec, status = pod.spec or {}, pod.status or {}
     kept: dict[str, Any] = {field: status[field] for field in ("phase", "podIP") if field in status}
-    kept["conditions"] = [
-        {"type": "Ready", "status": one.get("status")}
-        for one in status.get("conditions") or ()
-        if one.get("type") == "Ready"
-    ]
+    kept["conditions"] = ready_only(status)
     kept["containerStatuses"] = [
         {"state": {kind: {} for kind in one.get("state") or ()}}
         for one in status.get("containerStatuses") or ()
@@ -103,9 +100,10 @@ def shrink_workload(workload: Object) -> Object:
     return workload.without("spec", "status").with_fields(spec=kept)
 
 
-def by_namespace(found: Object) -> Iterable[str]:
-    """Return an object's namespace, as its index key."""
-    return [found.namespace]
+def ready_only(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions of a status reduced to the status of Ready."""
+    found = condition(status, "Ready")
+    return [{"type": "Ready", "status": found.get("status")}] if found else []
 
 
 def _selects(selector: dict[str, Any], pod: Object) -> bool:

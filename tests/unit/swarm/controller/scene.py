@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from controller_runtime.resources import SWARMS
-from swarm.app import App, _Caches
+from swarm.app import App
+from swarm.controller.caches import Caches
 from swarm.flags import Options
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
@@ -29,7 +30,7 @@ class Scene:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the controller."""
-        caches = _Caches.follow(self.client, None)
+        caches = Caches(self.client, None)
         tasks = [asyncio.create_task(informer.run()) for informer in caches.all()]
         tasks.append(asyncio.create_task(App(Options(leader_elect=False))._work(self.client, caches)))
         yield
